@@ -124,6 +124,15 @@ def _quiet_pipe(code: int = 0) -> Iterator[None]:
         raise click.exceptions.Exit(code) from None
 
 
+def number(
+    *names: str, help: str, least: float = 0, kind: type = int, **more: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add an option that takes a number of at least `least`; its default is shown in the help."""
+    ranges = {int: click.IntRange, float: click.FloatRange}
+    more = {"type": ranges[kind](min=least), "show_default": "default" in more, **more}
+    return click.option(*names, help=help, **more)
+
+
 class FilePath(click.Path):
     """The name of a file. A folder is a user's mistake, just as a missing file is."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from phitodeep.cli.app import in_shell, model_file
+from phitodeep.cli.app import in_shell, model_file, number
 from phitodeep.cli.inputs import sample_shape
 from phitodeep.core.call import Event, watching
 from phitodeep.core.table import Table
@@ -33,20 +33,10 @@ HEAD = ("array", "shape", "min", "max", "gradient", "verdict")
 
 @click.command()
 @model_file
-@click.option(
-    "--probes",
-    type=click.IntRange(min=1),
-    default=8,
-    show_default=True,
-    help="Number of elements per array whose gradients are checked.",
+@number(
+    "--probes", least=1, default=8, help="Number of elements per array whose gradients are checked."
 )
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Seed of the random input.",
-)
+@number("--seed", default=0, help="Seed of the random input.")
 @click.pass_context
 def check(context: click.Context, file: Path, probes: int, seed: int) -> None:
     """Check that a model is intact and that its gradients are right.

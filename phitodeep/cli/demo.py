@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from phitodeep.cli.app import FilePath
+from phitodeep.cli.app import FilePath, number
 from phitodeep.cli.digits import train_digits
 from phitodeep.core.files import make_folder
 from phitodeep.data import load_mnist
@@ -18,14 +18,8 @@ SAMPLES = 10
 
 
 @click.command()
-@click.option("--epochs", type=click.IntRange(min=1), default=15, show_default=True)
-@click.option(
-    "--show",
-    type=click.IntRange(min=0),
-    default=6,
-    show_default=True,
-    help="Number of mistakes to draw.",
-)
+@number("--epochs", least=1, default=15, help="Number of epochs to train.")
+@number("--show", default=6, help="Number of mistakes to draw.")
 @click.option(
     "--save",
     metavar="FILE",

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from phitodeep.cli.app import model_file
+from phitodeep.cli.app import model_file, number
 from phitodeep.errors import ArgumentError, printable
 from phitodeep.model.sequential import load
 
@@ -21,32 +21,22 @@ INCOMPLETE = "\ufffd"  # stands for the first bytes of a character
 @click.command()
 @model_file
 @click.option("--prompt", "-p", metavar="TEXT", required=True, help="The beginning of the text.")
-@click.option(
-    "--max-new-tokens",
-    "-n",
-    "count",
-    type=click.IntRange(min=0),
-    default=200,
-    show_default=True,
-    help="Number of tokens to add.",
-)
-@click.option(
+@number("--max-new-tokens", "-n", "count", default=200, help="Number of tokens to add.")
+@number(
     "--temperature",
-    type=click.FloatRange(min=0),
+    kind=float,
     default=1.0,
-    show_default=True,
     help="Below 1, likely tokens become likelier; 0 always takes the likeliest.",
 )
-@click.option("--top-k", type=click.IntRange(min=1), help="Draw from the K likeliest tokens.")
+@number("--top-k", least=1, help="Draw from the K likeliest tokens.")
 @click.option(
     "--top-p",
     type=click.FloatRange(min=0, max=1, min_open=True),
     help="Draw from the fewest tokens whose probability reaches P.",
 )
-@click.option(
+@number(
     "--seed",
-    type=click.IntRange(min=0),
-    help=("The same seed gives the same text, as long as the model and options are the same."),
+    help="The same seed gives the same text, as long as the model and options are the same.",
 )
 def generate(file: Path, prompt: str, count: int, **options: Any) -> None:
     """Continue a text with a language model.

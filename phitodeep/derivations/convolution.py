@@ -12,7 +12,7 @@ from typing import Any
 
 from phitodeep.core.call import current
 from phitodeep.derivations.language.step import Arrange, Derivation, Given, Let, Step, Sum
-from phitodeep.derivations.windows import SPACE, TAPS, Table, arranged, covered, covering, places
+from phitodeep.derivations.windows import SPACE, TAPS, Table, arranged, covered, covering, indices
 
 
 def convolution(layer: Any) -> Derivation:
@@ -38,7 +38,7 @@ def _sums(layer: Any, reads: Table, read_by: Table, groups: str, split_W: str) -
     X, Y = "X_kept" if masked else "X", "UW" if layer.bias else "Y"
     c, k, ick = ("c", "k", f"{taps}ck") if G == 1 else ("gc", "gk", f"{taps}{groups}")
     _g = "" if G == 1 else "_g"
-    there, back = places(layer, reads), places(layer, read_by, "back_")
+    tables, back = indices(layer, reads), indices(layer, read_by, "back_")
 
     def split(A: str, code: str = "") -> list[Step]:
         code = code or f"{A}.reshape(*{A}.shape[:-1], {G}, -1)"
@@ -55,8 +55,8 @@ def _sums(layer: Any, reads: Table, read_by: Table, groups: str, split_W: str) -
         *(_masking(layer) if masked else ()),
         *split(X),
         *split("W", split_W.format(G)),
-        *there,
-        arranged("U", f"{X}{_g}", there, "the cells of X that each cell of Y reads", len(c)),
+        *tables,
+        arranged("U", f"{X}{_g}", tables, "the cells of X that each cell of Y reads", len(c)),
         Sum(f"{Y}{_g}", f"{at}{taps}{c},{ick}->{at}{k}", "U", f"W{_g}"),
         *joined(Y, f"*{Y}_g.shape[:-2], -1"),
         *([Let("Y", "UW + b")] if layer.bias else ()),

@@ -12,7 +12,7 @@ import numpy as np
 from phitodeep.core.call import current
 from phitodeep.core.types import Array
 from phitodeep.derivations.language.step import Arrange, Derivation, Given, Let, Max, Step, Sum
-from phitodeep.derivations.windows import SPACE, TAPS, arranged, covered, covering, places
+from phitodeep.derivations.windows import SPACE, TAPS, arranged, covered, covering, indices
 
 U_WORDS = "the cells in each window"
 V_WORDS = "what arrives from each window that covers a cell"
@@ -21,7 +21,7 @@ V_WORDS = "what arrives from each window that covers a cell"
 def avg_pool(layer: Any) -> Derivation:
     """y = the sum of a window times 1 / m; each window passes dy / m to each of its cells."""
     at, taps = f"n{SPACE[layer.rank]}", TAPS[layer.rank]
-    there, back = places(layer, covered), places(layer, covering, "back_")
+    tables, back = indices(layer, covered), indices(layer, covering, "back_")
     uncounted = ", but not padding" if layer.padding == "same" else ""
 
     def share(symbols: Any) -> Array:
@@ -30,8 +30,8 @@ def avg_pool(layer: Any) -> Derivation:
         return shares
 
     forward = [
-        *there,
-        arranged("U", "X", there, U_WORDS),
+        *tables,
+        arranged("U", "X", tables, U_WORDS),
         Sum("total", f"{at}{taps}c->{at}c", "U"),
         Given("share", f"1 / m, where m counts the cells of the window{uncounted}", share),
         Let("Y", "total * share"),
@@ -48,14 +48,14 @@ def avg_pool(layer: Any) -> Derivation:
 def max_pool(layer: Any) -> Derivation:
     """y = the largest x of a window, which receives dy from every window that it wins."""
     rank, at, taps = layer.rank, f"n{SPACE[layer.rank]}", TAPS[layer.rank]
-    there, back = places(layer, covered), places(layer, covering, "back_")
+    tables, back = indices(layer, covered), indices(layer, covering, "back_")
     tap_of = [_tap(layer, axis) for axis in range(rank)]
     padded = layer.padding not in (0, "valid")
     U = "U_kept" if padded else "U"
 
     def inside(symbols: Any) -> Array:
         sizes = symbols["X"].shape[1:-1]
-        on_axis = [symbols[g.symbol] < n for g, n in zip(there, sizes, strict=True)]
+        on_axis = [symbols[g.symbol] < n for g, n in zip(tables, sizes, strict=True)]
         on_all: Array = reduce(np.logical_and, on_axis)
         return on_all[..., None]
 
@@ -64,8 +64,8 @@ def max_pool(layer: Any) -> Derivation:
         Let("U_kept", "np.where(inside, U, -np.inf)", "padding is never the largest"),
     ]
     forward = [
-        *there,
-        arranged("U", "X", there, U_WORDS),
+        *tables,
+        arranged("U", "X", tables, U_WORDS),
         *(padding if padded else ()),
         Max("Y", f"{at}{taps}c->{at}c", U),
     ]

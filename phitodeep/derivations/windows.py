@@ -51,7 +51,7 @@ WORDS: dict[Table, str] = {
 }
 
 
-def places(layer: Any, table: Table, before: str = "") -> list[Given]:
+def indices(layer: Any, table: Table, before: str = "") -> list[Given]:
     """The steps for the table of each spatial axis, such as `rows` and `columns`.
 
     Each has an axis for every spatial axis and one for every axis of the kernel.

@@ -42,8 +42,8 @@ LONGEST = 300  # characters of an error message
 UNREADABLE = re.compile(r"^matmul: Input operand.*\(size (\d+) is different from (\d+)\)")
 PLAINER = r"in a matrix product, \2 columns meet \1 rows (is a .T or a reshape missing?)"
 
-Find = Callable[[], type[Any]]  # returns the student's class
-Tell = Callable[..., None]  # takes a message: see `Answer.add`
+GetClass = Callable[[], type[Any]]  # returns the student's class
+Send = Callable[..., None]  # takes a message: see `Answer.add`
 
 
 @dataclass
@@ -101,21 +101,21 @@ class Answer:
         return self.faults.get(symbol) or self.faults.get("") or f"{self.doing} gave no {symbol}."
 
 
-def ask(find: Find, questions: Sequence[Question], seconds: float) -> list[Answer]:
+def ask(get_class: GetClass, questions: Sequence[Question], seconds: float) -> list[Answer]:
     """Put each question to a new object of the class, in one process as long as that lives."""
     answers = [Answer() for _ in questions]
     left, limit = deque(zip(questions, answers, strict=True)), seconds
     while left:
         if FORKS:
-            limit = limit if _fork(find, left, limit) else seconds / 10
+            limit = limit if _fork(get_class, left, limit) else seconds / 10
         else:
             question, answer = left.popleft()
             with suppress(Exception, SystemExit, GeneratorExit):
-                _attempt(find, question, answer.add)
+                _attempt(get_class, question, answer.add)
     return answers
 
 
-def _fork(find: Find, left: deque[tuple[Question, Answer]], limit: float) -> bool:
+def _fork(get_class: GetClass, left: deque[tuple[Question, Answer]], limit: float) -> bool:
     """Ask a child, until all is answered or it fails; return whether it was in time."""
     ours, theirs = socket.socketpair()
     with ours, theirs, one_blas_thread, warnings.catch_warnings():
@@ -123,13 +123,13 @@ def _fork(find: Find, left: deque[tuple[Question, Answer]], limit: float) -> boo
         pid = os.fork()
         if not pid:
             ours.close()
-            _child(find, [question for question, _ in left], theirs)
+            _child(get_class, [question for question, _ in left], theirs)
         theirs.close()
         try:
-            came = bytearray()
+            received = bytearray()
             while left:
                 _, answer = left.popleft()
-                _hear(ours, came, answer, limit)
+                _receive(ours, received, answer, limit)
             return True
         except TimeoutError:
             words = f"took more than {limit:g} seconds: does a loop run forever?"
@@ -146,11 +146,11 @@ def _fork(find: Find, left: deque[tuple[Question, Answer]], limit: float) -> boo
                 os.waitpid(pid, 0)
 
 
-def _hear(line: socket.socket, came: bytearray, answer: Answer, limit: float) -> None:
-    """Take the messages about one question; its time begins with the first one."""
+def _receive(line: socket.socket, received: bytearray, answer: Answer, limit: float) -> None:
+    """Receive the messages about one question; its time begins with the first one."""
     room, end = ROOM, (latest := time.monotonic() + LIMIT)
     while True:
-        while b"\n" not in came:
+        while b"\n" not in received:
             left = end - time.monotonic()
             if left <= 0:
                 raise TimeoutError
@@ -159,8 +159,8 @@ def _hear(line: socket.socket, came: bytearray, answer: Answer, limit: float) ->
             room -= len(more)
             if not more or room < 0:
                 raise EOFError
-            came += more
-        message, _, came[:] = came.partition(b"\n")
+            received += more
+        message, _, received[:] = received.partition(b"\n")
         what, *rest = json.loads(message)
         if what == "end":
             return
@@ -170,10 +170,10 @@ def _hear(line: socket.socket, came: bytearray, answer: Answer, limit: float) ->
             answer.add(what, *rest)
 
 
-def _child(find: Find, questions: Sequence[Question], line: socket.socket) -> NoReturn:
+def _child(get_class: GetClass, questions: Sequence[Question], line: socket.socket) -> NoReturn:
     """Answer the questions, and end this process."""
 
-    def tell(*message: Any) -> None:
+    def send(*message: Any) -> None:
         line.sendall(json.dumps(message).encode() + b"\n")
 
     leave = os._exit
@@ -187,9 +187,9 @@ def _child(find: Find, questions: Sequence[Question], line: socket.socket) -> No
             )
         kernels.use("numpy")
         for question in questions:
-            tell("begin")
-            _attempt(find, question, tell)
-            tell("end")
+            send("begin")
+            _attempt(get_class, question, send)
+            send("end")
     finally:
         leave(0)
 
@@ -205,13 +205,13 @@ def load(path: str, name: str, kind: type[Any]) -> type[Any]:
     return found
 
 
-def _attempt(find: Find, question: Question, tell: Tell) -> None:
-    """Run both passes, and tell what they return, or why they do not."""
+def _attempt(get_class: GetClass, question: Question, send: Send) -> None:
+    """Run both passes, and send what they return, or why they do not."""
     doing, module = ["the class"], ""
 
     def start(what: str) -> None:
         doing.append(what)
-        tell("doing", what)
+        send("doing", what)
 
     try:
         with (
@@ -220,7 +220,7 @@ def _attempt(find: Find, question: Question, tell: Tell) -> None:
             np.errstate(all="ignore"),
         ):
             warnings.simplefilter("ignore")
-            kind = find()
+            kind = get_class()
             module = kind.__module__
             options = ", ".join(f"{k}={v!r}" for k, v in question.case.options.items())
             start(f"{kind.__name__}({options})")
@@ -230,16 +230,16 @@ def _attempt(find: Find, question: Question, tell: Tell) -> None:
                 _build(subject, question)
             if question.before is not None:
                 _passes(subject, question.before, lambda *_: None, start)
-            _passes(subject, question, tell, start)
+            _passes(subject, question, send, start)
     except KeyboardInterrupt:
         raise
     except NotImplementedError:
-        tell("fault", f"{doing[-1]} is not written yet: it raised NotImplementedError.", "")
+        send("fault", f"{doing[-1]} is not written yet: it raised NotImplementedError.", "")
     except BaseException as error:  # whatever a student's code may raise
         text = traceback.format_exception_only(error)[0].partition(": ")[2]
         text = UNREADABLE.sub(PLAINER, text.strip().partition("\n")[0][:LONGEST])
         text = f"{doing[-1]} raised {type(error).__name__}: {text}".rstrip(": ").rstrip(".")
-        tell("fault", f"{text}{_place(error, module)}.", "")
+        send("fault", f"{text}{_place(error, module)}.", "")
 
 
 def _place(error: BaseException, module: str) -> str:
@@ -260,8 +260,8 @@ def _build(layer: Layer, question: Question) -> None:
         layer.params[name][...] = A
 
 
-def _passes(subject: Any, question: Question, tell: Tell, start: Callable[[str], None]) -> None:
-    """Run forward and backward, and tell the results and which arguments were overwritten."""
+def _passes(subject: Any, question: Question, send: Send, start: Callable[[str], None]) -> None:
+    """Run forward and backward, and send the results and which arguments were overwritten."""
     given = {
         k: A.astype(question.dtype if A.dtype.kind == "f" else A.dtype)
         for k, A in question.given.items()
@@ -285,20 +285,20 @@ def _passes(subject: Any, question: Question, tell: Tell, start: Callable[[str],
     for symbol, who, call in calls:
         start(who)
         before = {name: A.copy() for name, A in given.items()}
-        tell(*_message(symbol, who, call()))
+        send(*_message(symbol, who, call()))
         for name, A in given.items():
             if not np.array_equal(A, before[name], equal_nan=True):
-                tell("written", f"{name}, in {who}")
+                send("written", f"{name}, in {who}")
                 A[...] = before[name]
     for name in question.params:
         gradient = dict(subject.grads).get(name)
         words = f'd{name} is missing: write it into self.grad_array("{name}") in backward.'
         missing = ("fault", words, f"d{name}")
-        tell(*(missing if gradient is None else _message(f"d{name}", who, gradient)))
+        send(*(missing if gradient is None else _message(f"d{name}", who, gradient)))
 
 
 def _message(symbol: str, who: str, result: Any) -> tuple[Any, ...]:
-    """What to tell about a result: the array, or why it is none."""
+    """What to send about a result: the array, or why it is none."""
     result = np.asarray(result) if isinstance(result, int | float) else result
     if result is None:
         words = f"{who} returned None: it must end with `return {symbol}`."

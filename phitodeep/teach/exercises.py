@@ -62,11 +62,30 @@ def _sizes(rng: np.random.Generator, count: int, low: int = 2, high: int = 9) ->
     return [int(n) for n in rng.choice(np.arange(low, high + 1), count, replace=False)]
 
 
-def _neuron(rng: np.random.Generator) -> list[Case]:
+EXERCISES: dict[str, Exercise] = {}
+
+
+def _exercise(reference: Callable[..., Layer | Loss]) -> Callable[[Draw], Draw]:
+    """Add an exercise: a function draws its batches, and its name and docstring say what it is."""
+
+    def add(cases: Draw) -> Draw:
+        name = cases.__name__
+        EXERCISES[name] = Exercise(name, cases.__doc__ or "", reference, cases)
+        return cases
+
+    return add
+
+
+@_exercise(Neuron)
+def neuron(rng: np.random.Generator) -> list[Case]:
+    """Neuron(): the backward pass of y = w x + b with several inputs, for one sample."""
     return [*(Case((1, D)) for D in _sizes(rng, 3)), Case((1, 1), part="one input")]
 
 
-def _weighted(rng: np.random.Generator) -> list[Case]:
+@_exercise(Chain)
+def chain(rng: np.random.Generator) -> list[Case]:
+    """Chain(w, v): the backward pass of Y = v tanh(w X)."""
+
     def drawn(shape: Shape, part: str = "") -> Case:
         w, v = rng.choice(np.arange(4, 20), 2, replace=False) * rng.choice([-0.1, 0.1], 2)
         return Case(shape, {"w": round(float(w), 1), "v": round(float(v), 1)}, part)
@@ -76,26 +95,32 @@ def _weighted(rng: np.random.Generator) -> list[Case]:
     return [*ordinary, drawn((1, 7), ONE), drawn((3, 4, 2), "rank 3")]
 
 
-def _swish(rng: np.random.Generator) -> list[Case]:
-    ordinary = [Case((N, D), scale=2.0) for N, D in (_sizes(rng, 2) for _ in range(3))]
-    N, T, D = _sizes(rng, 3)
-    return [*ordinary, Case((1, D), part=ONE), Case((N, T, D), part="rank 3")]
+@_exercise(TwoPaths)
+def two_paths(rng: np.random.Generator) -> list[Case]:
+    """TwoPaths(w, v): the backward pass of Y = X + v tanh(w X)."""
+    return chain(rng)
 
 
-def _dense(rng: np.random.Generator) -> list[Case]:
+@_exercise(lambda units: Dense(units))
+def dense(rng: np.random.Generator) -> list[Case]:
+    """Dense(units): the backward pass of Y = X W + b."""
     rows = [_sizes(rng, 3) for _ in range(3)]
     ordinary = [Case((N, D), {"units": K}) for N, D, K in rows]
     N, T, D, K = _sizes(rng, 4)
     return [*ordinary, Case((1, D), {"units": K}, ONE), Case((N, T, D), {"units": K}, "rank 3")]
 
 
-def _relu(rng: np.random.Generator) -> list[Case]:
+@_exercise(ReLU)
+def relu(rng: np.random.Generator) -> list[Case]:
+    """ReLU(): the backward pass of Y = max(X, 0)."""
     ordinary = [Case((N, D)) for N, D in (_sizes(rng, 2) for _ in range(3))]
     N, H, W, C = _sizes(rng, 4)
     return [*ordinary, Case((1, 7), part=ONE), Case((N, H, W, C), part="rank 4")]
 
 
-def _softmax_cross_entropy(rng: np.random.Generator) -> list[Case]:
+@_exercise(SoftmaxCrossEntropy)
+def softmax_cross_entropy(rng: np.random.Generator) -> list[Case]:
+    """SoftmaxCrossEntropy(): the gradient of the mean of -log softmax(z)[label]."""
     rows = [_sizes(rng, 2, 3) for _ in range(3)]
     N, K = _sizes(rng, 2, 3)
     return [
@@ -105,7 +130,23 @@ def _softmax_cross_entropy(rng: np.random.Generator) -> list[Case]:
     ]
 
 
-def _layer_norm(rng: np.random.Generator) -> list[Case]:
+@_exercise(Swish)
+def own_layer(rng: np.random.Generator) -> list[Case]:
+    """Swish(): the backward pass of Y = X sigmoid(a X), where a is learned."""
+    ordinary = [Case((N, D), scale=2.0) for N, D in (_sizes(rng, 2) for _ in range(3))]
+    N, T, D = _sizes(rng, 3)
+    return [*ordinary, Case((1, D), part=ONE), Case((N, T, D), part="rank 3")]
+
+
+@_exercise(lambda units: ScaledDense(units))
+def initial_weights(rng: np.random.Generator) -> list[Case]:
+    """ScaledDense(units): the backward pass of Y = X W / sqrt(D)."""
+    return dense(rng)
+
+
+@_exercise(LayerNorm)
+def layer_norm(rng: np.random.Generator) -> list[Case]:
+    """LayerNorm(eps=1e-5): the backward pass, through mean and deviation."""
     rows = [_sizes(rng, 2, 3) for _ in range(3)]
     N, T, D = _sizes(rng, 3, 3)
     eps = round(float(rng.uniform(0.2, 0.9)), 2)
@@ -117,7 +158,10 @@ def _layer_norm(rng: np.random.Generator) -> list[Case]:
     ]
 
 
-def _conv2d(rng: np.random.Generator) -> list[Case]:
+@_exercise(Conv2D)
+def conv2d(rng: np.random.Generator) -> list[Case]:
+    """Conv2D(filters, kernel_size, stride=1, padding=0): the backward pass."""
+
     def drawn(part: str = "", **more: Any) -> Case:
         N, C, K = _sizes(rng, 3, 2, 5)
         h, w = _sizes(rng, 2, 2, 4)
@@ -125,102 +169,29 @@ def _conv2d(rng: np.random.Generator) -> list[Case]:
         options = {"filters": K, "kernel_size": (h, w), **more}
         return Case((1 if part == ONE else N, H, W, C), options, part)
 
-    return [
-        *(drawn() for _ in range(3)),
-        drawn(ONE),
-        drawn("stride", stride=(2, 3)),
-        drawn("padding", padding=1),
-    ]
+    ordinary = [drawn() for _ in range(3)]
+    return [*ordinary, drawn(ONE), drawn("stride", stride=(2, 3)), drawn("padding", padding=1)]
 
 
-def _lstm(rng: np.random.Generator) -> list[Case]:
+@_exercise(LSTM)
+def lstm(rng: np.random.Generator) -> list[Case]:
+    """LSTM(units): one step back in time, which a given loop repeats."""
+
     def drawn(part: str = "") -> Case:
         N, T, D, H = _sizes(rng, 4, 3, 7)
-        return Case(
-            (1 if part == ONE else N, 1 if part == "one step" else T, D), {"units": H}, part
-        )
+        shape = 1 if part == ONE else N, 1 if part == "one step" else T, D
+        return Case(shape, {"units": H}, part)
 
     return [drawn(), drawn(), drawn(), drawn(ONE), drawn("one step")]
 
 
-def _attention(rng: np.random.Generator) -> list[Case]:
+@_exercise(lambda causal=False: MultiHeadAttention(1, causal=causal))
+def attention(rng: np.random.Generator) -> list[Case]:
+    """Attention(causal=False): back through scores, softmax and average."""
+
     def drawn(part: str = "", **options: Any) -> Case:
         N, T, D = _sizes(rng, 3, 3, 7)
         return Case((1 if part == ONE else N, 1 if part == "one position" else T, D), options, part)
 
-    return [
-        *(drawn() for _ in range(3)),
-        drawn(ONE),
-        drawn("one position"),
-        drawn("causal", causal=True),
-    ]
-
-
-def _one_head(causal: bool = False) -> MultiHeadAttention:
-    return MultiHeadAttention(1, causal=causal)
-
-
-EXERCISES = {
-    exercise.name: exercise
-    for exercise in (
-        Exercise(
-            "neuron",
-            "Neuron(): the backward pass of y = w x + b with several inputs, for one sample.",
-            Neuron,
-            _neuron,
-        ),
-        Exercise("chain", "Chain(w, v): the backward pass of Y = v tanh(w X).", Chain, _weighted),
-        Exercise(
-            "two_paths",
-            "TwoPaths(w, v): the backward pass of Y = X + v tanh(w X).",
-            TwoPaths,
-            _weighted,
-        ),
-        Exercise(
-            "dense",
-            "Dense(units): the backward pass of Y = X W + b.",
-            lambda units: Dense(units),
-            _dense,
-        ),
-        Exercise("relu", "ReLU(): the backward pass of Y = max(X, 0).", ReLU, _relu),
-        Exercise(
-            "softmax_cross_entropy",
-            "SoftmaxCrossEntropy(): the gradient of the mean of -log softmax(z)[label].",
-            SoftmaxCrossEntropy,
-            _softmax_cross_entropy,
-        ),
-        Exercise(
-            "own_layer",
-            "Swish(): the backward pass of Y = X sigmoid(a X), where a is learned.",
-            Swish,
-            _swish,
-        ),
-        Exercise(
-            "initial_weights",
-            "ScaledDense(units): the backward pass of Y = X W / sqrt(D).",
-            lambda units: ScaledDense(units),
-            _dense,
-        ),
-        Exercise(
-            "layer_norm",
-            "LayerNorm(eps=1e-5): the backward pass, through mean and deviation.",
-            LayerNorm,
-            _layer_norm,
-        ),
-        Exercise(
-            "conv2d",
-            "Conv2D(filters, kernel_size, stride=1, padding=0): the backward pass.",
-            Conv2D,
-            _conv2d,
-        ),
-        Exercise(
-            "lstm", "LSTM(units): one step back in time, which a given loop repeats.", LSTM, _lstm
-        ),
-        Exercise(
-            "attention",
-            "Attention(causal=False): back through scores, softmax and average.",
-            _one_head,
-            _attention,
-        ),
-    )
-}
+    ordinary = [drawn() for _ in range(3)]
+    return [*ordinary, drawn(ONE), drawn("one position"), drawn("causal", causal=True)]

@@ -101,13 +101,13 @@ class Grade:
             shown = ", ".join(f"{k} ({words})" for k, words in enumerate(LEVELS))
             raise ArgumentError(f"the hint level must be one of {shown}, got {level}.")
         rows = [f"{self.name}: {self.points} of {self.possible} points ({self.exercise})"]
-        for verdict, lines in self._told(level):
+        for verdict, lines in self._lines(level):
             word = "right" if verdict.passed else "wrong"
             rows.append(f"  {word}  {verdict.part}")
             rows += [textwrap.indent(_folded(line), " " * 9) for line in lines]
         return "\n".join(rows)
 
-    def _told(self, level: int) -> Iterator[tuple[Verdict, list[str]]]:
+    def _lines(self, level: int) -> Iterator[tuple[Verdict, list[str]]]:
         """Yield each verdict and its lines; a text that was shown already is not repeated."""
         shown: dict[str, str] = {}
         for verdict in self.verdicts:
@@ -124,7 +124,7 @@ class Grade:
 
     def _repr_html_(self) -> str:
         rows = []
-        for verdict, lines in self._told(self.level):
+        for verdict, lines in self._lines(self.level):
             part = escaped(verdict.part)
             mark, colour = ("right", "#1a7f37") if verdict.passed else ("wrong", "#b35900")
             rows.append(

@@ -63,31 +63,12 @@ from phitodeep.layers import (
     initialization,
 )
 from phitodeep.layers.containers import Container
-from phitodeep.layers.initialization import (
-    He,
-    Initializer,
-    InitType,
-    LeCun,
-    Normal,
-    Orthogonal,
-    Xavier,
-    Zeros,
-)
+from phitodeep.layers.initialization import He, Initializer, InitType, Normal, Xavier
 from phitodeep.loss import Loss, MeanSquaredError, SoftmaxCrossEntropy, metrics
-from phitodeep.loss.metrics import Accuracy, Custom, Metric
+from phitodeep.loss.metrics import Custom, Metric
 from phitodeep.model import Sequential, SequentialBuilder, callbacks
 from phitodeep.model import architectures as models
-from phitodeep.model.callbacks import (
-    Callback,
-    CSVLogger,
-    Diagnose,
-    EarlyStopping,
-    Histograms,
-    JSONLogger,
-    LambdaCallback,
-    ModelCheckpoint,
-    TensorBoard,
-)
+from phitodeep.model.callbacks import Callback, EarlyStopping, LambdaCallback
 from phitodeep.model.sequential import LOSSES
 from phitodeep.optimization import schedules
 from phitodeep.optimization.optimizers import OPTIMIZERS, SGD, Adam, Optimizer
@@ -149,17 +130,13 @@ LAYERS: list[tuple[Make, tuple[int, ...], int]] = [  # shape of X, and how many 
     (lambda: Residual(Dense(3), checkpoint=True), (2, 3), 0),
     (lambda: Chain(Dense(3), checkpoint=True), (2, 3), 0),
     (lambda: SkipConcat(Dense(3), checkpoint=True), (2, 3), 0),
-    (lambda: Conv1D(2, 3, initializer=Orthogonal(0.5)), (2, 4, 3), 0),
-    (lambda: Conv2D(2, [1, 2], initializer=LeCun(InitType.UNIFORM)), (2, 3, 3, 1), 0),
-    (
-        lambda: ConvTranspose1D(2, 3, dilation=2, bias=False, initializer=Xavier()),
-        (2, 3, 2),
-        0,
-    ),
-    (lambda: ConvTranspose2D(2, 2, dilation=(1, 2), initializer=Zeros()), (1, 2, 2, 2), 0),
+    (lambda: Conv1D(2, 3, initializer=initialization.Orthogonal(0.5)), (2, 4, 3), 0),
+    (lambda: Conv2D(2, [1, 2], initializer=He(InitType.UNIFORM)), (2, 3, 3, 1), 0),
+    (lambda: ConvTranspose1D(2, 3, dilation=2, bias=False, initializer=He()), (2, 3, 2), 0),
+    (lambda: ConvTranspose2D(2, 2, dilation=(1, 2), initializer=Normal(0.2)), (1, 2, 2, 2), 0),
     (lambda: DepthwiseConv2D(2, dilation=2, initializer=Xavier()), (2, 3, 3, 2), 0),
     (lambda: Embedding(5, 2, initializer=Normal(0.1)), (2, 3), 5),
-    (lambda: PositionalEmbedding(4, initializer=Zeros()), (2, 3, 2), 0),
+    (lambda: PositionalEmbedding(4, initializer=initialization.Zeros()), (2, 3, 2), 0),
     (lambda: MultiHeadAttention(2, initializer=He()), (2, 3, 4), 0),
     (lambda: FeedForward(3, activation="gelu_tanh"), (2, 4), 0),
     (
@@ -251,23 +228,17 @@ LOSS_TABLE: list[Loss] = [
     losses.NegativeLogLikelihood(-1, np.arange(1, 5)),
 ]
 INITIALIZERS: list[Initializer] = [
-    *[kind(way) for kind in (He, Xavier, LeCun) for way in InitType],
+    *[kind(way) for kind in (He, Xavier, initialization.LeCun) for way in InitType],
     Normal(0.3),
-    Orthogonal(1.5),
+    initialization.Orthogonal(1.5),
     initialization.Constant(0.25),
-    Zeros(),
+    initialization.Zeros(),
 ]
 METRICS: list[Metric] = [
     *metrics.METRICS.values(),
     *[
-        kind(0.2, multilabel=True)
-        for kind in (
-            Accuracy,
-            metrics.Precision,
-            metrics.Recall,
-            metrics.F1,
-            metrics.ConfusionMatrix,
-        )
+        getattr(metrics, name)(0.2, multilabel=True)
+        for name in ("Accuracy", "Precision", "Recall", "F1", "ConfusionMatrix")
     ],
     metrics.TopKAccuracy(2),
     metrics.R2("uniform_average"),
@@ -277,13 +248,13 @@ CALLBACKS: list[Callback] = [
     Callback(),
     LambdaCallback(on_epoch_end=note, on_train_begin=note),
     EarlyStopping(3, monitor="test_mae", mode="min", min_delta=0.1, restore_best=False),
-    ModelCheckpoint("net.safetensors"),
-    ModelCheckpoint(Path("a") / "b.x", None, 10, 5, "r2", mode="max"),
-    CSVLogger("log.csv", append=True),
-    JSONLogger("log.jsonl", append=True),
-    TensorBoard("runs", histograms=10),
-    Diagnose(5, verbose=0),
-    Histograms(2, 5, bins=9, gradients=False, activations=np.ones((2, 3))),
+    callbacks.ModelCheckpoint("net.safetensors"),
+    callbacks.ModelCheckpoint(Path("a") / "b.x", None, 10, 5, "r2", mode="max"),
+    callbacks.CSVLogger("log.csv", append=True),
+    callbacks.JSONLogger("log.jsonl", append=True),
+    callbacks.TensorBoard("runs", histograms=10),
+    callbacks.Diagnose(5, verbose=0),
+    callbacks.Histograms(2, 5, bins=9, gradients=False, activations=np.ones((2, 3))),
 ]
 EVERYTHING = [
     *(make() for make, *_ in LAYERS),
@@ -353,11 +324,7 @@ def test_a_layer_has_the_same_weights_and_output(
             layer.embedding.W = made.embedding.W
         with calling(step=2):
             outputs.append(layer.forward(X))
-    for (path, a), (other, b) in zip(
-        made.get_weights().items(), copy.get_weights().items(), strict=True
-    ):
-        assert path == other
-        np.testing.assert_array_equal(a, b)
+    same_weights(made, copy)
     np.testing.assert_array_equal(*outputs)
     config = copy.get_config()
     config.pop("input_shape", None)
@@ -381,7 +348,7 @@ def test_a_loss_gives_the_same_value_and_gradient(made: Loss) -> None:
     P = rng.uniform(0.1, 0.9, (6, 4))
     if isinstance(made, losses.NegativeELBO):
         made, y = losses.NegativeELBO(1, beta=made.beta), rng.uniform(size=(6, 2))
-    elif made.classes(P.shape) in ((0, 1, 2, 3),):
+    elif made.classes(P.shape) == (0, 1, 2, 3):
         y = rng.integers(0, 4, 6)
     else:
         y = rng.choice(made.labels or (0.25, 0.75), P.shape)
@@ -393,13 +360,12 @@ def test_a_loss_gives_the_same_value_and_gradient(made: Loss) -> None:
 @pytest.mark.parametrize("made", optimizers(), ids=label)
 def test_an_optimizer_takes_the_same_steps(made: Optimizer) -> None:
     X = np.random.default_rng(0).standard_normal((6, 3))
-    weights = []
+    trained = []
     for optimizer in (again(made), made.copy()):
         model = Sequential(Dense(3, 4), Tanh(), Dense(2), optimizer=optimizer, seed=0)
         model.train(X, X[:, :2], epochs=4, verbose=0)
-        weights.append(model.get_weights())
-    for path in weights[0]:
-        np.testing.assert_array_equal(weights[0][path], weights[1][path])
+        trained.append(model)
+    same_weights(*trained)
 
 
 @pytest.mark.parametrize("made", INITIALIZERS, ids=label)
@@ -425,11 +391,6 @@ def test_callbacks_keep_their_functions() -> None:
     assert repr(LambdaCallback(on_epoch_end=note)) == f"LambdaCallback(on_epoch_end={note!r})"
 
 
-def test_a_name_is_taken_once_in_each_family() -> None:
-    assert again(schedules.Constant(0.1)) == schedules.Constant(0.1)
-    assert again(initialization.Constant(0.1)) == initialization.Constant(0.1)
-
-
 # --- models -------------------------------------------------------------------------------------
 
 SETTINGS: dict[str, Callable[[], Any]] = {
@@ -439,7 +400,7 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     "epochs": lambda: 7,
     "loss_class": lambda: SoftmaxCrossEntropy(class_weight={0: 2.0}),
     "metrics": lambda: ("accuracy", metrics.TopKAccuracy(2), largest_error),
-    "callbacks": lambda: [EarlyStopping(3), CSVLogger("log.csv")],
+    "callbacks": lambda: [EarlyStopping(3), callbacks.CSVLogger("log.csv")],
     "seed": lambda: 5,
     "dtype": lambda: np.float64,
 }
@@ -800,14 +761,10 @@ def test_dtypes_paths_and_mappings_come_back_as_what_they_say() -> None:
         (Path("a") / "b", str(Path("a") / "b")),
         (np.array([[1, 2]], np.int16), [[1, 2]]),
     ):
-        copy = again_loosely(Widget(value)).value
+        copy = Widget.from_config(through_json(Widget(value).get_config())).value
         assert np.array_equal(copy, wanted)
         assert isinstance(copy, type(wanted) if type(wanted) is not list else np.ndarray)
     assert again(Widget(np.array(2.5))).value.shape == ()
-
-
-def again_loosely(made: Any) -> Any:
-    return type(made).from_config(through_json(made.get_config()))
 
 
 def test_a_users_layer_needs_no_code_inside_containers() -> None:
@@ -908,7 +865,7 @@ def test_a_name_that_is_taken_is_refused_unless_a_cell_runs_again() -> None:
         return Rerun
 
     old, new = make(1), make(2)
-    copy: Any = again_loosely(Sequential(old(7)))
+    copy = Sequential.from_config(Sequential(old(7)).get_config())
     assert type(copy.layers[0]) is new
     with pytest.raises(ArgumentError, match=r"the layer 'Dense' is already registered, by phito"):
         phitodeep.register("Dense")(Odd)
@@ -919,6 +876,13 @@ def test_a_name_that_is_taken_is_refused_unless_a_cell_runs_again() -> None:
     assert again(Widget(1)).value == 1
 
 
+def closure(power: int) -> Any:
+    def to_power(X: Any) -> Any:
+        return X**power
+
+    return to_power
+
+
 @pytest.mark.parametrize(
     ("known", "says"),
     [
@@ -926,6 +890,7 @@ def test_a_name_that_is_taken_is_refused_unless_a_cell_runs_again() -> None:
         (partial(note, 1), "it has no name"),
         (Widget(1).get_config, "a method"),
         (3, "it has no name"),
+        (closure(3), "a closure"),
         (dict, "class dict has no get_config"),
         (type("Bad", (Configurable,), {"config_kind": "toy"}), "config_kind must be one of"),
     ],
@@ -933,16 +898,6 @@ def test_a_name_that_is_taken_is_refused_unless_a_cell_runs_again() -> None:
 def test_what_cannot_be_registered_is_refused(known: Any, says: str) -> None:
     with pytest.raises(PhitodeepError, match=says):
         phitodeep.register(known)
-
-
-def test_a_closure_cannot_be_registered() -> None:
-    power = 3
-
-    def to_power(X: Any) -> Any:
-        return X**power
-
-    with pytest.raises(ArgumentTypeError, match="a closure"):
-        phitodeep.register("a closure")(to_power)
 
 
 # --- what is refused ----------------------------------------------------------------------------
@@ -1040,7 +995,7 @@ def entry(kind: str, name: str, **config: Any) -> dict[str, Any]:
     return {kind: name, "config": config}
 
 
-MISREAD: list[tuple[Any, dict[str, Any], str]] = [
+MISREAD: list[tuple[Any, Any, str]] = [
     (Dense, {"input_size": 3, "unit": 2}, "config of Dense has the unknown key 'unit'.*Known"),
     (Dense, {"input_size": 3, "output_sizes": 2}, "Did you mean 'output_size'"),
     (Dense, {}, "config of Dense lacks the key 'input_size'"),
@@ -1090,6 +1045,11 @@ MISREAD: list[tuple[Any, dict[str, Any], str]] = [
         "the dtype of an array is one of bool, int8",
     ),
     (Widget, {"value": {"array": ["x"], "dtype": "float32"}}, "an array holds real numbers"),
+    *(
+        (kind, wrong, "takes a dict")
+        for kind in (Dense, Sequential, SequentialBuilder, LambdaCallback)
+        for wrong in (None, 3, "x", [1])
+    ),
 ]
 
 
@@ -1111,14 +1071,9 @@ def test_what_is_in_itself_or_too_deep_is_refused_both_ways() -> None:
             Widget.from_config({"value": value})
     with pytest.raises(PhitodeepError, match="Widget holds values that are nested too deeply"):
         Widget(loop).get_config()
+    with pytest.raises(PhitodeepError, match="Widget holds values that are nested too deeply"):
+        Widget(Widget(loop)).get_config()  # the inner one is refused by the outer one
     assert Widget.from_config(Widget([1]).get_config()).value == [1]
-
-
-@pytest.mark.parametrize("kind", [Dense, Sequential, SequentialBuilder, LambdaCallback])
-def test_a_config_is_a_dict(kind: Any) -> None:
-    for wrong in (None, 3, "x", [1]):
-        with pytest.raises(PhitodeepError, match="takes a dict"):
-            kind.from_config(wrong)
 
 
 def test_keys_may_be_sorted_where_their_order_means_nothing() -> None:
@@ -1188,14 +1143,10 @@ def test_builders_are_equal_if_their_layers_and_settings_are() -> None:
     assert build_all() == build_all()
     assert build_all() == SequentialBuilder.from_config(through_json(build_all().get_config()))
     assert repr(again(build_all()).build()) == repr(build_all().build())
-    for changed in (
-        build_all().tanh(),
-        build_all().input(3, 4),
-        build_all().seed(3),
-        build_all().alpha(0.25),
-        build_all().metrics("mae"),
-    ):
+    one, other = build_all(), build_all()
+    for changed in (one.tanh(), other.input(3, 4), build_all().seed(3), build_all().alpha(0.25)):
         assert changed != build_all()
+    assert build_all().metrics("mae") != build_all()
     assert build_all() != "SequentialBuilder()"
     assert SequentialBuilder().seed(1).input(3) == SequentialBuilder(3, seed=1)
     with pytest.raises(TypeError, match="unhashable"):
@@ -1287,13 +1238,6 @@ def test_random_models_are_made_again(
     X = np.random.default_rng(0).standard_normal((3, 2, 4))
     with inference(), np.errstate(all="ignore"):
         np.testing.assert_array_equal(copy.forward(X), model.forward(X))
-
-
-def test_a_value_too_deep_in_an_inner_object_is_refused_by_the_outer_one() -> None:
-    loop: list[Any] = []
-    loop.append(loop)
-    with pytest.raises(PhitodeepError, match="Widget holds values that are nested too deeply"):
-        Widget(Widget(loop)).get_config()
 
 
 def test_a_layer_that_three_others_refer_to_has_one_number() -> None:

@@ -13,19 +13,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from phitodeep import layers as nn
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError, PhitodeepError
-from phitodeep.layers import (
-    BatchNorm,
-    Dense,
-    Dropout,
-    Embedding,
-    Layer,
-    LayerNorm,
-    Residual,
-    Tanh,
-    TiedDense,
-)
+from phitodeep.layers import Layer
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import Callback, CSVLogger, EarlyStopping, LambdaCallback
 from phitodeep.optimization.optimizers import (
@@ -72,12 +63,12 @@ OPTIONS: dict[str, Callable[[], Optimizer]] = {
 
 def net(optimizer: Optimizer, **options: Any) -> Sequential:
     layers: list[Layer] = [
-        Dense(4, 8),
-        LayerNorm(),
-        Tanh(),
-        Residual(Dense(8, 8), BatchNorm(), Tanh(), Dropout(0.3)),
-        Dropout(0.2),
-        Dense(8, 2),
+        nn.Dense(4, 8),
+        nn.LayerNorm(),
+        nn.Tanh(),
+        nn.Residual(nn.Dense(8, 8), nn.BatchNorm(), nn.Tanh(), nn.Dropout(0.3)),
+        nn.Dropout(0.2),
+        nn.Dense(8, 2),
     ]
     model = Sequential(*layers, optimizer=optimizer, seed=3, batch_size=5, **options)
     model.build((4,))
@@ -177,7 +168,7 @@ def test_frozen_layers_and_accumulation(name: str, where: str) -> None:
 @both
 def test_threads_continue_to_the_bit(where: str) -> None:
     def make() -> Sequential:
-        layers: list[Layer] = [Dense(4, 16), Tanh(), Dropout(0.3), Dense(16, 2)]
+        layers: list[Layer] = [nn.Dense(4, 16), nn.Tanh(), nn.Dropout(0.3), nn.Dense(16, 2)]
         return Sequential(*layers, optimizer=Adam(0.01), seed=3, batch_size=10)
 
     with in_parts(2):
@@ -319,7 +310,7 @@ def test_a_state_says_what_it_is() -> None:
 
 def test_a_bare_optimizer_keeps_and_takes_a_state() -> None:
     def layers() -> list[Layer]:
-        made: list[Layer] = [Dense(3, 4), Tanh(), Dense(4, 2)]
+        made: list[Layer] = [nn.Dense(3, 4), nn.Tanh(), nn.Dense(4, 2)]
         for i, layer in enumerate(made):
             layer.build((3 if i == 0 else 4,), seed=i, dtype="float64")
         return made
@@ -353,7 +344,7 @@ def test_a_bare_optimizer_keeps_and_takes_a_state() -> None:
 
 def test_a_slot_that_a_frozen_layer_never_had_is_0() -> None:
     def make() -> Sequential:
-        return Sequential(Dense(4, 4), Dense(4, 2), optimizer=RMSProp(0.01), seed=0)
+        return Sequential(nn.Dense(4, 4), nn.Dense(4, 2), optimizer=RMSProp(0.01), seed=0)
 
     model, other = make(), make()
     train(model, 1)
@@ -375,7 +366,7 @@ def test_an_average_that_a_frozen_layer_never_had_begins_as_its_parameter() -> N
     """An average of 0, as a rule's own slots begin, would be far from it."""
 
     def make() -> Sequential:
-        return Sequential(Dense(4, 4), Dense(4, 2), optimizer=Adam(0.01), seed=0)
+        return Sequential(nn.Dense(4, 4), nn.Dense(4, 2), optimizer=Adam(0.01), seed=0)
 
     model, other = make(), make()
     train(model, 1)
@@ -402,7 +393,7 @@ def test_counts_without_slots_are_part_of_a_state() -> None:
             theta -= lr / self.own["t"] * g
 
     def make() -> Sequential:
-        return Sequential(Dense(4, 4), Dense(4, 2), optimizer=Slowing(0.1), seed=0)
+        return Sequential(nn.Dense(4, 4), nn.Dense(4, 2), optimizer=Slowing(0.1), seed=0)
 
     model, other = make(), make()
     train(model, 1)
@@ -426,7 +417,7 @@ def test_a_number_that_a_parameter_remembers_is_checked(product: Any) -> None:
 
 
 def test_what_is_held_is_part_of_a_state() -> None:
-    model, other = (Sequential(Dense(2, 2), optimizer=SGD(1.0), seed=0) for _ in range(2))
+    model, other = (Sequential(nn.Dense(2, 2), optimizer=SGD(1.0), seed=0) for _ in range(2))
     model.layers[0].grads = {"W": np.ones((2, 2), np.float32), "b": np.ones(2, np.float32)}
     model.optimizer.accumulate(model.layers)
     other.load_state_dict(stored(model.state_dict()))
@@ -602,11 +593,11 @@ def test_a_callback_of_ones_own_has_a_state() -> None:
 
 def test_tied_parameters_have_one_entry() -> None:
     def make() -> Sequential:
-        embedding = Embedding(7, 4)
+        embedding = nn.Embedding(7, 4)
         return Sequential(
             embedding,
-            Dense(4, 4),
-            TiedDense(embedding),
+            nn.Dense(4, 4),
+            nn.TiedDense(embedding),
             optimizer=Adam(0.01),
             loss_class="softmax_cross_entropy",
             seed=0,

@@ -20,8 +20,9 @@ import struct
 import tracemalloc
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,40 +31,17 @@ import pytest
 import safetensors
 
 import phitodeep
+from phitodeep import layers as nn
 from phitodeep.data import load_mnist
 from phitodeep.errors import LONGEST, PhitodeepError
-from phitodeep.io.tensors import write_tensors
-from phitodeep.layers import (
-    LSTM,
-    BatchNorm,
-    Bidirectional,
-    Chain,
-    Conv2D,
-    Dense,
-    Dropout,
-    Embedding,
-    Flatten,
-    LayerNorm,
-    MaxPool2D,
-    Parallel,
-    PositionalEmbedding,
-    PReLU,
-    ReLU,
-    Residual,
-    SkipConcat,
-    Softmax,
-    TiedDense,
-    TimeDistributed,
-    TransformerBlock,
-)
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.loss.metrics import TopKAccuracy
-from phitodeep.model import Sequential
+from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import Callback, EarlyStopping
 from phitodeep.optimization.optimizers import SGD, Adam, Nadam
 from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau, StepDecay, WarmUp
 from phitodeep.text import CharTokenizer
-from phitodeep.training.run import TrainingRun
+from tests.io.test_faults import Snapshot
 from tests.rows import LONG, times
 from tests.time_limit import within
 
@@ -75,38 +53,36 @@ CAUSES = (safetensors.SafetensorError, json.JSONDecodeError, OSError, EOFError, 
 
 
 def mlp() -> Sequential:
-    layers = Dense(3, 4), ReLU(), Dropout(0.1), Dense(4, 2), PReLU(), Softmax()
-    return Sequential(*layers, loss_class="categorical_cross_entropy", metrics=["f1"], seed=1)
+    builder = SequentialBuilder(3, seed=1).dense(4).relu().dropout(0.1).dense(2).prelu().softmax()
+    return builder.loss("categorical_cross_entropy").metrics("f1").build()
 
 
 def cnn() -> Sequential:
-    layers = Conv2D(2, 3, padding="same"), BatchNorm(), ReLU(), MaxPool2D(2), Flatten(), Dense(2)
-    model = Sequential(*layers, loss_class=SoftmaxCrossEntropy(class_weight=[1.0, 2.0]), seed=1)
-    model.build((4, 4, 1))
-    return model
+    builder = SequentialBuilder(4, 4, 1, seed=1).conv2d(2, 3, padding="same").batch_norm().relu()
+    loss = SoftmaxCrossEntropy(class_weight=[1.0, 2.0])
+    return builder.max_pool2d(2).flatten().dense(2).loss(loss).build()
 
 
 def gpt() -> Sequential:
-    table = Embedding(5, 4)
-    block = TransformerBlock(2, causal=True, rope=True, norm="rms", activation="swiglu")
-    model = Sequential(table, PositionalEmbedding(6), block, LayerNorm(), TiedDense(table), seed=1)
-    model.build((6,))
-    model.tokenizer = CharTokenizer("abcde") if hasattr(CharTokenizer, "get_config") else None
+    table = nn.Embedding(5, 4)
+    block = nn.TransformerBlock(2, causal=True, rope=True, norm="rms", activation="swiglu")
+    builder = SequentialBuilder(6, seed=1).add(table).positional_embedding(6).add(block)
+    model = builder.layer_norm().tied_dense(table).build()
+    model.tokenizer = CharTokenizer("abcde")
     return model
 
 
 def recurrent() -> Sequential:
-    layers = Bidirectional(LSTM(2)), TimeDistributed(Dense(3)), LSTM(2, return_sequences=False)
-    model = Sequential(*layers, seed=1, dtype="float64")
-    model.build((3, 2))
-    return model
+    builder = SequentialBuilder(3, 2, seed=1).bidirectional(nn.LSTM(2))
+    builder.time_distributed(nn.Dense(3)).lstm(2, return_sequences=False)
+    return builder.dtype("float64").build()
 
 
 def containers() -> Sequential:
-    inner = Sequential(Dense(4), ReLU())
-    branches = Parallel(Chain(Dense(2), PReLU(), checkpoint=True), Dense(2), merge="add")
-    model = Sequential(Residual(inner), SkipConcat(Dense(2)), branches, seed=1)
-    model.build((4,))
+    inner = Sequential(nn.Dense(4), nn.ReLU())
+    branches = nn.Chain(nn.Dense(2), nn.PReLU(), checkpoint=True), nn.Dense(2)
+    builder = SequentialBuilder(4, seed=1).residual(inner).skip_concat(nn.Dense(2))
+    model = builder.parallel(*branches, merge="add").build()
     model.layers[0].trainable = False
     return model
 
@@ -115,37 +91,24 @@ def trained() -> Sequential:
     groups = {"0.*": {"alpha": StepDecay(0.1, 2), "weight_decay": 0.1}}
     rate = WarmUp(ReduceOnPlateau(0.1, patience=1), 2)
     optimizer = Adam(rate, groups=groups, ema=0.9, clip_norm=1.0)
+    options: Any = {"loss_class": SoftmaxCrossEntropy(label_smoothing=0.1), "batch_size": 2}
+    layers = nn.Dense(3, 4), nn.BatchNorm(), nn.Dropout(0.2), nn.Dense(2)
     metrics: list[Any] = ["accuracy", TopKAccuracy(2)]
-    loss = SoftmaxCrossEntropy(label_smoothing=0.1)
-    return Sequential(
-        Dense(3, 4), BatchNorm(), Dropout(0.2), Dense(2), optimizer=optimizer, metrics=metrics,
-        loss_class=loss, batch_size=2, seed=1,
-    )  # fmt: skip
+    return Sequential(*layers, optimizer=optimizer, metrics=metrics, seed=1, **options)
 
 
 def nadam() -> Sequential:
-    return Sequential(Dense(3, 2), optimizer=Nadam(CosineDecay(0.1, 9)), batch_size=2, seed=1)
+    return Sequential(nn.Dense(3, 2), optimizer=Nadam(CosineDecay(0.1, 9)), batch_size=2, seed=1)
 
 
 def momentum() -> Sequential:
     optimizer = SGD(momentum=0.9, nesterov=True)
-    return Sequential(Dense(3, 2), optimizer=optimizer, batch_size=2, seed=1)
+    return Sequential(nn.Dense(3, 2), optimizer=optimizer, batch_size=2, seed=1)
 
 
-X, Y = np.arange(12.0).reshape(4, 3) % 5, np.array([0, 1, 1, 0])
 PLAIN = {f.__name__: f for f in (mlp, cnn, gpt, recurrent, containers)}
 TRAINED = {f.__name__: f for f in (trained, nadam, momentum)}
-
-
-class Snapshot(Callback):
-    """Write a checkpoint after the third step, as ModelCheckpoint does."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def on_pause(self, model: Any, run: TrainingRun) -> None:
-        if model.optimizer.t == 3:
-            write_tensors(self.path, *model._packed(run.state_dict(weights=False)))
+X, Y = np.arange(12.0).reshape(4, 3) % 5, np.array([0, 1, 1, 0])
 
 
 def stopping() -> list[Callback]:
@@ -172,7 +135,7 @@ def bases() -> dict[str, bytes]:
         for name, make in (PLAIN | TRAINED).items():
             model = make()
             if name in TRAINED:
-                callbacks = [*stopping(), Snapshot(path)]
+                callbacks = [*stopping(), Snapshot(path, step=3)]
                 model.train(X, targets(model), epochs=2, callbacks=callbacks, verbose=0)
             else:
                 model.save(path, optimizer=name == "cnn")
@@ -284,7 +247,7 @@ class Hostile:
     def mutated(self, value: Any) -> Any:
         """Change a random part of a JSON value."""
         rng = self.rng
-        spots = [(parent, key) for parent, key in walked(value)]
+        spots = list(walked(value))
         if not spots:
             return self.value()
         parent, key = rng.choice(spots)
@@ -307,36 +270,32 @@ class Hostile:
         return value
 
     def value(self, depth: int = 0) -> Any:
-        rng = self.rng
-        kind = rng.randrange(14 if depth < 3 else 4)
-        if kind <= 1:
-            return rng.choice(NUMBERS)
-        if kind == 2:
-            return rng.choice((*TEXTS, *SPECIAL, *[DIGITS] * 2, DEEP))
-        if kind == 3:
-            return rng.choice((None, True, False, [], {}, [[]], {"": {}}))
-        if kind == 4:
-            return [self.value(depth + 1) for _ in range(rng.randrange(4))]
-        if kind == 5:
-            return {"ref": rng.choice((1, 2, True, self.value(depth + 1)))}
-        if kind == 6:
-            return {"array": self.value(depth + 1), "dtype": rng.choice(("float32", *TEXTS))}
-        if kind == 7:
-            return {rng.choice(("function", "enum", "float", "tuple")): self.value(depth + 1)}
-        if kind == 8:
-            return {"pairs": [[self.value(depth + 1), self.value(depth + 1)]]}
-        if kind == 9:
-            return {"array": [[1.0, 2.0], [3.0, 4.0]], "dtype": "float64"}
-        if kind == 10:
-            return {"$array": rng.choice((*self.arrays, "x"))}
-        if kind == 11:
-            return {"$float": self.value(depth + 1)}
-        config = {rng.choice(("layers", "rate", "units", "path")): self.value(depth + 1)}
-        return {
-            rng.choice(KINDS): rng.choice(NAMES),
-            "config": rng.choice(({}, config)),
-            **({"id": self.value(depth + 1)} if kind == 13 else {}),
-        }
+        def inner() -> Any:
+            return self.value(depth + 1)
+
+        def entry() -> dict[str, Any]:
+            config = {pick(("layers", "rate", "units", "path")): inner()}
+            return {pick(KINDS): pick(NAMES), "config": pick(({}, config))}
+
+        pick = self.rng.choice
+        plain: list[Callable[[], Any]] = [
+            *[lambda: pick(NUMBERS)] * 2,
+            lambda: pick((*TEXTS, *SPECIAL, *[DIGITS] * 2, DEEP)),
+            lambda: pick((None, True, False, [], {}, [[]], {"": {}})),
+        ]
+        nested: list[Callable[[], Any]] = [
+            lambda: [inner() for _ in range(self.rng.randrange(4))],
+            lambda: {"ref": pick((1, 2, True, inner()))},
+            lambda: {"array": inner(), "dtype": pick(("float32", *TEXTS))},
+            lambda: {pick(("function", "enum", "float", "tuple")): inner()},
+            lambda: {"pairs": [[inner(), inner()]]},
+            lambda: {"array": [[1.0, 2.0], [3.0, 4.0]], "dtype": "float64"},
+            lambda: {"$array": pick((*self.arrays, "x"))},
+            lambda: {"$float": inner()},
+            entry,
+            lambda: entry() | {"id": inner()},
+        ]
+        return pick(plain + nested * (depth < 3))()
 
 
 def dumped(value: Any) -> str:
@@ -455,27 +414,36 @@ def loaded(path: Path) -> Sequential:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The path of a file that is written again and again, in memory if possible."""
-    folder = tmp_path_factory.mktemp("fuzz")
-    if os.access(SHM, os.W_OK):
-        path = SHM / f"phitodeep-{os.getpid()}.safetensors"
-    else:
-        path = folder / "a.safetensors"
+    folder = SHM if os.access(SHM, os.W_OK) else tmp_path_factory.mktemp("fuzz")
+    path = folder / f"phitodeep-{os.getpid()}.safetensors"
     yield path
     path.unlink(missing_ok=True)
 
 
-def run(name: str, place: Path, use: Callable[[Path], Any], start: int, count: int) -> None:
-    """Use `count` damaged files; some load and some are refused, or the damage is no test."""
+def refused_and_used(cases: Iterable[tuple[object, Callable[[], Any]]]) -> None:
+    """Use damaged files; some are used and some are refused, or the damage is no test."""
     outcomes = set()
-    for number in range(start, start + count):
-        place.unlink(missing_ok=True)  # a file that is mapped into memory must not change
-        place.write_bytes(case(name, number))
+    for name, use in cases:
         try:
-            outcomes.add(refused(lambda: use(place)))
+            outcomes.add(refused(use))
         except BaseException as error:
-            error.add_note(f"case({name!r}, {number})")
+            error.add_note(f"case {name}")
             raise
     assert outcomes == {True, False}
+
+
+def write(place: Path, content: bytes) -> None:
+    place.unlink(missing_ok=True)  # a file that is mapped into memory must not change
+    place.write_bytes(content)
+
+
+def run(name: str, place: Path, use: Callable[[Path], Any], start: int, count: int) -> None:
+    def damaged(number: int) -> Callable[[], Any]:
+        write(place, case(name, number))
+        return lambda: use(place)
+
+    numbers = range(start, start + count)
+    refused_and_used(((name, number), damaged(number)) for number in numbers)
 
 
 # --- tests ----------------------------------------------------------------------------------------
@@ -549,39 +517,33 @@ def damaged_idx(rng: random.Random, content: bytes, zipped: bool) -> bytes:
 
 
 @pytest.mark.parametrize("zipped", [False, True], ids=["plain", "gzipped"])
-def test_damaged_idx_files_load_or_are_refused(zipped: bool, place: Path) -> None:
-    folder = place.with_suffix(".idx")
-    folder.mkdir()
-    files = idx_files()
-    rng = random.Random(f"idx {zipped}")
-    outcomes = set()
-    try:
-        for name, content in zip(IDX, files, strict=True):
-            (folder / name).write_bytes(content)
-        for number in range(times(100)):
-            i = rng.randrange(4)
-            (folder / IDX[i]).write_bytes(damaged_idx(rng, files[i], zipped))
+def test_damaged_idx_files_load_or_are_refused(zipped: bool, tmp_path: Path) -> None:
+    rng, files = random.Random(f"idx {zipped}"), idx_files()
+    for name, content in zip(IDX, files, strict=True):
+        (tmp_path / name).write_bytes(content)
+
+    def load(i: int) -> Callable[[], Any]:
+        def use() -> None:
+            (tmp_path / IDX[i]).write_bytes(damaged_idx(rng, files[i], zipped))
             try:
-                outcomes.add(refused(lambda: load_mnist(folder=folder)))
-            except BaseException as error:
-                error.add_note(f"file {number}")
-                raise
-            (folder / IDX[i]).write_bytes(files[i])
-    finally:
-        for path in folder.iterdir():
-            path.unlink()
-        folder.rmdir()
-    assert outcomes == {True, False}
+                load_mnist(folder=tmp_path)
+            finally:
+                (tmp_path / IDX[i]).write_bytes(files[i])
+
+        return use
+
+    refused_and_used((number, load(rng.randrange(4))) for number in range(times(100)))
 
 
 # --- memory and time ------------------------------------------------------------------------------
 
 
-def peak(use: Callable[[], Any]) -> int:
+def peak(name: str, place: Path) -> int:
     """The most memory that Python and NumPy hold at once, even if they never touch it."""
+    use = partial(resumed, TRAINED[name]()) if name in TRAINED else loaded
     tracemalloc.start()
     try:
-        refused(use)
+        refused(lambda: use(place))
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -590,15 +552,13 @@ def peak(use: Callable[[], Any]) -> int:
 @pytest.mark.parametrize("name", PLAIN | TRAINED)
 def test_no_damaged_file_takes_much_memory(name: str, place: Path) -> None:
     for number in range(30_000, 30_000 + times(3)):
-        content = case(name, number)
-        place.unlink(missing_ok=True)
-        place.write_bytes(content)
-        if name in TRAINED:
-            model = TRAINED[name]()
-            taken = peak(functools.partial(resumed, model, place))
-        else:
-            taken = peak(lambda: phitodeep.load(place))
+        write(place, content := case(name, number))
+        taken = peak(name, place)
         assert taken < 20 * len(content) + 20e6, f"case({name!r}, {number})"
+
+
+def nested(levels: int, around: Callable[[Any], Any]) -> Any:
+    return functools.reduce(lambda value, _: around(value), range(levels), [])
 
 
 LARGE: dict[str, Callable[[], Any]] = {
@@ -608,26 +568,15 @@ LARGE: dict[str, Callable[[], Any]] = {
     "texts": lambda: [*["a"] * 2000, "y" * 200_000],
     "lists": lambda: [[]] * 20_000,
     "layers": lambda: [{"layer": "ReLU"}] * 11_000,
-    "layers in layers": lambda: nested(95, {"layer": "ReLU"}),
-    "deep": lambda: nested_lists(390),
+    "layers in layers": lambda: nested(
+        95, lambda value: {"layer": "Chain", "config": {"layers": value and [value]}}
+    ),
+    "deep": lambda: nested(390, lambda value: [value]),
     "pairs": lambda: {"pairs": [[i, i] for i in range(5_000)]},
     "tuple": lambda: {"tuple": [1] * 10_000},
     "array": lambda: {"array": [[1]] * 8_000, "dtype": "float64"},
     "texts in an array": lambda: {"array": [*["a"] * 2000, "y" * 200_000], "dtype": "float64"},
 }
-
-
-def nested(levels: int, value: Any) -> Any:
-    for _ in range(levels):
-        value = {"layer": "Chain", "config": {"layers": [value]}}
-    return value
-
-
-def nested_lists(levels: int) -> Any:
-    value: Any = []
-    for _ in range(levels):
-        value = [value]
-    return value
 
 
 @pytest.mark.parametrize("what", LARGE)
@@ -644,12 +593,6 @@ def test_no_large_value_takes_much_memory_or_time(
         parent, last = list(walked(value))[i]
         parent[last] = LARGE[what]()
         whole.texts[key] = json.dumps(value)
-        content = whole.packed()
-        place.unlink(missing_ok=True)
-        place.write_bytes(content)
-        model = make() if (make := TRAINED.get(name)) else None
-        if model is None:
-            taken = peak(lambda: loaded(place))
-        else:
-            taken = peak(functools.partial(resumed, model, place))
+        write(place, content := whole.packed())
+        taken = peak(name, place)
         assert taken < 50 * len(content) + 20e6, f"at {last!r}"

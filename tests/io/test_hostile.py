@@ -18,9 +18,8 @@ from phitodeep.errors import LONGEST, ArgumentError, DataError, PhitodeepError
 from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.layers import Dense, MaxPool2D
 from phitodeep.model import Sequential
-from phitodeep.model.callbacks import Callback
 from phitodeep.optimization.schedules import ExponentialDecay, StepDecay
-from phitodeep.training.run import TrainingRun
+from tests.io.test_faults import Snapshot
 
 X = np.arange(12.0).reshape(4, 3) % 5
 
@@ -29,17 +28,12 @@ def model() -> Sequential:
     return Sequential(Dense(3, 2), batch_size=2, seed=1)
 
 
-class Snapshot(Callback):
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def on_pause(self, model: Any, run: TrainingRun) -> None:
-        if model.optimizer.t == 1:
-            write_tensors(self.path, *model._packed(run.state_dict(weights=False)))
-
-
 def checkpoint(path: Path) -> None:
-    model().train(X, X[:, :2], epochs=1, verbose=0, callbacks=[Snapshot(path)])
+    model().train(X, X[:, :2], epochs=1, verbose=0, callbacks=[Snapshot(path, step=1)])
+
+
+def resume(path: Path) -> None:
+    model().train(X, X[:, :2], epochs=1, verbose=0, resume=path)
 
 
 def rewrite(path: Path, key: str, change: Any) -> None:
@@ -74,9 +68,9 @@ def test_the_settings_of_an_optimizer_are_checked_on_resuming(tmp_path: Path) ->
         rewrite(path, "state", lambda s, n=name, b=bad: s["optimizer"]["now"].update({n: b}))
         start = model().optimizer.get_config()[name]
         with pytest.raises(PhitodeepError, match=f"Adam {name}"):
-            model().train(X, X[:, :2], epochs=1, verbose=0, resume=path)
+            resume(path)
         rewrite(path, "state", lambda s, n=name, b=start: s["optimizer"]["now"].update({n: b}))
-    model().train(X, X[:, :2], epochs=1, verbose=0, resume=path)
+    resume(path)
 
 
 def test_an_array_is_read_once(tmp_path: Path) -> None:
@@ -89,7 +83,7 @@ def test_an_array_is_read_once(tmp_path: Path) -> None:
     checkpoint(path)
     rewrite(path, "state", lambda s: s.update(settings=[s["model"]] * 2))
     with pytest.raises(DataError, match="its state needs the array"):
-        model().train(X, X[:, :2], epochs=1, verbose=0, resume=path)
+        resume(path)
 
 
 @pytest.mark.parametrize("shape", [(1,) * 65, (0, 1 << 62, 1 << 62)])

@@ -180,15 +180,16 @@ DAMAGED = {
 }
 
 
+def refused(path: Path, says: str, error: type[Exception] = DataError) -> None:
+    with pytest.raises(error, match=says), open_tensors(path):
+        pass
+
+
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damaged_files_are_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / "a.st"
     path.write_bytes(DAMAGED[name])
-    with (
-        pytest.raises(DataError, match=r"a\.st is not a safetensors file"),
-        open_tensors(path),
-    ):
-        pass
+    refused(path, r"a\.st is not a safetensors file")
 
 
 def test_every_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
@@ -197,31 +198,20 @@ def test_every_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     content = path.read_bytes()
     for n in range(len(content)):
         path.write_bytes(content[:n])
-        with pytest.raises(DataError, match="damaged"), open_tensors(path):
-            pass
+        refused(path, "damaged")
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3", "F8_E5M2"])
 def test_dtypes_that_numpy_lacks_are_named(dtype: str, tmp_path: Path) -> None:
     path, size = tmp_path / "a.st", 2 if dtype == "BF16" else 1
     path.write_bytes(raw(entry(dtype, ends=(0, 2 * size)), bytes(2 * size)))
-    with (
-        pytest.raises(DataError, match=f"the array 'a' has the type {dtype}, which NumPy does"),
-        open_tensors(path),
-    ):
-        pass
+    refused(path, f"the array 'a' has the type {dtype}, which NumPy does")
 
 
 def test_missing_files_and_folders(tmp_path: Path) -> None:
-    with (
-        pytest.raises(DataError, match=r"cannot read .*none\.st: there is no such file"),
-        open_tensors(tmp_path / "none.st"),
-    ):
-        pass
-    with pytest.raises(DataError, match="it is a folder"), open_tensors(tmp_path):
-        pass
-    with pytest.raises(DataError, match="not a regular file"), open_tensors("/dev/null"):
-        pass
+    refused(tmp_path / "none.st", r"cannot read .*none\.st: there is no such file")
+    refused(tmp_path, "it is a folder")
+    refused(Path("/dev/null"), "not a regular file")
 
 
 def test_the_library_is_named_if_it_is_missing(
@@ -230,11 +220,7 @@ def test_the_library_is_named_if_it_is_missing(
     monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
     with pytest.raises(MissingExtraError, match=r"writing model files needs .*pip install safet"):
         write_tensors(tmp_path / "a.st", {}, {})
-    with (
-        pytest.raises(MissingExtraError, match="reading model files needs"),
-        open_tensors(tmp_path / "a.st"),
-    ):
-        pass
+    refused(tmp_path / "a.st", "reading model files needs", MissingExtraError)
     monkeypatch.setattr(tensors.sys, "platform", "emscripten")
     with pytest.raises(MissingExtraError, match=r"np\.savez\(file, \*\*model\.get_weights\(\)\)"):
         write_tensors(tmp_path / "a.st", {}, {})

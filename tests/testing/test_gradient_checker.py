@@ -10,31 +10,12 @@ import numpy as np
 import pytest
 
 from phitodeep import functional as F
+from phitodeep import layers as nn
 from phitodeep import loss as losses
 from phitodeep.core.call import calling
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
-from phitodeep.layers import (
-    GELU,
-    BatchNorm,
-    Chain,
-    Dense,
-    Dropout,
-    Embedding,
-    Flatten,
-    GaussianNoise,
-    HardTanh,
-    Layer,
-    LayerNorm,
-    Parallel,
-    Param,
-    PReLU,
-    ReLU,
-    Residual,
-    Select,
-    Softmax,
-    Tanh,
-)
+from phitodeep.layers import Layer, Param
 from phitodeep.layers.activation import Elementwise
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
@@ -97,21 +78,23 @@ def test_numeric_gradient_wants_float64(X: Any) -> None:
 @pytest.mark.parametrize(
     "layer",
     [
-        Dense(4),
-        Dense(D, 4, bias=False),
-        LayerNorm(),
-        BatchNorm(),
-        PReLU(),
-        Softmax(),
-        GELU("tanh"),
-        HardTanh(),
-        Dropout(0.4),
-        GaussianNoise(0.3),
-        Flatten(),
-        Chain(Dense(6), BatchNorm(), ReLU(), Dropout(0.3), Dense(4), LayerNorm()),
-        Residual(Dense(4), Tanh(), Dense(D)),
-        Parallel(Dense(2), Chain(Dense(4), ReLU())),
-        Parallel(Dense(2), Dense(2), Dense(2), merge="multiply"),
+        nn.Dense(4),
+        nn.Dense(D, 4, bias=False),
+        nn.LayerNorm(),
+        nn.BatchNorm(),
+        nn.PReLU(),
+        nn.Softmax(),
+        nn.GELU("tanh"),
+        nn.HardTanh(),
+        nn.Dropout(0.4),
+        nn.GaussianNoise(0.3),
+        nn.Flatten(),
+        nn.Chain(
+            nn.Dense(6), nn.BatchNorm(), nn.ReLU(), nn.Dropout(0.3), nn.Dense(4), nn.LayerNorm()
+        ),
+        nn.Residual(nn.Dense(4), nn.Tanh(), nn.Dense(D)),
+        nn.Parallel(nn.Dense(2), nn.Chain(nn.Dense(4), nn.ReLU())),
+        nn.Parallel(nn.Dense(2), nn.Dense(2), nn.Dense(2), merge="multiply"),
     ],
     ids=repr,
 )
@@ -127,9 +110,15 @@ def test_right_layers_pass(layer: Layer, shape: tuple[int, ...], training: bool)
 
 @pytest.mark.parametrize("scale", [1e-2, 1.0, 1e2])
 def test_right_layers_pass_whatever_the_scale_of_X(scale: float, X: Array) -> None:
-    for layer in (BatchNorm(), LayerNorm(), Softmax(), GELU(), Chain(Dense(4), BatchNorm())):
+    for layer in (
+        nn.BatchNorm(),
+        nn.LayerNorm(),
+        nn.Softmax(),
+        nn.GELU(),
+        nn.Chain(nn.Dense(4), nn.BatchNorm()),
+    ):
         check_gradients(layer, scale * X)
-    check_gradients(BatchNorm(), X + 1000)  # the mean is far larger than the deviation
+    check_gradients(nn.BatchNorm(), X + 1000)  # the mean is far larger than the deviation
 
 
 @pytest.mark.parametrize(
@@ -149,7 +138,7 @@ def test_right_losses_pass(
     w = rng.uniform(0.5, 2, N) if weighted else None
     report = check_gradients(loss, X, y, sample_weight=w)
     assert [entry.name for entry in report.entries] == ["dX"]
-    model = Chain(Dense(4), Tanh(), Dense(D))
+    model = nn.Chain(nn.Dense(4), nn.Tanh(), nn.Dense(D))
     names = [e.name for e in check_gradients(model, X, y, loss=loss, sample_weight=w).entries]
     assert names == ["dX", "0.W", "0.b", "2.W", "2.b"]
 
@@ -161,10 +150,10 @@ def test_small_probabilities_are_resolved() -> None:
 
 
 def test_a_model_brings_its_loss(X: Array, rng: np.random.Generator) -> None:
-    model = Sequential(Dense(D, 4), Tanh(), Dense(4, 2))
+    model = Sequential(nn.Dense(D, 4), nn.Tanh(), nn.Dense(4, 2))
     y = rng.standard_normal((N, 2))
     report = check_gradients(model, X, y)
-    with_loss = check_gradients(Chain(*model.layers), X, y, loss=losses.MeanSquaredError())
+    with_loss = check_gradients(nn.Chain(*model.layers), X, y, loss=losses.MeanSquaredError())
     assert [e.name for e in report.entries] == [e.name for e in with_loss.entries]
     assert len(check_gradients(model, X).entries) == 5  # against a random dY
     model.loss = WrongMeanSquaredError()
@@ -178,7 +167,7 @@ def test_tokens_have_no_gradient() -> None:
 
 
 def test_integers_that_are_no_tokens_are_cast() -> None:
-    report = check_gradients(Dense(2, 3), np.arange(6).reshape(3, 2))
+    report = check_gradients(nn.Dense(2, 3), np.arange(6).reshape(3, 2))
     assert [entry.name for entry in report.entries] == ["dX", "W", "b"]
 
 
@@ -188,7 +177,7 @@ def test_parameters_that_a_frozen_layer_leaves_out_are_not_asked_for(X: Array) -
         check_gradients(layer, X)
     layer.trainable = False
     assert [entry.name for entry in check_gradients(layer, X).entries] == ["dX"]
-    model = Chain(BatchNorm(), Dense(4))
+    model = nn.Chain(nn.BatchNorm(), nn.Dense(4))
     model.trainable = False  # a frozen BatchNorm uses its running statistics
     assert check_gradients(model, X).worst < 1e-7
     frozen = WithoutGamma()
@@ -198,7 +187,7 @@ def test_parameters_that_a_frozen_layer_leaves_out_are_not_asked_for(X: Array) -
 
 
 def test_all_happens_on_a_copy(X: Array) -> None:
-    model = Chain(Dense(D, 4), BatchNorm(), Dropout(0.5), Dense(4, 2))
+    model = nn.Chain(nn.Dense(D, 4), nn.BatchNorm(), nn.Dropout(0.5), nn.Dense(4, 2))
     model.build((D,), seed=1)
     before = model.forward(X)
     model.backward(np.ones_like(before))
@@ -213,7 +202,7 @@ def test_all_happens_on_a_copy(X: Array) -> None:
         assert layer._frame.passes == frame.passes
         np.testing.assert_equal(layer.cache, frame.cache)
         np.testing.assert_equal(layer.grads, frame.grads)
-    unbuilt = Dense(4)
+    unbuilt = nn.Dense(4)
     check_gradients(unbuilt, X)
     assert unbuilt.output_shape is None
     assert not unbuilt.params
@@ -229,12 +218,12 @@ def test_a_loss_is_copied_too(X: Array) -> None:
 
     loss = Counts()
     check_gradients(loss, X, X + 1)
-    check_gradients(ReLU(), X, X + 1, loss=loss)
+    check_gradients(nn.ReLU(), X, X + 1, loss=loss)
     assert loss.calls == 0
 
 
 def test_the_order_in_memory_does_not_matter(X: Array) -> None:
-    layer = Dense(4)
+    layer = nn.Dense(4)
     layer.build((D,))
     layer.params["W"] = np.asfortranarray(layer.W)
     check_gradients(layer, np.asfortranarray(X))
@@ -242,12 +231,12 @@ def test_the_order_in_memory_does_not_matter(X: Array) -> None:
 
 
 def test_rounding_is_forgiven(X: Array) -> None:
-    layer = Dense(4)
+    layer = nn.Dense(4)
     layer.build((D,))
     layer.b = [1e8, 2e8, -1e8, 3e8]  # Y keeps few of the digits that X moves
     check_gradients(layer, X)
 
-    class Cancels(ReLU):
+    class Cancels(nn.ReLU):
         def value(self, X: Array) -> Array:
             return 0 * X
 
@@ -258,7 +247,7 @@ def test_rounding_is_forgiven(X: Array) -> None:
 
 
 def test_the_seed_repeats_everything(X: Array) -> None:
-    model = Chain(Dense(4), Dropout(0.5), Dense(2))
+    model = nn.Chain(nn.Dense(4), nn.Dropout(0.5), nn.Dense(2))
     assert check_gradients(model, X, seed=3) == check_gradients(model, X, seed=3)
     assert check_gradients(model, X, seed=3) != check_gradients(model, X, seed=4)
 
@@ -268,7 +257,7 @@ def test_the_state_is_put_back_before_each_probe(X: Array) -> None:
 
 
 def test_the_report(X: Array) -> None:
-    report = check_gradients(Chain(Dense(4), Residual(Dense(4))), X)
+    report = check_gradients(nn.Chain(nn.Dense(4), nn.Residual(nn.Dense(4))), X)
     assert [entry.name for entry in report.entries] == ["dX", "0.W", "0.b", "1.layers.0.W",
                                                         "1.layers.0.b"]  # fmt: skip
     entry = report["1.layers.0.W"]
@@ -286,8 +275,8 @@ def test_the_report(X: Array) -> None:
 
 def test_large_arrays_are_probed_here_and_there(rng: np.random.Generator) -> None:
     X = rng.standard_normal((2, 40))
-    assert check_gradients(Dense(50), X, max_probes=10)["W"].probed == 11  # 10 and a direction
-    assert check_gradients(Dense(50), X, max_probes=None)["W"].probed == 2000
+    assert check_gradients(nn.Dense(50), X, max_probes=10)["W"].probed == 11  # 10 and a direction
+    assert check_gradients(nn.Dense(50), X, max_probes=None)["W"].probed == 2000
     with pytest.raises(GradientError, match=r"W along a random direction.* max_probes=None finds"):
         check_gradients(OneEntry(50), X, max_probes=10)
     with pytest.raises(GradientError, match=r"W\[7, 11\]: expected .* 1 of 2000 probed"):
@@ -299,7 +288,7 @@ def test_large_arrays_are_probed_here_and_there(rng: np.random.Generator) -> Non
 
 def test_kinks_are_skipped_and_counted(X: Array) -> None:
     X[1, 1] = 0
-    entry = check_gradients(ReLU(), X)["dX"]
+    entry = check_gradients(nn.ReLU(), X)["dX"]
     assert (entry.probed, entry.skipped) == (15, 1)
     y = np.where(X > 0, 1, -1)
     X[:2] = y[:2]  # where the hinge bends
@@ -312,7 +301,7 @@ def test_the_slope_in_the_middle_of_a_symmetric_kink_is_right(X: Array) -> None:
 
 def test_near_kinks_shorter_steps_find_the_slope(X: Array) -> None:
     X[0] = 1e-4, -1e-4, 1e-5
-    assert check_gradients(ReLU(), X)["dX"].skipped == 0
+    assert check_gradients(nn.ReLU(), X)["dX"].skipped == 0
 
 
 def test_at_a_kink_the_gradient_is_between_the_slopes_to_both_sides(X: Array) -> None:
@@ -347,7 +336,7 @@ def test_a_curve_may_bend_beside_a_kink(X: Array) -> None:
 def test_too_many_kinks_are_an_error(X: Array) -> None:
     X[:3] = 0
     with pytest.raises(GradientError, match=r"dX: 9 of 15 probes are at kinks.* move X off"):
-        check_gradients(ReLU(), X)
+        check_gradients(nn.ReLU(), X)
 
 
 # --- what is wrong: layers -----------------------------------------------------------------
@@ -433,17 +422,17 @@ def batch_norm(*kept: str) -> Change:
     return changed
 
 
-WithoutGamma = wrong(BatchNorm, lambda layer, dY, dX: dX / layer.gamma)
+WithoutGamma = wrong(nn.BatchNorm, lambda layer, dY, dX: dX / layer.gamma)
 
 
-class Silent(Dense):
+class Silent(nn.Dense):
     def backward(self, dY: Array) -> Any:
         dX = super().backward(dY)
         self.grads = {}
         return dX
 
 
-class OneEntry(Dense):
+class OneEntry(nn.Dense):
     def backward(self, dY: Array) -> Any:
         dX = super().backward(dY)
         self.grads["W"][7, 11] += 1
@@ -472,7 +461,7 @@ class Lookup(Layer):
         self.grads = {"W": dW}
 
 
-class Drifting(BatchNorm):
+class Drifting(nn.BatchNorm):
     """Its output depends on a state that each forward pass moves."""
 
     def forward(self, X: Array) -> Array:
@@ -486,7 +475,7 @@ class Drifting(BatchNorm):
         return dY * running * self.gamma
 
 
-class WrongGELU(GELU):
+class WrongGELU(nn.GELU):
     """The derivative of the tanh form with x^3 for x^2."""
 
     def backward(self, dY: Array) -> Array:
@@ -502,81 +491,81 @@ def as_sigmoid(layer: Any, dY: Array, dX: Any) -> Any:
 
 WRONG: dict[str, tuple[Callable[[], Layer], str]] = {
     "batch divided out twice": (
-        lambda: wrong(Dense, grad("W", lambda dW: dW / N))(4),
+        lambda: wrong(nn.Dense, grad("W", lambda dW: dW / N))(4),
         r"W\[\d, \d\]: expected \S+, got \S+; 12 of 12 probed entries are wrong. "
         r"It is exactly 5 \(the batch size\) times too small: is the batch divided out twice",
     ),
     "mean instead of sum": (
-        lambda: wrong(Dense, grad("b", lambda db: db / N))(4),
+        lambda: wrong(nn.Dense, grad("b", lambda db: db / N))(4),
         r"b\[\d\]: .* exactly 5 \(the batch size\) times too small.* a mean instead of a sum",
     ),
     "multiplied by the batch": (
-        lambda: wrong(Dense, lambda layer, dY, dX: dX * N)(4),
+        lambda: wrong(nn.Dense, lambda layer, dY, dX: dX * N)(4),
         r"dX.* exactly 5 \(the batch size\) times too large: was a mean's division left out",
     ),
     "constant factor": (
-        lambda: wrong(Dense, grad("W", lambda dW: 0.3 * dW))(4),
+        lambda: wrong(nn.Dense, grad("W", lambda dW: 0.3 * dW))(4),
         "W.* It is 0.3 times what it should be: is a constant factor wrong",
     ),
-    "sign": (lambda: wrong(Dense, grad("b", np.negative))(4), "b.* Its sign is wrong"),
+    "sign": (lambda: wrong(nn.Dense, grad("b", np.negative))(4), "b.* Its sign is wrong"),
     "never written": (
-        lambda: wrong(Dense, grad("b", np.zeros_like))(4),
+        lambda: wrong(nn.Dense, grad("b", np.zeros_like))(4),
         "b.* It is 0 everywhere: was it never written",
     ),
     "square dW transposed": (
-        lambda: wrong(Dense, grad("W", np.transpose))(D),
+        lambda: wrong(nn.Dense, grad("W", np.transpose))(D),
         "W.* It is the right gradient transposed",
     ),
     "dW transposed": (
-        lambda: wrong(Dense, grad("W", np.transpose))(4),
+        lambda: wrong(nn.Dense, grad("W", np.transpose))(4),
         r"W has shape \(4, 3\), but should have \(3, 4\). Is it transposed",
     ),
     "not summed over rows": (
-        lambda: wrong(Dense, unsummed)(4),
+        lambda: wrong(nn.Dense, unsummed)(4),
         r"b has shape \(5, 4\), but should have \(4,\). Was it not summed over the rows",
     ),
     "keepdims": (
-        lambda: wrong(Dense, grad("b", lambda db: db[None]))(4),
+        lambda: wrong(nn.Dense, grad("b", lambda db: db[None]))(4),
         r"b has shape \(1, 4\), but should have \(4,\).",
     ),
     "W for W^T in dX": (
-        lambda: wrong(Dense, lambda layer, dY, dX: dY @ layer.W)(D),
+        lambda: wrong(nn.Dense, lambda layer, dY, dX: dY @ layer.W)(D),
         "dX.* All parameters are right: is a path from X to Y missing in dX",
     ),
     "softmax as identity": (
-        lambda: wrong(Softmax, lambda layer, dY, dX: dY)(),
+        lambda: wrong(nn.Softmax, lambda layer, dY, dX: dY)(),
         "dX.* It is dY unchanged: was the Jacobian not applied",
     ),
     "softmax as a sigmoid": (
-        lambda: wrong(Softmax, as_sigmoid)(),
+        lambda: wrong(nn.Softmax, as_sigmoid)(),
         "dX.* should add up to 0 in every row, and they do not",
     ),
     "a slope without dY": (
-        lambda: wrong(Tanh, lambda layer, dY, dX: 1 - layer.saved("Y") ** 2)(),
+        lambda: wrong(nn.Tanh, lambda layer, dY, dX: 1 - layer.saved("Y") ** 2)(),
         "dX.* If dY doubles, backward does not",
     ),
     "db summed over both axes": (
-        lambda: wrong(Dense, grad("b", lambda db: np.full_like(db, db.sum())))(4),
+        lambda: wrong(nn.Dense, grad("b", lambda db: np.full_like(db, db.sum())))(4),
         "b.* Every entry is the sum of all the right ones",
     ),
     "rows that were never written": (
-        lambda: wrong(Tanh, lambda layer, dY, dX: dX * (np.arange(len(dX)) < 2)[:, None])(),
+        lambda: wrong(nn.Tanh, lambda layer, dY, dX: dX * (np.arange(len(dX)) < 2)[:, None])(),
         "dX.* Every wrong entry is 0: was that part never written",
     ),
     "softmax without the sum": (
-        lambda: wrong(Softmax, lambda layer, dY, dX: dY * layer.saved("Y"))(),
+        lambda: wrong(nn.Softmax, lambda layer, dY, dX: dY * layer.saved("Y"))(),
         "dX.* 15 of 15 probed entries are wrong",
     ),
     "dropout without its mask": (
-        lambda: wrong(Dropout, lambda layer, dY, dX: dY)(0.4),
+        lambda: wrong(nn.Dropout, lambda layer, dY, dX: dY)(0.4),
         "dX.* It is right except where it should be 0: was the mask not applied",
     ),
     "dropout with the scale but no mask": (
-        lambda: wrong(Dropout, lambda layer, dY, dX: dY / (1 - layer.rate))(0.4),
+        lambda: wrong(nn.Dropout, lambda layer, dY, dX: dY / (1 - layer.rate))(0.4),
         "dX.* It is right except where it should be 0: was the mask not applied",
     ),
     "ReLU that lets all pass": (
-        lambda: wrong(ReLU, lambda layer, dY, dX: dY)(),
+        lambda: wrong(nn.ReLU, lambda layer, dY, dX: dY)(),
         "dX.* was the mask not applied",
     ),
     "BatchNorm without gamma": (
@@ -584,58 +573,63 @@ WRONG: dict[str, tuple[Callable[[], Layer], str]] = {
         "dX.* It is right once multiplied by gamma: was that factor left out",
     ),
     "BatchNorm without mean(dy)": (
-        lambda: wrong(BatchNorm, batch_norm("gamma", "variance"))(),
+        lambda: wrong(nn.BatchNorm, batch_norm("gamma", "variance"))(),
         "dX.* Its error is the same in every row: was a mean not subtracted",
     ),
     "BatchNorm without the variance": (
-        lambda: wrong(BatchNorm, batch_norm("gamma", "mean"))(),
+        lambda: wrong(nn.BatchNorm, batch_norm("gamma", "mean"))(),
         "dX.* is a path from X to Y missing in dX",
     ),
     "BatchNorm as an all-ones dY sees it": (
-        lambda: wrong(BatchNorm, lambda layer, dY, dX: np.zeros_like(dY))(),
+        lambda: wrong(nn.BatchNorm, lambda layer, dY, dX: np.zeros_like(dY))(),
         "dX.* It is 0 everywhere",
     ),
     "LayerNorm without mean(g)": (
-        lambda: wrong(LayerNorm, layer_norm("gamma"))(),
+        lambda: wrong(nn.LayerNorm, layer_norm("gamma"))(),
         "dX.* Its error is the same in every feature of the last axis",
     ),
     "LayerNorm without gamma": (
-        lambda: wrong(LayerNorm, layer_norm("mean"))(),
+        lambda: wrong(nn.LayerNorm, layer_norm("mean"))(),
         "dX.* is a path from X to Y missing in dX",
     ),
     "GELU with x^3": (lambda: WrongGELU("tanh"), r"dX.* 1[45] of 15 probed entries are wrong"),
     "one row": (
-        lambda: wrong(Tanh, short)(),
+        lambda: wrong(nn.Tanh, short)(),
         "dX.* Only entries with index 4 on axis 0 are wrong: is an edge treated differently",
     ),
-    "missing dX": (lambda: wrong(ReLU, lambda layer, dY, dX: None)(), "dX is missing"),
-    "missing gradient": (lambda: wrong(Dense, without("b"))(4), "b is missing"),
-    "a gradient too many": (lambda: wrong(Dense, with_another)(4), "extra is given, but nothing"),
+    "missing dX": (lambda: wrong(nn.ReLU, lambda layer, dY, dX: None)(), "dX is missing"),
+    "missing gradient": (lambda: wrong(nn.Dense, without("b"))(4), "b is missing"),
+    "a gradient too many": (
+        lambda: wrong(nn.Dense, with_another)(4),
+        "extra is given, but nothing",
+    ),
     "nan": (
-        lambda: wrong(Dense, grad("b", lambda db: np.where(np.arange(4) == 2, np.nan, db)))(4),
+        lambda: wrong(nn.Dense, grad("b", lambda db: np.where(np.arange(4) == 2, np.nan, db)))(4),
         r"b contains nan or infinity, first at \[2\]",
     ),
     "float32": (
-        lambda: wrong(Dense, grad("b", np.float32))(4),
+        lambda: wrong(nn.Dense, grad("b", np.float32))(4),
         "b is float32, but everything else is float64",
     ),
     "backward modifies dY": (
-        lambda: wrong(ReLU, lambda layer, dY, dX: np.multiply(dY, layer.cache["Y"] > 0, out=dY))(),
+        lambda: wrong(
+            nn.ReLU, lambda layer, dY, dX: np.multiply(dY, layer.cache["Y"] > 0, out=dY)
+        )(),
         "backward modifies dY",
     ),
     "backward modifies the parameters": (
-        lambda: wrong(Dense, decayed)(4),
+        lambda: wrong(nn.Dense, decayed)(4),
         "backward modifies W",
     ),
     "gradients accumulate": (
-        lambda: wrong(Dense, accumulated)(4),
+        lambda: wrong(nn.Dense, accumulated)(4),
         "backward, called again, returns a different b",
     ),
 }
 
 
 def test_without_training_there_is_no_mask(X: Array) -> None:
-    unmasked = wrong(Dropout, lambda layer, dY, dX: dY)(0.4)
+    unmasked = wrong(nn.Dropout, lambda layer, dY, dX: dY)(0.4)
     check_gradients(unmasked, X, training=False)
     with pytest.raises(GradientError):
         check_gradients(unmasked, X)
@@ -677,7 +671,7 @@ def test_a_single_number_as_parameter() -> None:
 def test_only_what_is_wrong_is_reported(X: Array) -> None:
     for change in (lambda dW: dW / N, lambda dW: np.full_like(dW, np.nan)):
         with pytest.raises(GradientError) as error:
-            check_gradients(wrong(Dense, grad("W", change))(4), X)
+            check_gradients(wrong(nn.Dense, grad("W", change))(4), X)
         assert len(str(error.value).splitlines()) == 2
 
 
@@ -690,8 +684,8 @@ def test_what_resembles_nothing_is_not_explained(X: Array) -> None:
         return waves(dX)
 
     for layer, given in (
-        (wrong(Dense, change)(4), X),
-        (wrong(Tanh, lambda layer, dY, dX: dX * (1 + 1e-6))(), X[:1]),
+        (wrong(nn.Dense, change)(4), X),
+        (wrong(nn.Tanh, lambda layer, dY, dX: dX * (1 + 1e-6))(), X[:1]),
     ):
         with pytest.raises(GradientError) as error:
             check_gradients(layer, given)
@@ -705,7 +699,7 @@ def test_the_error_tells_the_worst_entry_and_its_numbers(X: Array) -> None:
         layer.grads["b"] = layer.grads["b"] * [1, 1, 1.001, 1.5]
         return dX
 
-    layer = wrong(Dense, change)(D, 4)
+    layer = wrong(nn.Dense, change)(D, 4)
     with pytest.raises(GradientError, match=r"b\[3\]: expected (\S+), got (\S+); 2 of 4") as error:
         check_gradients(layer, X)
     words = str(error.value).split()
@@ -717,9 +711,9 @@ def test_the_error_tells_the_worst_entry_and_its_numbers(X: Array) -> None:
 @pytest.mark.parametrize("error", [1e-6, 1e-5, 1e-3])
 def test_a_small_error_is_an_error(error: float, X: Array) -> None:
     with pytest.raises(GradientError):
-        check_gradients(wrong(Tanh, lambda layer, dY, dX: dX * (1 + error))(), X)
-    check_gradients(wrong(Tanh, lambda layer, dY, dX: dX * (1 + error))(), X, rtol=2 * error)
-    check_gradients(wrong(Tanh, lambda layer, dY, dX: dX * (1 + error))(), X, atol=10 * error)
+        check_gradients(wrong(nn.Tanh, lambda layer, dY, dX: dX * (1 + error))(), X)
+    check_gradients(wrong(nn.Tanh, lambda layer, dY, dX: dX * (1 + error))(), X, rtol=2 * error)
+    check_gradients(wrong(nn.Tanh, lambda layer, dY, dX: dX * (1 + error))(), X, atol=10 * error)
 
 
 def test_trivial_parameters_would_hide_a_lost_gamma(X: Array) -> None:
@@ -729,7 +723,7 @@ def test_trivial_parameters_would_hide_a_lost_gamma(X: Array) -> None:
 
 
 def test_parameters_that_are_not_trivial_stay(X: Array) -> None:
-    class Seen(Dense):
+    class Seen(nn.Dense):
         def forward(self, X: Array) -> Array:
             seen.append(self.W.copy())
             return super().forward(X)
@@ -742,21 +736,21 @@ def test_parameters_that_are_not_trivial_stay(X: Array) -> None:
 
 
 def test_a_loss_of_precision_and_forward_faults_are_told(X: Array) -> None:
-    class Rounds(ReLU):
+    class Rounds(nn.ReLU):
         def forward(self, X: Array) -> Array:
             return super().forward(X).astype(np.float32)
 
-    class Writes(ReLU):
+    class Writes(nn.ReLU):
         def forward(self, X: Array) -> Array:
             X *= 2
             return super().forward(X)
 
-    class Draws(Dropout):
+    class Draws(nn.Dropout):
         def forward(self, X: Array) -> Array:
             with calling(step=None):  # a mask of its own for each pass
                 return super().forward(X)
 
-    class Infinite(ReLU):
+    class Infinite(nn.ReLU):
         def forward(self, X: Array) -> Array:
             return np.full_like(super().forward(X), np.inf)
 
@@ -854,8 +848,8 @@ def test_a_broadcast_of_n_against_n_1_is_recognised(X: Array) -> None:
 
 
 def test_the_culprit_in_a_model_is_found(X: Array) -> None:
-    bad = wrong(Dense, grad("W", lambda dW: dW / N))
-    model = Chain(Dense(4), Residual(Tanh(), bad(4)), Dense(2))
+    bad = wrong(nn.Dense, grad("W", lambda dW: dW / N))
+    model = nn.Chain(nn.Dense(4), nn.Residual(nn.Tanh(), bad(4)), nn.Dense(2))
     with pytest.raises(GradientError) as error:
         check_gradients(model, X)
     first, second, *rest = str(error.value).splitlines()
@@ -867,9 +861,9 @@ def test_the_culprit_in_a_model_is_found(X: Array) -> None:
 
 
 def test_a_wrong_dX_in_the_middle_is_blamed_on_its_layer(X: Array) -> None:
-    bad = wrong(Tanh, lambda layer, dY, dX: np.where(np.abs(layer.cache["X"]) < 9, dY, dX))()
+    bad = wrong(nn.Tanh, lambda layer, dY, dX: np.where(np.abs(layer.cache["X"]) < 9, dY, dX))()
     with pytest.raises(GradientError) as error:
-        check_gradients(Chain(Dense(4), bad, Dense(2)), X)
+        check_gradients(nn.Chain(nn.Dense(4), bad, nn.Dense(2)), X)
     text = str(error.value)
     assert all(f"\n  {name}[" in text for name in ("dX", "0.W", "0.b"))
     assert "\n  2.W" not in text  # behind the culprit all is right
@@ -881,19 +875,19 @@ def test_a_wrong_dX_in_the_middle_is_blamed_on_its_layer(X: Array) -> None:
 
 
 def test_a_container_that_joins_right_layers_wrongly_is_told(X: Array) -> None:
-    class Forgets(Residual):
+    class Forgets(nn.Residual):
         def backward(self, dY: Array) -> Any:
             return super().backward(dY) - dY
 
     with pytest.raises(GradientError, match="every layer inside is right: does Forgets join them"):
-        check_gradients(Forgets(Dense(D)), X)
+        check_gradients(Forgets(nn.Dense(D)), X)
 
 
 def test_own_containers_give_paths(X: Array) -> None:
     class Gate(Container):
         def __init__(self) -> None:
             super().__init__()
-            self.value, self.gate = Dense(4), Dense(4)
+            self.value, self.gate = nn.Dense(4), nn.Dense(4)
 
         def create(self, shape: tuple[int, ...]) -> tuple[int, ...]:
             self.gate.build(shape)
@@ -913,8 +907,8 @@ def test_own_containers_give_paths(X: Array) -> None:
 
 
 def test_tied_parameters_each_answer_for_their_own_use(X: Array) -> None:
-    first, second = Dense(D, D), Dense(D, D)
-    model = Chain(first, Tanh(), second)
+    first, second = nn.Dense(D, D), nn.Dense(D, D)
+    model = nn.Chain(first, nn.Tanh(), second)
     model.build((D,), dtype=np.float64)
     second.params["W"] = first.params["W"]
     check_gradients(model, X)
@@ -926,19 +920,19 @@ def test_tied_parameters_each_answer_for_their_own_use(X: Array) -> None:
 
 def test_refusals(X: Array) -> None:
     for obj, given, message in (
-        (Dense, {}, "takes a layer or a loss, got <class"),
-        (Dense(2), {"rtol": 0}, "rtol must be > 0"),
-        (Dense(2), {"atol": -1}, "atol must be >= 0"),
-        (Dense(2), {"max_probes": 0}, "max_probes must be >= 1"),
-        (Dense(2), {"y": X}, "with y needs a loss"),
-        (Dense(2), {"loss": losses.MeanSquaredError()}, "only with targets y"),
-        (Dense(2), {"sample_weight": X[0]}, "only with targets y"),
+        (nn.Dense, {}, "takes a layer or a loss, got <class"),
+        (nn.Dense(2), {"rtol": 0}, "rtol must be > 0"),
+        (nn.Dense(2), {"atol": -1}, "atol must be >= 0"),
+        (nn.Dense(2), {"max_probes": 0}, "max_probes must be >= 1"),
+        (nn.Dense(2), {"y": X}, "with y needs a loss"),
+        (nn.Dense(2), {"loss": losses.MeanSquaredError()}, "only with targets y"),
+        (nn.Dense(2), {"sample_weight": X[0]}, "only with targets y"),
         (losses.MeanSquaredError(), {}, "needs targets"),
     ):
         with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
             check_gradients(obj, X, **given)
     holed = np.where(X == X[1, 1], np.nan, X)
-    for obj, y in ((ReLU(), None), (losses.MeanSquaredError(), X)):
+    for obj, y in ((nn.ReLU(), None), (losses.MeanSquaredError(), X)):
         with pytest.raises(ArgumentError, match=r"X\[1, 1\] is nan"):
             check_gradients(obj, holed, y)
 
@@ -946,13 +940,13 @@ def test_refusals(X: Array) -> None:
 # --- tokens in columns -------------------------------------------------------------------------
 
 
-def with_categories() -> Chain:
+def with_categories() -> nn.Chain:
     """Numbers in columns 0 and 1, and a category in column 2."""
-    category = Chain(Select([2], tokens=True), Embedding(7, 3), Flatten())
-    return Chain(Parallel(Select([0, 1]), category), Dense(4))
+    category = nn.Chain(nn.Select([2], tokens=True), nn.Embedding(7, 3), nn.Flatten())
+    return nn.Chain(nn.Parallel(nn.Select([0, 1]), category), nn.Dense(4))
 
 
-@pytest.mark.parametrize("make", [with_categories, lambda: Chain(with_categories().layers[0])])
+@pytest.mark.parametrize("make", [with_categories, lambda: nn.Chain(with_categories().layers[0])])
 def test_columns_of_categories_are_not_moved(
     make: Callable[[], Layer], rng: np.random.Generator
 ) -> None:
@@ -965,12 +959,12 @@ def test_columns_of_categories_are_not_moved(
 def test_parameters_above_categories_are_checked(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backward = Embedding.backward
+    backward = nn.Embedding.backward
 
-    def halved(self: Embedding, dY: Array) -> None:
+    def halved(self: nn.Embedding, dY: Array) -> None:
         backward(self, dY / 2)
 
-    monkeypatch.setattr(Embedding, "backward", halved)
+    monkeypatch.setattr(nn.Embedding, "backward", halved)
     X = np.column_stack([rng.standard_normal((N, 2)), rng.integers(0, 7, N)])
     with pytest.raises(GradientError, match=r"branches\.1\.layers\.1\.W.*0\.5 times"):
         check_gradients(with_categories(), X)
