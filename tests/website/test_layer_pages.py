@@ -118,7 +118,7 @@ def test_a_page_has_all_its_parts(name: str) -> None:
         "worst errors of each gradient",
         "bytes kept for the backward pass",
         FACTS[name].exercise,
-        f"../api/layers.md#{type(FACTS[name].make()).__module__}.{name}",
+        f"../api/layers.md#{type(example(FACTS[name])[0]).__module__}.{name}",
         "Literature" if name != "Dense" else "API",
     ):
         assert part in text, part
