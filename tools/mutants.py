@@ -10,8 +10,8 @@ Mutants are made from the syntax tree, by `rewrites`, in the functions that GRAD
 is judged by the tests of its file (TESTS): first those that name the mutated class, and if they
 pass, all that call the broken function. `tools/mutant_runner.py` does so in memory; a function that
 cannot be broken there is broken in its file, for a fresh process. A mutant is killed when a test
-fails, crashes or does not end. What no test can kill is in EQUIVALENT, with its reason; any other
-survivor is a hole in the tests, and makes the exit status 1.
+fails, crashes or does not end. What no test can kill is in `equivalent_mutants.toml`, with its
+reason; any other survivor is a hole in the tests, and makes the exit status 1.
 
 Each verdict is noted in `.mutants`, and the score of each finished file goes into docs/mutants.json
 and docs/_mutants.md. So an interrupted run continues where it stopped: as long as the code of a

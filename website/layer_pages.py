@@ -1,4 +1,4 @@
-"""A page for each layer, made from its class, its derivation and `layer_facts.py`."""
+"""A page for each layer, made from its class, its derivation and `facts/layers.toml`."""
 
 from __future__ import annotations
 

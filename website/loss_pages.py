@@ -1,4 +1,4 @@
-"""A page for each loss, made from its class, its derivation and `loss_facts.py`."""
+"""A page for each loss, made from its class, its derivation and `facts/losses.toml`."""
 
 from __future__ import annotations
 

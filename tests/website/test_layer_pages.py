@@ -25,7 +25,7 @@ KEPT = {"Embedding": {"X"}}  # symbols that other stored values follow from
 def test_every_public_layer_has_a_page_and_an_alias_says_so() -> None:
     public = set(layers.__all__) - NOT_LAYERS
     missing = sorted(public - set(FACTS) - set(ALIASES))
-    assert not missing, f"website/layer_facts.py has no facts about {missing}"
+    assert not missing, f"website/facts/layers.toml has no facts about {missing}"
     assert public == set(FACTS) | set(ALIASES)
     assert not set(FACTS) & set(ALIASES)
     for alias, name in ALIASES.items():
