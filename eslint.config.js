@@ -45,5 +45,9 @@ export default [
     languageOptions: { globals: globals.browser },
     rules: { "no-console": "error" },
   },
-  { ignores: ["phitodeep/**", "docs/**"], languageOptions: { globals: globals.node } },
+  { files: ["tests/browser/**"], languageOptions: { globals: globals.browser } },
+  {
+    ignores: ["phitodeep/**", "docs/**", "tests/browser/**"],
+    languageOptions: { globals: globals.node },
+  },
 ];

@@ -1,17 +1,25 @@
-"""What several test files share: a generator, Ctrl-C, stored numbers, batches cut into parts."""
+"""What several test files share: Ctrl-C, stored numbers, tables of errors, batches in parts."""
 
 from __future__ import annotations
 
+import builtins
+import importlib
+import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
+import phitodeep
+from phitodeep import errors
 from phitodeep.core.types import Array
 from phitodeep.testing.references import read
 from phitodeep.training import parts as threads
@@ -38,6 +46,17 @@ def keyboard() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture
+def suite(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """`importlib`, which finds the benchmark's files: these import each other by name."""
+    folder = Path(__file__).parents[1] / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    yield importlib
+    for path in folder.rglob("*.py"):
+        sys.modules.pop(".".join(path.relative_to(folder).with_suffix("").parts), None)
+    sys.modules.pop("frameworks", None)
+
+
 def references(name: str) -> dict[str, dict[str, Array]]:
     """The arrays of each case in tests/reference/`name`.npz: of whole models, and of noise."""
     return read(Path(__file__).parent / "reference" / f"{name}.npz")
@@ -47,6 +66,23 @@ def assert_same(a: dict[str, Array], b: dict[str, Array], **precision: float) ->
     assert a.keys() == b.keys()
     for name in a:
         np.testing.assert_allclose(a[name], b[name], err_msg=name, **({"rtol": 0} | precision))
+
+
+def refusals(text: str) -> list[tuple[str, str]]:
+    """A table of calls, each with the error that it raises below it, which is indented."""
+    rows = re.findall(r"^(\S.*)\n((?: {4}.*\n)+)", text, re.MULTILINE)
+    assert sum(1 + said.count("\n") for _, said in rows) == text.strip().count("\n") + 1
+    return [(call, " ".join(said.split())) for call, said in rows]
+
+
+def check_refused(call: str, error: str, names: dict[str, Any]) -> None:
+    """The call raises the error "Kind: pattern"; it knows these names and the public ones."""
+    known = {name: getattr(phitodeep, name) for name in phitodeep.__all__}
+    known |= {"phitodeep": phitodeep, **names}
+    kind, _, says = error.partition(": ")
+    raised = getattr(errors, kind, None) or getattr(builtins, kind)
+    with pytest.raises(raised, match=re.compile(says, re.DOTALL)):
+        eval(call, known)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep import errors
 from phitodeep.core.checks import check_number
 from phitodeep.core.types import Array
 from phitodeep.errors import (
@@ -27,12 +28,9 @@ from phitodeep.errors import (
 )
 from phitodeep.layers import (
     BatchNorm,
-    Chain,
     Dense,
     Flatten,
     LayerNorm,
-    LogSoftmax,
-    Parallel,
     PReLU,
     ReLU,
     Residual,
@@ -44,6 +42,8 @@ from phitodeep.loss import Hinge
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import CSVLogger
 from phitodeep.optimization.optimizers import Adam
+from tests.conftest import check_refused, refusals
+from tests.rows import few
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((12, 4)).astype(np.float32)
@@ -62,9 +62,13 @@ def classifier() -> Sequential:
     return Sequential(*layers, loss_class=loss, seed=0, batch_size=5)
 
 
-def binary(loss: Any = "binary_cross_entropy") -> Sequential:
-    last = (Sigmoid(),) if loss == "binary_cross_entropy" else ()
-    return Sequential(Dense(4, 1), *last, loss_class=loss, seed=0, batch_size=5)
+def binary() -> Sequential:
+    loss = "binary_cross_entropy"
+    return Sequential(Dense(4, 1), Sigmoid(), loss_class=loss, seed=0, batch_size=5)
+
+
+def hinge() -> Sequential:
+    return Sequential(Dense(4, 1), loss_class=Hinge(), seed=0, batch_size=5)
 
 
 def everything(model: Sequential) -> dict[str, Any]:
@@ -121,124 +125,99 @@ def changed(a: Array, index: Any, value: Any) -> Array:
 
 
 Make = Callable[[], Sequential]
-Case = tuple[Make, Any, Any, type[PhitodeepError], str]
 
-INPUTS: dict[str, Case] = {
-    "wrong last axis": (
-        *(regression, X[:, :3], Y, ShapeError),
-        r"layer 0 of Sequential: Dense\(4, 5\) takes 4 features.*\(3,\)",
-    ),
-    "wrong rank: no batch axis": (
-        *(regression, X[0], Y[0], ShapeError),
-        r"layer 0 of Sequential: Dense\(4, 5\)",
-    ),
-    "wrong rank: a number": (regression, 3.0, 3.0, ShapeError, r"X(_test)? .*shape \(\)"),
-    "rank 3 in, rank 2 targets": (
-        regression,
-        X[:, None],
-        Y,
-        ShapeError,
-        r"\(12, 1, 2\).*\(12, 2\)",
-    ),
-    "empty X": (regression, X[:0], Y[:0], ShapeError, r"X needs at least one sample.*\(0, 4\)"),
-    "empty list": (regression, [], [], ShapeError, r"X needs at least one sample"),
-    "samples of nothing": (regression, X[:, :0], Y, ShapeError, r"X(_test)? .*\(12, 0\)"),
-    "fewer y than X": (regression, X, Y[:11], ShapeError, r"X has 12 samples, y has 11"),
-    "more y than X": (classifier, X[:5], LABELS, ShapeError, r"X has 5 samples, y has 12"),
-    "y a number": (regression, X, 1.0, ShapeError, r"y is a single number"),
-    "y missing": (regression, X, None, ArgumentTypeError, r"X was given without y"),
-    "y (N,) for (N, 2)": (regression, X, Y[:, 0], ShapeError, r"\(12, 2\).*y of shape \(12,\)"),
-    "y (N, 3) for (N, 2)": (regression, X, np.zeros((12, 3)), ShapeError, r"\(12, 2\).*\(12, 3\)"),
-    "y (N, 2) for (N, 1)": (binary, X, Y, ShapeError, r"\(12, 1\).*\(12, 2\)"),
-    "one-hot of another width": (
-        *(classifier, X, np.eye(4)[LABELS], ShapeError),
-        r"\(12, 3\).*got y of shape \(12, 4\)",
-    ),
-    "label too large": (
-        *(classifier, X, changed(LABELS, 7, 3), ArgumentError),
-        r"0 to 2 for 3 classes, got 3 at y\[7\]",
-    ),
-    "label negative": (
-        *(classifier, X, changed(LABELS, 4, -1), ArgumentError),
-        r"got -1 at y\[4\]",
-    ),
-    "labels as floats": (
-        *(classifier, X, LABELS.astype(float), ArgumentTypeError),
-        r"class labels must be integers, got dtype float64: use y(_test)?\.astype\(int\)",
-    ),
-    "rows that are no distribution": (
-        *(classifier, X, np.full((12, 3), 0.5), ArgumentError),
-        r"one-hot or probability rows",
-    ),
-    "binary label of 2": (binary, X, changed(BINARY, 3, 2), ArgumentError, r"y from 0 to 1.*2"),
-    "hinge label of 0": (
-        *(lambda: binary(Hinge()), X, BINARY, ArgumentError),
-        r"Hinge\(\) takes only -1 and \+1 as y",
-    ),
-    "NaN in X": (regression, changed(X, (5, 2), np.nan), Y, ArgumentError, r"X\[5, 2\] is nan"),
-    "Inf in X": (regression, changed(X, (0, 3), np.inf), Y, ArgumentError, r"X\[0, 3\] is inf"),
-    "-Inf in X": (regression, changed(X, (9, 0), -np.inf), Y, ArgumentError, r"X\[9, 0\] is -inf"),
-    "Inf and -Inf in X": (
-        *(regression, changed(changed(X, (2, 1), np.inf), (7, 1), -np.inf), Y, ArgumentError),
-        r"X\[2, 1\] is inf",
-    ),
-    "NaN in y": (regression, X, changed(Y, (6, 1), np.nan), ArgumentError, r"y\[6, 1\] is nan"),
-    "NaN in flat y": (binary, X, changed(BINARY, 6, np.nan), ArgumentError, r"y\[6\] is nan"),
-    "Inf in y": (regression, X, changed(Y, (6, 1), np.inf), ArgumentError, r"y\[6, 1\] is inf"),
-    "NaN in labels": (classifier, X, changed(LABELS, 6, np.nan), PhitodeepError, r"y|labels"),
-    "NaN in one-hot": (
-        *(classifier, X, changed(np.eye(3)[LABELS], (2, 0), np.nan), ArgumentError),
-        r"y\[2, 0\] is nan",
-    ),
-    "X too large for float32": (
-        *(regression, changed(X.astype(float), (5, 2), 1e300), Y, ArgumentError),
-        r"X\[5, 2\] is 1e\+300, which is too large for float32",
-    ),
-    "y too large for float32": (
-        *(regression, X, changed(Y.astype(float), (5, 1), 1e300), ArgumentError),
-        r"y\[5, 1\] is 1e\+300, which is too large for float32",
-    ),
-    "strings": (regression, X.astype(str), Y, ArgumentTypeError, r"X takes real numbers.*<U"),
-    "strings in y": (
-        classifier,
-        X,
-        ["cat"] * 12,
-        ArgumentTypeError,
-        r"(labels|y|y_test) takes real numbers",
-    ),
-    "objects": (
-        regression,
-        X.astype(object),
-        Y,
-        ArgumentTypeError,
-        r"X takes real numbers.*object",
-    ),
-    "None": (regression, None, Y, ArgumentTypeError, r"X takes real numbers.*object"),
-    "rows of unequal length": (
-        *(regression, [[1.0, 2, 3, 4], [1.0]], Y[:2], PhitodeepError),
-        r"X takes.*(unequal|object)",
-    ),
-    "complex X": (regression, X * 1j, Y, ArgumentTypeError, r"X takes real numbers.*complex"),
-    "complex y": (regression, X, Y * 1j, ArgumentTypeError, r"y takes real numbers.*complex"),
-    "dates": (
-        regression,
-        np.zeros((12, 4), "M8[s]"),
-        Y,
-        ArgumentTypeError,
-        r"X takes real numbers",
-    ),
-}
+# a model, X and y, and the error
+INPUTS = dict(
+    refusals(r"""
+regression, X[:, :3], Y
+    ShapeError: layer 0 of Sequential: Dense\(4, 5\) takes 4 features.*\(3,\)
+regression, X[0], Y[0]
+    ShapeError: layer 0 of Sequential: Dense\(4, 5\)
+regression, 3.0, 3.0
+    ShapeError: X(_test)? .*shape \(\)
+regression, X[:, None], Y
+    ShapeError: \(12, 1, 2\).*\(12, 2\)
+regression, X[:0], Y[:0]
+    ShapeError: X needs at least one sample.*\(0, 4\)
+regression, [], []
+    ShapeError: X needs at least one sample
+regression, X[:, :0], Y
+    ShapeError: X(_test)? .*\(12, 0\)
+regression, X, Y[:11]
+    ShapeError: X has 12 samples, y has 11
+classifier, X[:5], LABELS
+    ShapeError: X has 5 samples, y has 12
+regression, X, 1.0
+    ShapeError: y is a single number
+regression, X, None
+    ArgumentTypeError: X was given without y
+regression, X, Y[:, 0]
+    ShapeError: \(12, 2\).*y of shape \(12,\)
+regression, X, np.zeros((12, 3))
+    ShapeError: \(12, 2\).*\(12, 3\)
+binary, X, Y
+    ShapeError: \(12, 1\).*\(12, 2\)
+classifier, X, np.eye(4)[LABELS]
+    ShapeError: \(12, 3\).*got y of shape \(12, 4\)
+classifier, X, changed(LABELS, 7, 3)
+    ArgumentError: 0 to 2 for 3 classes, got 3 at y\[7\]
+classifier, X, changed(LABELS, 4, -1)
+    ArgumentError: got -1 at y\[4\]
+classifier, X, LABELS.astype(float)
+    ArgumentTypeError: class labels must be integers, got dtype float64:
+    use y(_test)?\.astype\(int\)
+classifier, X, np.full((12, 3), 0.5)
+    ArgumentError: one-hot or probability rows
+binary, X, changed(BINARY, 3, 2)
+    ArgumentError: y from 0 to 1.*2
+hinge, X, BINARY
+    ArgumentError: Hinge\(\) takes only -1 and \+1 as y
+regression, changed(X, (5, 2), np.nan), Y
+    ArgumentError: X\[5, 2\] is nan
+regression, changed(X, (0, 3), np.inf), Y
+    ArgumentError: X\[0, 3\] is inf
+regression, changed(X, (9, 0), -np.inf), Y
+    ArgumentError: X\[9, 0\] is -inf
+regression, changed(changed(X, (2, 1), np.inf), (7, 1), -np.inf), Y
+    ArgumentError: X\[2, 1\] is inf
+regression, X, changed(Y, (6, 1), np.nan)
+    ArgumentError: y\[6, 1\] is nan
+binary, X, changed(BINARY, 6, np.nan)
+    ArgumentError: y\[6\] is nan
+regression, X, changed(Y, (6, 1), np.inf)
+    ArgumentError: y\[6, 1\] is inf
+classifier, X, changed(LABELS, 6, np.nan)
+    PhitodeepError: y|labels
+classifier, X, changed(np.eye(3)[LABELS], (2, 0), np.nan)
+    ArgumentError: y\[2, 0\] is nan
+regression, changed(X.astype(float), (5, 2), 1e300), Y
+    ArgumentError: X\[5, 2\] is 1e\+300, which is too large for float32
+regression, X, changed(Y.astype(float), (5, 1), 1e300)
+    ArgumentError: y\[5, 1\] is 1e\+300, which is too large for float32
+regression, X.astype(str), Y
+    ArgumentTypeError: X takes real numbers.*<U
+classifier, X, ["cat"] * 12
+    ArgumentTypeError: (labels|y|y_test) takes real numbers
+regression, X.astype(object), Y
+    ArgumentTypeError: X takes real numbers.*object
+regression, None, Y
+    ArgumentTypeError: X takes real numbers.*object
+regression, [[1.0, 2, 3, 4], [1.0]], Y[:2]
+    PhitodeepError: X takes.*(unequal|object)
+regression, X * 1j, Y
+    ArgumentTypeError: X takes real numbers.*complex
+regression, X, Y * 1j
+    ArgumentTypeError: y takes real numbers.*complex
+regression, np.zeros((12, 4), "M8[s]"), Y
+    ArgumentTypeError: X takes real numbers
+""")
+)
 
 
-@pytest.mark.parametrize("trained", [False, True], ids=["new", "trained"])
-@pytest.mark.parametrize("case", INPUTS)
-def test_bad_data_is_refused_by_train(case: str, trained: bool) -> None:
-    make, bad_X, bad_y, kind, names = INPUTS[case]
-    model = make()
-    if trained:
-        model.train(X, good(make), epochs=2, verbose=0)
-    refused(lambda: model.train(bad_X, bad_y, epochs=2, verbose=0), kind, names, model)
-    assert len(model.train(X, good(make), epochs=1, verbose=0)) == 1
+def the_case(case: str) -> tuple[Make, Any, Any, type[PhitodeepError], str]:
+    kind, _, says = INPUTS[case].partition(": ")
+    make, bad_X, bad_y = eval(case)
+    return make, bad_X, bad_y, getattr(errors, kind), says
 
 
 def good(make: Make) -> Array:
@@ -250,66 +229,40 @@ def good(make: Make) -> Array:
 
 
 @pytest.mark.parametrize("case", INPUTS)
-def test_bad_data_is_refused_by_evaluate(case: str) -> None:
-    make, bad_X, bad_y, kind, names = INPUTS[case]
-    model = make()
-    refused(lambda: model.evaluate(bad_X, bad_y), kind, names, model)
-
-
-def wrong_samples() -> list[str]:
-    """The cases whose X is wrong, not only its targets."""
-    told = [c for c in INPUTS if "y" not in INPUTS[c][4].split(r"\[")[0]]
-    return [c for c in told if INPUTS[c][1] is not X and not c.startswith("rank 3")]
-
-
-@pytest.mark.parametrize("case", wrong_samples())
-def test_bad_samples_are_refused_by_predict(case: str) -> None:
-    make, bad_X, _, kind, names = INPUTS[case]
-    model = make()
-    for call in (model.predict, model):
-        refused(lambda call=call: call(bad_X), kind, names, model)
+def test_bad_data_is_refused(case: str) -> None:
+    """By all that takes data; and a trained model stays as it is, and can be trained further."""
+    make, bad_X, bad_y, kind, says = the_case(case)
+    model, targets = make(), good(make)
+    refused(lambda: model.train(bad_X, bad_y, verbose=0), kind, says, model)
+    refused(lambda: model.evaluate(bad_X, bad_y), kind, says, model)
+    if "y" not in says.split(r"\[")[0] and bad_X is not X and "X[:, None]" not in case:
+        for call in (model.predict, model):
+            refused(lambda call=call: call(bad_X), kind, says, model)
+    model.train(X, targets, epochs=2, verbose=0)
+    refused(lambda: model.train(bad_X, bad_y, epochs=2, verbose=0), kind, says, model)
+    assert len(model.train(X, targets, epochs=1, verbose=0)) == 1
 
 
 @pytest.mark.parametrize("case", INPUTS)
 def test_bad_test_data_is_refused_and_named(case: str) -> None:
-    make, bad_X, bad_y, kind, names = INPUTS[case]
+    make, bad_X, bad_y, kind, says = the_case(case)
     if bad_y is None:
-        names = r"X_test was given without y_test"
+        says = r"X_test was given without y_test"
     elif bad_X is None:
-        names = r"y_test was given without X_test"
+        says = r"y_test was given without X_test"
     else:
-        names = re.sub(
-            r"(?<![(|\w])([Xy])(?= (has|is|needs|takes|of|from)|\\\[)", r"\1(_test)?", names
-        )
-    model = make()
-    targets = good(make)
-    error = refused(lambda: model.train(X, targets, bad_X, bad_y, verbose=0), kind, names, model)
+        verbs = r"(?= (has|is|needs|takes|of|from)|\\\[)"
+        says = re.sub(rf"(?<![(|\w])([Xy]){verbs}", r"\1(_test)?", says)
+    model, targets = make(), good(make)
+    error = refused(lambda: model.train(X, targets, bad_X, bad_y, verbose=0), kind, says, model)
     assert "_test" in str(error) or "layer 0 of Sequential" in str(error)
 
 
-def test_the_error_of_test_targets_names_them() -> None:
-    for make, bad in (
-        (regression, Y[:, :1]),
-        (classifier, LABELS.astype(float)),
-        (binary, changed(BINARY, 3, 2)),
-    ):
-        model, targets = make(), good(make)
-        refused(
-            lambda m=model, t=targets, bad=bad: m.train(X, t, X, bad, verbose=0),
-            *(PhitodeepError, "y_test", model),
-        )
-
-
 def test_x_test_without_y_test() -> None:
-    model = regression()
-    refused(
-        lambda: model.train(X, Y, X, verbose=0),
-        *(ArgumentTypeError, "X_test was given without y_test", model),
-    )
-    refused(
-        lambda: model.train(X, Y, y_test=Y, verbose=0),
-        *(ArgumentTypeError, "y_test was given without X_test", model),
-    )
+    for one, other in (("X_test", "y_test"), ("y_test", "X_test")):
+        model, says = regression(), f"{one} was given without {other}"
+        given = {one: X if one == "X_test" else Y}
+        refused(lambda m=model, g=given: m.train(X, Y, **g), ArgumentTypeError, says, model)
 
 
 def test_one_axis_for_layers_of_unknown_size_is_refused() -> None:
@@ -438,11 +391,11 @@ def test_bad_arguments_of_train_are_refused_and_named(name: str, bad: Any) -> No
     ids=str,
 )
 def test_bad_class_weights_are_refused_and_named(bad: Any) -> None:
-    model = classifier()
-    refused(
-        lambda: model.train(X, LABELS, class_weight=bad, epochs=1, verbose=0),
-        *(PhitodeepError, "class_weight", model),
-    )
+    for model, y, given in ((classifier(), LABELS, bad), (regression(), Y, {0: 2})):
+        refused(
+            lambda m=model, y=y, w=given: m.train(X, y, class_weight=w, epochs=1, verbose=0),
+            *(PhitodeepError, "class_weight", model),
+        )
 
 
 NAMES = np.array(["cat", "dog", "fox"])[LABELS]
@@ -540,14 +493,6 @@ def test_a_list_of_samples_is_an_array() -> None:
     assert images.train([np.ones((2, 3)), np.zeros((2, 3))], [0, 1], epochs=1, verbose=0)
 
 
-def test_class_weights_need_classes() -> None:
-    model = regression()
-    refused(
-        lambda: model.train(X, Y, class_weight={0: 2}, epochs=1, verbose=0),
-        *(PhitodeepError, "class_weight", model),
-    )
-
-
 @pytest.mark.parametrize("bad", [0, -1, 2.5, "7", True])
 def test_bad_batch_sizes_of_predict_and_evaluate(bad: Any) -> None:
     model = regression()
@@ -583,23 +528,46 @@ def test_a_name_instead_of_a_list_of_names() -> None:
 # --- models ------------------------------------------------------------------------------------
 
 
-def test_layers_whose_sizes_do_not_fit() -> None:
-    for call, names in (
-        (lambda: Sequential(Dense(4, 5), Dense(6, 2)), r"layer 1 of Sequential: Dense\(6, 2\)"),
-        (
-            lambda: Sequential(Dense(4, 5), Residual(Dense(5, 4))),
-            r"layer 1 of Sequential: Residual\(Dense\(5, 4\)\).*keep the shape",
-        ),
-        (
-            lambda: Sequential(Dense(4, 5), Chain(ReLU(), Dense(4, 2))),
-            r"layer 1 of Chain, layer 1 of Sequential: Dense\(4, 2\) takes 4",
-        ),
-        (
-            lambda: Sequential(Dense(4, 5), Parallel(Dense(2), Dense(3), merge="add")),
-            r"layer 1 of Sequential: Parallel.*cannot merge",
-        ),
-    ):
-        refused(call, ShapeError, names)
+def with_loss(loss: str, *last: Any) -> Sequential:
+    made = SequentialBuilder().dense(4, 3).loss(loss)
+    for layer in last:
+        made.add(layer)
+    return made.build()
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    refusals(r"""
+Sequential(Dense(4, 5), Dense(6, 2))
+    ShapeError: layer 1 of Sequential: Dense\(6, 2\)
+Sequential(Dense(4, 5), Residual(Dense(5, 4)))
+    ShapeError: layer 1 of Sequential: Residual\(Dense\(5, 4\)\).*keep the shape
+Sequential(Dense(4, 5), Chain(ReLU(), Dense(4, 2)))
+    ShapeError: layer 1 of Chain, layer 1 of Sequential: Dense\(4, 2\) takes 4
+Sequential(Dense(4, 5), Parallel(Dense(2), Dense(3), merge="add"))
+    ShapeError: layer 1 of Sequential: Parallel.*cannot merge
+with_loss("categorical_cross_entropy")
+    ArgumentError: probabilities, but Dense\(4, 3\) returns numbers
+with_loss("categorical_cross_entropy", ReLU())
+    ArgumentError: probabilities, but ReLU\(\) returns numbers
+with_loss("categorical_cross_entropy", LogSoftmax())
+    ArgumentError: probabilities, but LogSoftmax
+with_loss("binary_cross_entropy")
+    ArgumentError: probabilities, but Dense
+with_loss("negative_log_likelihood", Softmax())
+    ArgumentError: expects log-probabilities, but Softmax
+with_loss("kl_divergence")
+    ArgumentError: expects log-probabilities, but Dense
+with_loss("nll")
+    ArgumentError: unknown loss
+Sequential(Dense(4, 3), loss_class="categorical_cross_entropy").train(X, LABELS)
+    ArgumentError: Dense
+Sequential(Dense(4, 1), Softmax(), loss_class="categorical_cross_entropy").train(X, BINARY)
+    ShapeError: BinaryCrossEntropy
+"""),
+)
+def test_parts_that_do_not_fit_are_refused(call: str, error: str) -> None:
+    check_refused(call, error, globals())
 
 
 def test_an_optimizer_shared_by_two_models() -> None:
@@ -611,33 +579,6 @@ def test_an_optimizer_shared_by_two_models() -> None:
         *(ArgumentError, r"Adam\(\) already belongs to another model", model),
     )
     assert len(model.train(X, Y, epochs=1, verbose=0)) == 1
-
-
-def test_a_loss_that_cannot_match_the_last_layer() -> None:
-    for last, loss, names in (
-        (
-            [],
-            "categorical_cross_entropy",
-            r"probabilities, but Dense\(4, 3\) returns numbers",
-        ),
-        ([ReLU()], "categorical_cross_entropy", r"probabilities, but ReLU\(\) returns numbers"),
-        ([], "nll", "unknown loss"),
-        ([Softmax()], "negative_log_likelihood", "expects log-probabilities, but Softmax"),
-        ([], "kl_divergence", "expects log-probabilities, but Dense"),
-        ([LogSoftmax()], "categorical_cross_entropy", "probabilities, but LogSoftmax"),
-        ([], "binary_cross_entropy", "probabilities, but Dense"),
-    ):
-        made = SequentialBuilder().dense(4, 3).loss(loss)
-        for layer in last:
-            made.add(layer)
-        refused(made.build, ArgumentError, names)
-    model = Sequential(Dense(4, 3), loss_class="categorical_cross_entropy")
-    refused(lambda: model.train(X, LABELS, verbose=0), ArgumentError, "Dense", model)
-
-
-def test_a_loss_for_classes_with_one_output() -> None:
-    model = Sequential(Dense(4, 1), Softmax(), loss_class="categorical_cross_entropy")
-    refused(lambda: model.train(X, BINARY, verbose=0), ShapeError, "BinaryCrossEntropy", model)
 
 
 def test_double_softmax_is_warned_of_at_build() -> None:
@@ -661,18 +602,12 @@ def test_backward_before_forward() -> None:
     assert model.backward(Y).shape == X.shape
 
 
-def test_a_step_before_backward() -> None:
+def test_a_step_without_gradients_or_layers() -> None:
     model = regression()
-    refused(
-        lambda: model.optimizer.step(model.layers),
-        *(BackwardError, r"no gradient for 0\.W: Dense\(4, 5\)", model),
-    )
-    model.forward(X)
-    refused(lambda: model.optimizer.step(model.layers), BackwardError, "no gradient", model)
-
-
-def test_a_step_of_the_model_instead_of_its_layers() -> None:
-    model = regression()
+    says = r"no gradient for 0\.W: Dense\(4, 5\)"
+    for prepare in (lambda: None, lambda: model.forward(X)):
+        prepare()
+        refused(lambda: model.optimizer.step(model.layers), BackwardError, says, model)
     model.backward(np.ones_like(model.forward(X)))
     refused(lambda: model.optimizer.step(model), PhitodeepError, "layers")
 
@@ -705,9 +640,9 @@ def test_a_full_disk_is_noticed_before_training() -> None:
     )
 
 
-@pytest.mark.parametrize("case", ["NaN in X", "fewer y than X", "label too large"])
+@pytest.mark.parametrize("case", few(INPUTS, 3))
 def test_bad_data_does_not_touch_the_log_of_before(case: str, tmp_path: Path) -> None:
-    make, bad_X, bad_y, kind, names = INPUTS[case]
+    make, bad_X, bad_y, kind, names = the_case(case)
     model, path = make(), tmp_path / "log.csv"
     model.train(X, good(make), epochs=2, callbacks=[CSVLogger(path)], verbose=0)
     before = path.read_bytes()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
-import re
 import runpy
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +14,14 @@ import numpy as np
 import pytest
 
 from phitodeep.core.types import same
-from phitodeep.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    BackwardError,
-    NotBuiltError,
-    OrderError,
-    PhitodeepWarning,
-    ShapeError,
-)
-from phitodeep.layers import Dense, Layer, Param, ReLU
+from phitodeep.errors import PhitodeepWarning
+from phitodeep.layers import Dense, Layer
 from phitodeep.layers.containers import Container
-from phitodeep.layers.initialization import He
-from phitodeep.loss import (
-    CategoricalCrossEntropy,
-    Loss,
-    MeanSquaredError,
-    SoftmaxCrossEntropy,
-    metrics,
-)
+from phitodeep.loss import CategoricalCrossEntropy, Loss, SoftmaxCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder
-from phitodeep.model.callbacks import Callback, EarlyStopping
-from phitodeep.optimization.optimizers import LBFGS, SGD, Adam
+from phitodeep.model.callbacks import Callback
+from phitodeep.optimization.optimizers import LBFGS, SGD
+from tests.conftest import check_refused, refusals
 
 IMAGES = np.zeros((5, 28, 28), np.float32)
 LABELS = np.arange(5)
@@ -93,236 +77,126 @@ def forgets() -> None:
     layer.backward(layer.forward(np.ones((2, 3))))
 
 
-WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "flatten, when sizes are known": (
-        lambda: SequentialBuilder(28, 28).dense(784, 10).build(),
-        ShapeError,
-        r"layer 0 .*Dense\(784, 10\) takes 784 features.*\(28, 28\).*add \.flatten\(\) before it",
-    ),
-    "flatten, at the data": (
-        lambda: model(Dense(784, 10)).predict(IMAGES),
-        ShapeError,
-        r"add \.flatten\(\) before it",
-    ),
-    "no flatten where nothing would fit": (
-        lambda: model(Dense(783, 10)).predict(IMAGES),
-        ShapeError,
-        r"got shape \(28, 28\)\.$",
-    ),
-    "flatten, at the labels": (
-        lambda: model(Dense(28, 10), loss_class=SoftmaxCrossEntropy()).train(IMAGES, LABELS),
-        ShapeError,
-        r"y of shape \(5,\).*is \.flatten\(\) or a global pool missing",
-    ),
-    "batch axis": (
-        lambda: SequentialBuilder(28, 28).flatten().dense(3).build().predict(IMAGES[0]),
-        ShapeError,
-        r"layer 1 .*X has the shape of one sample.*\(N, 28, 28\), such as X\[None\]",
-    ),
-    "loss class": (
-        lambda: SequentialBuilder(3).dense(1).loss(MeanSquaredError).build(),
-        ArgumentTypeError,
-        r"write MeanSquaredError\(\)",
-    ),
-    "optimizer class": (
-        lambda: SequentialBuilder(3).dense(1).optimizer(Adam).build(),
-        ArgumentTypeError,
-        r"write Adam\(\)",
-    ),
-    "initializer class": (
-        lambda: Dense(3, 1, He),
-        ArgumentTypeError,
-        r"write He\(\)",
-    ),
-    "metric class": (
-        lambda: SequentialBuilder(3).dense(1).metrics(metrics.R2),
-        ArgumentTypeError,
-        r"write R2\(\)",
-    ),
-    "callback class": (
-        lambda: SequentialBuilder(3).dense(1).callbacks(EarlyStopping).build(),
-        ArgumentTypeError,
-        r"write EarlyStopping\(\)",
-    ),
-    "fit": (lambda: model(Dense(3, 1)).fit(1, 2), AttributeError, r"model\.train\(X, y"),
-    "compile": (lambda: model(Dense(3, 1)).compile(), AttributeError, r"\.loss\(.*\.build\(\)"),
-    "builder fit": (lambda: SequentialBuilder(3).fit(), AttributeError, r"\.build\(\), .*train"),
-    "builder train": (
-        lambda: SequentialBuilder(3).train(),
-        AttributeError,
-        r"build the model first, as in \.build\(\)\.train",
-    ),
-    "builder typo": (lambda: SequentialBuilder(3).conv_2d(), AttributeError, r"mean \.conv2d\(\)"),
-    "builder unknown": (lambda: SequentialBuilder(3).xyzzy(), AttributeError, r"\.add\(layer\)"),
-    "activation": (
-        lambda: SequentialBuilder(3).dense(4, activation="ReLU"),
-        ArgumentTypeError,
-        r"an activation is a separate layer, as in \.dense\(\.\.\.\)\.relu\(\)",
-    ),
-    "unknown keyword": (
-        lambda: SequentialBuilder(3).dense(units=4),
-        ArgumentTypeError,
-        r"Dense takes input_size, output_size, initializer, bias, got units=",
-    ),
-    "no super().__init__()": (
-        lambda: model(NoInit()),
-        NotBuiltError,
-        r"NoInit has no .* must begin with super\(\)\.__init__\(\)",
-    ),
-    "no super().__init__(), at forward": (
-        lambda: NoInit().forward(IMAGES),
-        NotBuiltError,
-        r"super\(\)\.__init__\(\)",
-    ),
-    "no super().__init__() in a container": (
-        lambda: model(NoInitContainer()),
-        NotBuiltError,
-        r"super\(\)\.__init__\(\)",
-    ),
-    "parameter before it is known": (lambda: Dense(3).W, NotBuiltError, "input shape"),
-    "forgotten save_for_backward": (
-        forgets,
-        BackwardError,
-        r"Forgets\(\): backward asks for 'X'.*self\.save_for_backward\(X=\.\.\.\)",
-    ),
-    "save of a layer": (
-        lambda: Dense(3, 1).save("m.npz"),
-        OrderError,
-        r"Sequential\(layer\)\.save",
-    ),
-    "save of old": (lambda: ReLU().save(X=1), OrderError, r"self\.save_for_backward\(X=\.\.\.\)"),
-    "another shape than promised": (
-        lambda: SequentialBuilder(5, 3).add(Sums()).dense(3, 2).build().predict(np.ones((4, 5, 3))),
-        ShapeError,
-        r"layer 0 of Sequential: Sums\(\).*Y of shape \(4, 5\).*create returned.*\(5, 3\)",
-    ),
-    "the batch lost": (
-        lambda: model(Mean(), Dense(3, 2)).predict(np.ones((4, 3))),
-        ShapeError,
-        r"layer 0 of Sequential: Mean\(\).*the first axis of both must be the batch",
-    ),
-    "nothing returned": (
-        lambda: model(Nothing()).predict(np.ones((4, 3))),
-        ArgumentTypeError,
-        r"Nothing\(\): forward must return an array, got NoneType",
-    ),
-    "flatten, at numbers": (
-        lambda: model(Dense(28, 1)).train(IMAGES, LABELS),
-        ShapeError,
-        r"y of shape \(5,\)\. .*is \.flatten\(\) or a global pool missing",
-    ),
-    "a device": (lambda: model(Dense(3, 1)).to("cuda"), AttributeError, "runs on the CPU"),
-    "a mode": (lambda: model(Dense(3, 1)).eval(), AttributeError, "no mode to set"),
-    "zero_grad": (lambda: model(Dense(3, 1)).zero_grad(), AttributeError, "overwrites gradients"),
-    "builder compile": (
-        lambda: SequentialBuilder(3).compile(),
-        AttributeError,
-        r"'compile': pass the loss, optimizer and metrics to the builder, as in \.optimizer",
-    ),
-    "builder forward": (
-        lambda: SequentialBuilder(3).forward(),
-        AttributeError,
-        r"build the model first, as in \.build\(\)\.forward",
-    ),
-    "builder lr": (lambda: SequentialBuilder(3).lr(1), AttributeError, r"write \.alpha\(rate\)"),
-    "validation data": (
-        lambda: model(Dense(3, 1)).train(IMAGES, validation_data=()),
-        ArgumentTypeError,
-        r"Sequential\.train takes no validation_data=: pass X_test and y_test\.",
-    ),
-    "near keyword of train": (
-        lambda: model(Dense(3, 1)).train(IMAGES, class_weights={}),
-        ArgumentTypeError,
-        r"takes no class_weights=: did you mean class_weight=\?$",
-    ),
-    "unknown keyword of train": (
-        lambda: model(Dense(3, 1)).train(IMAGES, workers=2),
-        ArgumentTypeError,
-        r"takes no workers=: it takes X, y, X_test, .*, anomaly\.",
-    ),
-    "loss of Sequential": (
-        lambda: Sequential(Dense(3, 1), loss="mse"),
-        ArgumentTypeError,
-        r"Sequential takes no loss=: write loss_class=\.",
-    ),
-    "unknown keyword of evaluate": (
-        lambda: model(Dense(3, 1)).evaluate(IMAGES, verbose=0),
-        ArgumentTypeError,
-        r"Sequential\.evaluate takes no verbose=: it takes X, y, batch_size",
-    ),
-    "rate by another name": (
-        lambda: Adam(lr=0.1),
-        ArgumentTypeError,
-        r"Adam takes no lr=: write alpha=\.",
-    ),
-    "a pair in one": (
-        lambda: model(Dense(3, 1)).train((np.ones((5, 3)), LABELS)),
-        ArgumentTypeError,
-        r"X was given without y: pass a pair as two arguments, X, y\.",
-    ),
-    "test data in one": (
-        lambda: model(Dense(3, 1)).train(np.ones((5, 3)), LABELS, (np.ones((5, 3)), LABELS)),
-        ArgumentTypeError,
-        r"X_test was given without y_test: pass a pair as two arguments, X_test, y_test\.",
-    ),
-    "shuffle": (
-        lambda: model(Dense(3, 1)).train(np.ones((5, 3)), LABELS, shuffle="yes"),
-        ArgumentTypeError,
-        r"shuffle must be True or False, got 'yes'",
-    ),
-    "a list of metrics": (
-        lambda: SequentialBuilder(3).metrics(["accuracy", "f1"]),
-        ArgumentTypeError,
-        r"separate arguments, as in \.metrics\('accuracy', 'f1'\)",
-    ),
-    "channels first": (
-        lambda: SequentialBuilder(3, 32, 32).conv2d(4, 3).max_pool2d(2).build(),
-        ShapeError,
-        r"layer 1 .*\(N, height, width, C\): np\.moveaxis\(X, 1, -1\)",
-    ),
-    "no channels": (
-        lambda: SequentialBuilder(28, 28).conv2d(4, 3).build(),
-        ShapeError,
-        r"\(height, width, C\), got \(28, 28\): \.reshape\(28, 28, 1\)",
-    ),
-    "no channels for a pool": (
-        lambda: SequentialBuilder(6, 6).max_pool2d(2).build(),
-        ShapeError,
-        r"\.reshape\(6, 6, 1\)",
-    ),
-    "masked entries": (
-        lambda: model(Dense(3, 1)).predict(np.ma.masked_greater(np.arange(6.0).reshape(2, 3), 4)),
-        ArgumentError,
-        r"X has masked entries: fill them with X\.filled\(value\)",
-    ),
-    "a gradient before backward": (
-        lambda: Dense(3, 1).grads["W"],
-        BackwardError,
-        "no gradient 'W' yet",
-    ),
-    "a loss without value": (
-        lambda: HasLossFunc().loss_gradient(np.ones((2, 1)), np.ones((2, 1))),
-        NotImplementedError,
-        r"HasLossFunc must implement value\(P, T, w, total\), which loss_func and",
-    ),
-    "weights in a list": (
-        lambda: model(Dense(3, 1)).set_weights([np.ones((3, 1))]),
-        ArgumentTypeError,
-        r"weights by path, .* such as \{'0\.W': array\}, got a list",
-    ),
-    "weights missing": (
-        lambda: model(Dense(3, 1)).set_weights({"0.W": np.ones((3, 1))}),
-        ArgumentError,
-        r"weights lack \['0\.b'\]\.$",
-    ),
-}
+WRONG = refusals(r"""
+SequentialBuilder(28, 28).dense(784, 10).build()
+    ShapeError: layer 0 .*Dense\(784, 10\) takes 784 features.*\(28, 28\).*add
+    \.flatten\(\) before it
+model(Dense(784, 10)).predict(IMAGES)
+    ShapeError: add \.flatten\(\) before it
+model(Dense(783, 10)).predict(IMAGES)
+    ShapeError: got shape \(28, 28\)\.$
+model(Dense(28, 10), loss_class=SoftmaxCrossEntropy()).train(IMAGES, LABELS)
+    ShapeError: y of shape \(5,\).*is \.flatten\(\) or a global pool missing
+SequentialBuilder(28, 28).flatten().dense(3).build().predict(IMAGES[0])
+    ShapeError: layer 1 .*X has the shape of one sample.*\(N, 28, 28\), such as X\[None\]
+SequentialBuilder(3).dense(1).loss(MeanSquaredError).build()
+    ArgumentTypeError: write MeanSquaredError\(\)
+SequentialBuilder(3).dense(1).optimizer(Adam).build()
+    ArgumentTypeError: write Adam\(\)
+Dense(3, 1, phitodeep.layers.initialization.He)
+    ArgumentTypeError: write He\(\)
+SequentialBuilder(3).dense(1).metrics(metrics.R2)
+    ArgumentTypeError: write R2\(\)
+SequentialBuilder(3).dense(1).callbacks(phitodeep.model.callbacks.EarlyStopping).build()
+    ArgumentTypeError: write EarlyStopping\(\)
+model(Dense(3, 1)).fit(1, 2)
+    AttributeError: model\.train\(X, y
+model(Dense(3, 1)).compile()
+    AttributeError: \.loss\(.*\.build\(\)
+SequentialBuilder(3).fit()
+    AttributeError: \.build\(\), .*train
+SequentialBuilder(3).train()
+    AttributeError: build the model first, as in \.build\(\)\.train
+SequentialBuilder(3).conv_2d()
+    AttributeError: mean \.conv2d\(\)
+SequentialBuilder(3).xyzzy()
+    AttributeError: \.add\(layer\)
+SequentialBuilder(3).dense(4, activation="ReLU")
+    ArgumentTypeError: an activation is a separate layer, as in \.dense\(\.\.\.\)\.relu\(\)
+SequentialBuilder(3).dense(units=4)
+    ArgumentTypeError: Dense takes input_size, output_size, initializer, bias, got units=
+model(NoInit())
+    NotBuiltError: NoInit has no .* must begin with super\(\)\.__init__\(\)
+NoInit().forward(IMAGES)
+    NotBuiltError: super\(\)\.__init__\(\)
+model(NoInitContainer())
+    NotBuiltError: super\(\)\.__init__\(\)
+Dense(3).W
+    NotBuiltError: input shape
+forgets()
+    BackwardError: Forgets\(\): backward asks for 'X'.*self\.save_for_backward\(X=\.\.\.\)
+Dense(3, 1).save("m.npz")
+    OrderError: Sequential\(layer\)\.save
+ReLU().save(X=1)
+    OrderError: self\.save_for_backward\(X=\.\.\.\)
+SequentialBuilder(5, 3).add(Sums()).dense(3, 2).build().predict(np.ones((4, 5, 3)))
+    ShapeError: layer 0 of Sequential: Sums\(\).*Y of shape \(4, 5\).*create returned.*\(5, 3\)
+model(Mean(), Dense(3, 2)).predict(np.ones((4, 3)))
+    ShapeError: layer 0 of Sequential: Mean\(\).*the first axis of both must be the batch
+model(Nothing()).predict(np.ones((4, 3)))
+    ArgumentTypeError: Nothing\(\): forward must return an array, got NoneType
+model(Dense(28, 1)).train(IMAGES, LABELS)
+    ShapeError: y of shape \(5,\)\. .*is \.flatten\(\) or a global pool missing
+model(Dense(3, 1)).to("cuda")
+    AttributeError: runs on the CPU
+model(Dense(3, 1)).eval()
+    AttributeError: no mode to set
+model(Dense(3, 1)).zero_grad()
+    AttributeError: overwrites gradients
+SequentialBuilder(3).compile()
+    AttributeError: 'compile': pass the loss, optimizer and metrics to the builder,
+    as in \.optimizer
+SequentialBuilder(3).forward()
+    AttributeError: build the model first, as in \.build\(\)\.forward
+SequentialBuilder(3).lr(1)
+    AttributeError: write \.alpha\(rate\)
+model(Dense(3, 1)).train(IMAGES, validation_data=())
+    ArgumentTypeError: Sequential\.train takes no validation_data=: pass X_test and y_test\.
+model(Dense(3, 1)).train(IMAGES, class_weights={})
+    ArgumentTypeError: takes no class_weights=: did you mean class_weight=\?$
+model(Dense(3, 1)).train(IMAGES, workers=2)
+    ArgumentTypeError: takes no workers=: it takes X, y, X_test, .*, anomaly\.
+Sequential(Dense(3, 1), loss="mse")
+    ArgumentTypeError: Sequential takes no loss=: write loss_class=\.
+model(Dense(3, 1)).evaluate(IMAGES, verbose=0)
+    ArgumentTypeError: Sequential\.evaluate takes no verbose=: it takes X, y, batch_size
+Adam(epsilon=1e-8)
+    ArgumentTypeError: Adam takes no epsilon=: did you mean eps=\?
+Adam(xyz=1)
+    ArgumentTypeError: Adam takes no xyz=: it takes alpha, beta1,
+Adam(lr=0.1)
+    ArgumentTypeError: Adam takes no lr=: write alpha=\.
+model(Dense(3, 1)).train((np.ones((5, 3)), LABELS))
+    ArgumentTypeError: X was given without y: pass a pair as two arguments, X, y\.
+model(Dense(3, 1)).train(np.ones((5, 3)), LABELS, (np.ones((5, 3)), LABELS))
+    ArgumentTypeError: X_test was given without y_test: pass a pair as two arguments,
+    X_test, y_test\.
+model(Dense(3, 1)).train(np.ones((5, 3)), LABELS, shuffle="yes")
+    ArgumentTypeError: shuffle must be True or False, got 'yes'
+SequentialBuilder(3).metrics(["accuracy", "f1"])
+    ArgumentTypeError: separate arguments, as in \.metrics\('accuracy', 'f1'\)
+SequentialBuilder(3, 32, 32).conv2d(4, 3).max_pool2d(2).build()
+    ShapeError: layer 1 .*\(N, height, width, C\): np\.moveaxis\(X, 1, -1\)
+SequentialBuilder(28, 28).conv2d(4, 3).build()
+    ShapeError: \(height, width, C\), got \(28, 28\): \.reshape\(28, 28, 1\)
+SequentialBuilder(6, 6).max_pool2d(2).build()
+    ShapeError: \.reshape\(6, 6, 1\)
+model(Dense(3, 1)).predict(np.ma.masked_greater(np.arange(6.0).reshape(2, 3), 4))
+    ArgumentError: X has masked entries: fill them with X\.filled\(value\)
+Dense(3, 1).grads["W"]
+    BackwardError: no gradient 'W' yet
+HasLossFunc().loss_gradient(np.ones((2, 1)), np.ones((2, 1)))
+    NotImplementedError: HasLossFunc must implement value\(P, T, w, total\), which loss_func and
+model(Dense(3, 1)).set_weights([np.ones((3, 1))])
+    ArgumentTypeError: weights by path, .* such as \{'0\.W': array\}, got a list
+model(Dense(3, 1)).set_weights({"0.W": np.ones((3, 1))})
+    ArgumentError: weights lack \['0\.b'\]\.$
+""")
 
 
-@pytest.mark.parametrize("case", WRONG)
-def test_a_mistake_is_told_what_to_write(case: str) -> None:
-    call, kind, says = WRONG[case]
-    with pytest.raises(kind, match=re.compile(says, re.DOTALL)):
-        call()
+@pytest.mark.parametrize(("call", "error"), WRONG)
+def test_a_mistake_is_told_what_to_write(call: str, error: str) -> None:
+    check_refused(call, error, globals())
 
 
 def test_attributes_that_do_not_exist_stay_so() -> None:
@@ -338,19 +212,6 @@ def test_attributes_that_do_not_exist_stay_so() -> None:
 def test_what_fits_is_not_taken_for_one_sample() -> None:
     made = SequentialBuilder(20, 7).dense(3).build()  # a layer for any (..., 7)
     assert made.predict(np.zeros((20, 7))).shape == (20, 3)
-
-
-class Scale(Layer):
-    """Declares its parameter after the fact that it needs it."""
-
-    s = Param()
-
-    def create(self, shape: Any) -> Any:
-        self.s = np.ones(shape[-1])
-        return shape
-
-    def forward(self, X: Any) -> Any:
-        return X * self.s
 
 
 def test_warnings_point_at_the_line_of_the_user() -> None:
@@ -394,10 +255,3 @@ def test_settings_that_are_arrays_are_compared_as_a_whole() -> None:
     assert same(np.arange(3), np.arange(3))
     assert not same(np.arange(3), np.arange(4))
     assert not same(None, np.arange(3))
-
-
-def test_a_wrong_keyword_of_a_rule_names_the_rules_own() -> None:
-    with pytest.raises(ArgumentTypeError, match=r"Adam takes no epsilon=: did you mean eps=\?"):
-        Adam(epsilon=1e-8)
-    with pytest.raises(ArgumentTypeError, match=r"Adam takes no xyz=: it takes alpha, beta1, "):
-        Adam(xyz=1)

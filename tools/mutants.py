@@ -10,8 +10,8 @@ Mutants are made from the syntax tree, by `rewrites`, in the functions that GRAD
 is judged by the tests of its file (TESTS): first those that name the mutated class, and if they
 pass, all that call the broken function. `tools/mutant_runner.py` does so in memory; a function that
 cannot be broken there is broken in its file, for a fresh process. A mutant is killed when a test
-fails, crashes or does not end. What no test can kill is in EQUIVALENT, with its reason; any other
-survivor is a hole in the tests, and makes the exit status 1.
+fails, crashes or does not end. What no test can kill is in `equivalent_mutants.toml`, with its
+reason; any other survivor is a hole in the tests, and makes the exit status 1.
 
 Each verdict is noted in `.mutants`, and the score of each finished file goes into docs/mutants.json
 and docs/_mutants.md. So an interrupted run continues where it stopped: as long as the code of a
@@ -36,6 +36,7 @@ import sys
 import tarfile
 import tempfile
 import time
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -68,7 +69,6 @@ FORWARD = (  # with --forward, these too
     r"|(log_)?(softmax|sigmoid|probabilities)|softplus|logsumexp|erf|_polynomial|exp_minus_line|one_hot"
 )
 COMPILED = "kernels/compiled/*.py"  # all functions are broken: each is compared with its formula
-TWIN = "kernels/compiled/scalar.py"
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides
     "layers/*.py": ("layers/test_contract.py", ["layers"]),
     "loss/*.py": ("loss/test_loss.py", ["training/test_shortcuts.py"]),
@@ -78,342 +78,29 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
         ("inspect/explorer/test_picture.py", ["inspect/explorer/test_tiles.py"]),
     ),
     "inspect/explorer/*.py": (
-        "inspect/explorer/test_document.py",
-        ["inspect/explorer/test_engine_edges.py"],
+        *("inspect/explorer/test_document.py", ["inspect/explorer/test_engine_edges.py"]),
     ),
     "teach/*.py": ("teach/test_mistakes.py", ["teach/test_grading.py"]),
     "inspect/attributions.py": ("inspect/test_attributions.py", []),
     "inspect/recording.py": ("inspect/test_trace.py", ["inspect/test_hooks.py"]),
     "functional/__init__.py": ("functional/test_functional.py", ["loss", "layers"]),
-    "optimization/base.py": (
-        "optimization/test_optimizers.py",
-        [
-            "optimization/test_divergence.py",
-            "optimization/test_memory.py",
-            "optimization/test_groups.py",
-            "optimization/test_lbfgs.py",
-        ],
-    ),
+    "optimization/base.py": ("optimization/test_optimizers.py", ["optimization"]),
     "optimization/memory.py": ("optimization/test_memory.py", ["core/test_state.py"]),
-    "optimization/rules.py": (
-        "optimization/test_optimizers.py",
-        ["optimization/test_memory.py"],
-    ),
-    "optimization/lbfgs.py": (
-        "optimization/test_lbfgs.py",
-        ["optimization/test_divergence.py"],
-    ),
+    "optimization/rules.py": ("optimization/test_optimizers.py", ["optimization/test_memory.py"]),
+    "optimization/lbfgs.py": ("optimization/test_lbfgs.py", ["optimization/test_divergence.py"]),
     "optimization/packing.py": (
-        "optimization/test_optimizers.py",
-        ["layers/test_tying.py", "optimization/test_groups.py", "optimization/test_memory.py"],
+        *("optimization/test_optimizers.py", ["layers/test_tying.py", "optimization"]),
     ),
     "optimization/muon.py": ("optimization/test_muon.py", []),
     COMPILED: ("kernels/test_kernels.py", []),
 }
 EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it apart
-    (
-        "layers/recurrent.py",
-        "_Recurrent.backward",
-        "steps_back = self._steps_back",
-    ): "the loop in Python computes the same, only slower",
-    (
-        "layers/winograd.py",
-        "convolve_back",
-        "(C, filters), pad = (W.shape[2:], windows.pads[0][1])",
-    ): "a 3 x 3 kernel with stride 1 pads all sides alike",
-    (
-        "layers/winograd.py",
-        "convolve_back",
-        "(C, filters), pad = (W.shape[2:], windows.pads[1][0])",
-    ): "a 3 x 3 kernel with stride 1 pads all sides alike",
-    (
-        "layers/winograd.py",
-        "tiles_of_images_back",
-        "at += np.einsum('i,j,ijnrsc->nrsc', *B[[p, q]].astype(dV.dtype), dV, optimize=False)",
-    ): "the order of a sum of products changes rounding alone",
-    (
-        "layers/winograd.py",
-        "images_of_tiles_back",
-        "np.einsum('ip,jq,nrpsqk->ijnrsk', A_, A_, dy, out=dM, optimize=False)",
-    ): "the order of a sum of products changes rounding alone",
-    (
-        "kernels/activation.py",
-        "relu_back",
-        "bits >>= 8 * bits.itemsize + 1",
-    ): "a shift by the width or more leaves the sign everywhere too",
-    (
-        "kernels/activation.py",
-        "relu_back",
-        "bits >>= 8 * bits.itemsize",
-    ): "a shift by the width or more leaves the sign everywhere too",
-    (
-        "kernels/activation.py",
-        "relu_back",
-        "bits >>= 9 * bits.itemsize - 1",
-    ): "a shift by the width or more leaves the sign everywhere too",
-    (
-        "kernels/activation.py",
-        "relu_back",
-        "bits >>= -1",
-    ): "NumPy takes it for a shift by more than the width",
-    (
-        "layers/dot_product.py",
-        "Attention._attend_back",
-        "P = self._probabilities(Q_q, K_k, q.start, mask)",
-    ): "what was kept is computed again, to the same bits",
-    (
-        "layers/augmentation.py",
-        "RandomCrop.backward",
-        "zip(dY, self._windows(padded, offsets, dY.shape[1:3]), strict=False)",
-    ): "there is one window for each sample",
-    (
-        "layers/chain.py",
-        "Chain._backward",
-        "first = next((k for k, layer in enumerate(self.layers) if layer._learns()), -2)",
-    ): "anything below 0 says that no layer learns",
-    (
-        "layers/chain.py",
-        "Chain._backward",
-        "within(call._replace(needs_dX=True))",
-    ): "it makes the same call again",
-    (
-        "layers/containers.py",
-        "Parallel.backward",
-        "return _sum(given) if given else None",
-    ): "nobody reads that sum: it is only work",
-    (
-        "core/call.py",
-        "Watch.run",
-        "path = watch.paths.get(id(layer._original), '?')",
-    ): "the line before has made them",
-    (
-        "layers/pooling.py",
-        "GlobalAvgPool.backward",
-        "dX = self.buffer('dX', (len(dY), math.prod(shape[1:-1]), dY.shape[1]), dY.dtype)",
-    ): "dY is (N, C): its last axis is its second",
-    (
-        "layers/pooling.py",
-        "GlobalMaxPool.backward",
-        "dX = np.zeros((len(dY), math.prod(shape[1:-1]), dY.shape[1]), dY.dtype)",
-    ): "dY is (N, C): its last axis is its second",
-    (
-        "layers/pooling.py",
-        "max_pool_back",
-        "not disjoint or dX.size != dY.size",
-    ): "it fills with 0 what is written whole anyway",
-    (
-        "functional/__init__.py",
-        "cross_entropy_of_labels",
-        "np.subtract(Z, Z.max(axis=1, keepdims=True), out=dZ)",
-    ): "Z is (n, K): its last axis is its second",
-    (
-        "layers/dense.py",
-        "Dense.product_back",
-        "return dX.reshape(*shape[:-1], X.shape[-1])",
-    ): "dX with two axes has that shape",
-    (TWIN, "_erf_of", "size = min(abs(x), f4(7))"): "erf is 1 from 4 on in float32",
-    (TWIN, "_erf_of", "size = min(abs(x), f4(5))"): "erf is 1 from 4 on in float32",
-    (TWIN, "_erf_of", "return double"): "the library's erf is as exact for float32, and slower",
-    (
-        TWIN,
-        "_tanh_of",
-        "end = f4(1) if x > 1 else f4(-1) if x < 0 else x",
-    ): "it is taken from 9 on",
-    (TWIN, "_exp_of", "return double"): "the library's exp is as exact for float32, and slower",
-    (TWIN, "_tanh_of", "return double"): "the library's tanh is as exact for float32, and slower",
-    ("loss/binary.py", "SquaredHinge.slope", "return -2 / T * super().each(P, T)"): "T is -1 or +1",
-    (
-        "loss/categorical.py",
-        "_CrossEntropy._log_gradient",
-        "dlogP = F.one_hot(q, P.shape[-1], P.dtype) if q.ndim < P.ndim else q",
-    ): "rows q come from a product in _weighted: nobody else holds them",
-    (
-        "optimization/muon.py",
-        "Muon.update",
-        "zip(layer.matrices(name, theta), layer.matrices(name, B), strict=False)",
-    ): "one parameter has the same matrices in both",
-    (
-        "layers/convolution.py",
-        "_Convolution._chunks",
-        "memory = self.buffer('columns', (--len(A) * per_sample,), A.dtype)",
-    ): "a larger buffer than needed, whose end is not read",
-    (
-        "layers/windows.py",
-        "Windows.im2col",
-        "zip(columns[:taps], self.taps, strict=False)",
-    ): "there is one column for each tap",
-    (
-        "layers/windows.py",
-        "Windows.im2col",
-        "split = view.reshape(*view.shape[:-1], groups, group)",
-    ): "with one group, the reshape adds the same axis",
-    (
-        "layers/windows.py",
-        "Windows.col2im",
-        "zip(self.taps, taps, strict=False)",
-    ): "there is one matrix for each tap",
-    (
-        "layers/convolution.py",
-        "_Conv.backward",
-        "self._chunks(X, windows, ones)",
-    ): "what was kept is cut again, to the same bits",
-    (
-        "layers/embedding.py",
-        "sum_by_token",
-        "all_finite(rows)",
-    ): "chooses between two ways to the same sum",
-    (
-        "layers/embedding.py",
-        "sum_by_token",
-        "len(dW) >= ONE_HOT and all_finite(rows)",
-    ): "chooses between two ways to the same sum",
-    (
-        "layers/embedding.py",
-        "sum_by_token",
-        "starts = np.flatnonzero(np.diff(ranked, prepend=-2))",
-    ): "no token is negative, so -2 is as unlike the first as -1",
-    (
-        "layers/pooling.py",
-        "max_pool_back",
-        "not disjoint or dX.size != dY.size / math.prod(kernel)",
-    ): "it fills with 0 what is written whole anyway",
-    (
-        "layers/pooling.py",
-        "max_pool_back",
-        "not disjoint or dX.size != math.prod(kernel)",
-    ): "it fills with 0 what is written whole anyway",
-    (
-        "layers/recurrent.py",
-        "Bidirectional.backward",
-        "dX is None and dX_reverse is None",
-    ): "both directions return dX or neither does",
-    (
-        "layers/recurrent.py",
-        "Bidirectional.backward",
-        "dX is None",
-    ): "both directions return dX or neither does",
-    (
-        "layers/recurrent.py",
-        "Bidirectional.backward",
-        "dX_reverse is None",
-    ): "both directions return dX or neither does",
-    (
-        "layers/reshape.py",
-        "Permute.backward",
-        "inverse = np.argsort((1, *self.dims))",
-    ): "NumPy sorts so few numbers by insertion, which keeps the first 1 first",
-    (
-        "loss/base.py",
-        "Elementwise.gradient",
-        "np.copyto(slope, 1, where=w == 0)",
-    ): "the next line multiplies it by 0",
-    (
-        "loss/binary.py",
-        "BinaryCrossEntropyWithLogits.slope",
-        "slope /= np.copysign(1, P)",
-    ): "dividing by 1 or -1 is multiplying by it",
-    (
-        "loss/regression.py",
-        "CosineSimilarityLoss._unit",
-        "size = np.where(size < np.finfo(X.dtype).tiny, 2, size)",
-    ): "the scale cancels: Y is scaled by what its inverse is divided by",
-    (
-        "optimization/packing.py",
-        "_check_gradient",
-        "near = difflib.get_close_matches(name.lower(), unknown, n=2)",
-    ): "only the nearest is read",
-    (
-        "optimization/packing.py",
-        "Packing.receive",
-        "zip(self.slots, self.views, strict=False)",
-    ): "there is one view for each slot",
-    (
-        "optimization/packing.py",
-        "Packing.gather",
-        "self.gather_slots(zip(self.slots, self.views, strict=False))",
-    ): "there is one view for each slot",
-    (
-        "layers/windows.py",
-        "Windows.inside",
-        "where = [slice(a, a + n) for (a, _), n in zip(self.pads, self.sizes, strict=False)]",
-    ): "there is one pad for each size",
-    (
-        "layers/windows.py",
-        "Windows.at",
-        "where = [slice(t * d, t * d + (n - 1) * s + 1, s) "
-        "for t, d, n, s in zip(tap, self.dilation, self.out, self.stride, strict=False)]",
-    ): "a tap has one number for each spatial axis",
-    (
-        "optimization/memory.py",
-        "Memories.with_packed",
-        "zip(packing.slots, packing.views, strict=False)",
-    ): "there is one view for each slot",
-    (
-        "functional/__init__.py",
-        "cross_entropy_of_labels",
-        "flat, at = (dZ.reshape(-1), np.arange(0, Z.size, Z.shape[1]) + labels)",
-    ): "Z is (n, K): its last axis is its second",
-    (
-        "functional/__init__.py",
-        "cross_entropy_of_labels",
-        "others = _sum(dZ, 1)[:, 0]",
-    ): "dZ is (n, K): its last axis is its second",
-    (
-        "functional/__init__.py",
-        "_target_score",
-        "return np.einsum('...k,...k->...', targets, np.where(targets != 0, X, 1))",
-    ): "what stands where the target is 0 is multiplied by 0: any finite number will do",
-    (
-        "functional/__init__.py",
-        "_weighted",
-        "return np.where(weights != 0, losses, 1) * weights",
-    ): "what stands where the weight is 0 is multiplied by 0: any finite number will do",
-    (
-        TWIN,
-        "_exp_of",
-        "clamped = min(max(x, f4(-87.3)), f4(89.7))",
-    ): "above 88.7 the result is infinite anyway",
-    (
-        TWIN,
-        "_exp_of",
-        "clamped = min(max(x, f4(-88.3)), f4(88.7))",
-    ): "below -87.3 the result is 0 anyway",
-    (
-        TWIN,
-        "_tanh_of",
-        "end = f4(1) if x > 0 else f4(-1) if x < 1 else x",
-    ): "it is taken from 9 on, or of NaN, which is not below 1 either",
-    (TWIN, "_erf_of", "q = min(size, f4(2)) ** 2"): "from 1 on, what q makes is not taken",
-    (
-        "kernels/compiled/normalization.py",
-        "_layer_norm",
-        "overflowed = True",
-    ): "rows that are done are passed over: it is only work",
-    (
-        "kernels/compiled/normalization.py",
-        "_layer_norm",
-        "overflowed |= not k < X.dtype.type(0)",
-    ): "rows that are done are passed over: it is only work",
-    (
-        "kernels/compiled/normalization.py",
-        "_layer_norm",
-        "overflowed |= not k > X.dtype.type(1)",
-    ): "rows that are done are passed over: it is only work",
-    (
-        "kernels/compiled/softmax.py",
-        "softmax_rows",
-        "inverse = 1 / (one if s == zero else s)",
-    ): "the compiler makes the same code of it: it narrows the quotient to float32",
-    (
-        "kernels/compiled/softmax.py",
-        "causal_softmax",
-        "inverse = 1 / (one if s == zero else s)",
-    ): "the compiler makes the same code of it: it narrows the quotient to float32",
-    (
-        "kernels/compiled/normalization.py",
-        "_scaled_layer_norm",
-        "r[i, 0] = 1 / np.hypot(m * std, root)",
-    ): "the compiler makes the same code of it: it narrows the quotient to float32",
+    (file, function, after): why
+    for file, functions in tomllib.loads(
+        Path(__file__).with_name("equivalent_mutants.toml").read_text("utf-8")
+    ).items()
+    for function, kept in functions.items()
+    for after, why in kept.items()
 }
 
 # --- making mutants ----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A page for each layer, made from its class, its derivation and `layer_facts.py`."""
+"""A page for each layer, made from its class, its derivation and `facts/layers.toml`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from website import arrays, options, parts
 from website.bench import Bench
 from website.layer_facts import ALIASES, FACTS, KINDS, Check, Facts, example
 from website.layer_pictures import picture
-from website.loss_pages import literature
 from website.mistakes import mistakes, verdict
 from website.pages import Page, Section
 
@@ -248,17 +247,10 @@ class LayerPage:
 
     def see_also(self) -> str:
         cls = type(self.layer)
-        near = [name for name in KINDS[self.kind] if name != self.name]
-        links = ", ".join(f"[{name}]({link_of(name)}.md)" for name in near)
-        file, line = parts.place(cls)
+        links = {name: link_of(name) for name in KINDS[self.kind] if name != self.name}
         derived = inspect.getsourcefile(inspect.unwrap(cls.steps)) or ""
         where = derived.partition("phitodeep/derivations/")[2]
-        source = f"; the derivation is in `phitodeep/derivations/{where}`" if where else ""
-        return (
-            f"- {self.kind}: {links}.\n"
-            f"- API: [{self.name}](../api/layers.md#{cls.__module__}.{cls.__name__}).\n"
-            f"- Source: `{file}`, line {line}{source}.\n{literature(cls)}"
-        )
+        return parts.see_also(cls, self.kind, links, "layers", where)
 
 
 @cache
@@ -368,7 +360,5 @@ def index() -> str:
 def card(name: str, facts: Facts, alias: str = "") -> str:
     layer, X, _ = example(facts)
     said = f"Another name of {name}." if alias else escape(facts.question)
-    return (
-        f'<a href="{link_of(name)}/">{picture(name, layer, X, name in KINDS["Activations"])}'
-        f"<strong>{alias or name}</strong><span>{said}</span></a>"
-    )
+    drawn = picture(name, layer, X, name in KINDS["Activations"])
+    return parts.card(link_of(name), drawn, alias or name, said)

@@ -1,9 +1,7 @@
-"""A page for each loss, made from its class, its derivation and `loss_facts.py`."""
+"""A page for each loss, made from its class, its derivation and `facts/losses.toml`."""
 
 from __future__ import annotations
 
-import inspect
-import re
 from html import escape
 from typing import Any
 
@@ -24,7 +22,6 @@ FORWARD = ("each", "parts", "_unit", "_split", "log_probabilities", "value")
 BACKWARD = ("slope", "_log_gradient", "gradient", "value_and_gradient")
 SHARED = (Loss, Elementwise, Rowwise)
 POINTS = 161
-ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 
 
 def sections() -> list[Section]:
@@ -33,6 +30,7 @@ def sections() -> list[Section]:
 
 def page(facts: Facts) -> Page:
     cls = type(facts.loss)
+    links = {name: parts.link_of(name) for name in facts.siblings}
     blocks = [
         parts.WIDE + f"# {cls.__name__}",
         f"**{facts.question}** {facts.answer}",
@@ -48,7 +46,7 @@ def page(facts: Facts) -> Page:
         "## Arguments",
         options.table(cls) or "It takes no arguments.",
         "## See also",
-        see_also(facts),
+        parts.see_also(cls, "Related losses", links, "losses", "losses.py"),
         '<script type="module" src="../../assets/js/loss.js"></script>',
     ]
     return Page(f"losses/{parts.link_of(cls.__name__)}.md", "\n\n".join(blocks) + "\n")
@@ -59,17 +57,16 @@ def page(facts: Facts) -> Page:
 
 def table(facts: Facts) -> dict[str, Any]:
     """The loss and its slope for each value of the axis, and for each target."""
-    curve, loss = facts.curve, facts.loss
-    x = np.linspace(*curve.span, POINTS)
-    rows = curve.row(x)
+    loss, x = facts.loss, np.linspace(*facts.span, POINTS)
+    rows = facts.rows(x)
     found: dict[str, Any] = {"x": [round(float(value), 6) for value in x], "targets": []}
-    for label, target in curve.targets.items():
+    for label, target in facts.targets.items():
         each = [(loss.loss_func(row[None], [target]), loss.loss_gradient(row[None], [target]))
                 for row in rows]  # fmt: skip
         found["targets"].append({
             "label": label,
             "L": [round(value, 6) for value, _ in each],
-            "slope": [round(float(dP[0, curve.cell]), 6) for _, dP in each],
+            "slope": [round(float(dP[0, 0]), 6) for _, dP in each],
         })  # fmt: skip
     return found
 
@@ -78,7 +75,7 @@ def picture(facts: Facts) -> str:
     """The curves of the loss and of its slope; the script adds what can be dragged."""
     values = table(facts)
     panels = [panel(values, "L", 8), panel(values, "slope", 208)]
-    drawn = [p.axes(facts.curve.axis if p is panels[1] else "", label, p is panels[1])
+    drawn = [p.axes(facts.axis if p is panels[1] else "", label, p is panels[1])
              for p, label in zip(panels, ("loss L", "slope dL/dp"), strict=True)]  # fmt: skip
     for i, target in enumerate(values["targets"]):
         lines = "".join(
@@ -90,9 +87,9 @@ def picture(facts: Facts) -> str:
         p_values = {"box": [p.left, p.top, p.width, p.height], "x": p.x, "y": p.y}
         values.setdefault("panels", []).append(p_values)
     name = type(facts.loss).__name__
-    title = f"The loss {name} and its slope, by the {facts.curve.axis}"
+    title = f"The loss {name} and its slope, by the {facts.axis}"
     return (
-        f'<figure class="pd-live pd-loss" data-axis="{escape(facts.curve.axis)}">'
+        f'<figure class="pd-live pd-loss" data-axis="{escape(facts.axis)}">'
         f"{parts.svg(400, 418, title, *drawn)}"
         f"{parts.data(values)}<figcaption></figcaption></figure>"
     )
@@ -202,29 +199,6 @@ def verdict(facts: Facts) -> str:
     )
 
 
-def see_also(facts: Facts) -> str:
-    cls = type(facts.loss)
-    links = ", ".join(f"[{name}]({parts.link_of(name)}.md)" for name in facts.siblings)
-    file, line = parts.place(cls)
-    return (
-        f"- Related losses: {links}.\n"
-        f"- API: [`{cls.__name__}`](../api/losses.md#{cls.__module__}.{cls.__name__}).\n"
-        f"- Source: `{file}`, line {line}; the derivation is in "
-        f"`phitodeep/derivations/losses.py`.\n{literature(cls)}"
-    )
-
-
-def literature(cls: type) -> str:
-    """The sources that a docstring names."""
-    text = inspect.cleandoc(cls.__doc__ or "")
-    _, found, rest = text.partition("Source")
-    if not found:
-        return ""
-    cited = " ".join(rest.partition(": ")[2].split("\n\n")[0].split())
-    linked = ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", cited)
-    return f"- Literature: {linked}"
-
-
 def index() -> str:
     """All losses: what they are for, and a small picture of each."""
     cards = []
@@ -236,10 +210,7 @@ def index() -> str:
         box = parts.Panel((4, 4, 192, 72), (values["x"][0], values["x"][-1]), (low, high or 1))
         curve = f'<path class="pd-L" d="{box.path(zip(values["x"], every["L"], strict=True))}"/>'
         drawn = parts.svg(200, 80, f"The curve of {name}", curve)
-        cards.append(
-            f'<a href="{parts.link_of(name)}/">{drawn}<strong>{name}</strong>'
-            f"<span>{escape(facts.question)}</span></a>"
-        )
+        cards.append(parts.card(parts.link_of(name), drawn, name, escape(facts.question)))
     return (
         parts.WIDE
         + "# Losses\n\nA loss compares predictions with targets and returns one number, and the "

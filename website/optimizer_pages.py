@@ -12,7 +12,6 @@ from phitodeep.layers import Dense
 from phitodeep.optimization.base import Optimizer
 from phitodeep.optimization.optimizers import LBFGS
 from website import options, parts
-from website.loss_pages import literature
 from website.optimizer_facts import FACTS, Facts, Line, Rule
 from website.pages import Page, Section
 from website.valleys import VALLEYS, Valley, best, paths
@@ -26,6 +25,7 @@ def sections() -> list[Section]:
 
 def page(facts: Facts) -> Page:
     name = facts.cls.__name__
+    links = {name: parts.link_of(name) for name in facts.siblings}
     blocks = [
         parts.WIDE + f"# {name}",
         f"**{facts.question}** {facts.answer}",
@@ -42,7 +42,7 @@ def page(facts: Facts) -> Page:
         "## Arguments",
         options.table(facts.cls, f"(../api/optimizers.md#{options.EVERY})"),
         "## See also",
-        see_also(facts),
+        parts.see_also(facts.cls, "Related optimizers", links, "optimizers"),
         '<script type="module" src="../../assets/js/valley.js"></script>',
     ]
     return Page(f"optimizers/{parts.link_of(name)}.md", "\n\n".join(blocks) + "\n")
@@ -124,9 +124,8 @@ def words(valley: Valley, path: Any, name: str) -> str:
     end = valley.f(*path[-1])
     counted = "points of its search" if name == LBFGS.__name__ else "steps"
     start = valley.f(*valley.start)
-    return f"f falls from {start:.3g} to {end:.2g} in {len(path) - 1} {counted}." if (
-        end < start
-    ) else f"f rises from {start:.3g} to {end:.2g} in {len(path) - 1} {counted}."  # fmt: skip
+    moves = "falls" if end < start else "rises"
+    return f"f {moves} from {start:.3g} to {end:.2g} in {len(path) - 1} {counted}."
 
 
 # --- the sections ------------------------------------------------------------------------------
@@ -212,17 +211,6 @@ def memory(cls: type[Optimizer]) -> str:
     )
 
 
-def see_also(facts: Facts) -> str:
-    cls = facts.cls
-    links = ", ".join(f"[{name}]({parts.link_of(name)}.md)" for name in facts.siblings)
-    file, number = parts.place(cls)
-    return (
-        f"- Related optimizers: {links}.\n"
-        f"- API: [`{cls.__name__}`](../api/optimizers.md#{cls.__module__}.{cls.__name__}).\n"
-        f"- Source: `{file}`, line {number}.\n{literature(cls)}"
-    )
-
-
 def index() -> str:
     """All paths on the narrow valley, and a list of all optimizers."""
     found, blocks = paths(0), []
@@ -232,10 +220,10 @@ def index() -> str:
         name = facts.cls.__name__
         rate, path = found[name][best(0, name)]
         groups.append(f'<g class="pd-path-{i}">{line(box, path)}</g>')
+        said = f"alpha = {rate:g}: {words(VALLEYS[0], path, name)}"
+        look = f' class="pd-path-{i}"'
         legend.append(
-            f'<a href="{parts.link_of(name)}/" class="pd-path-{i}"><strong>{name}</strong>'
-            f"<span>{escape(facts.question)}</span><span>alpha = {rate:g}: "
-            f"{words(VALLEYS[0], path, name)}</span></a>"
+            parts.card(parts.link_of(name), "", name, escape(facts.question), said, look=look)
         )
     drawn = parts.svg(
         WIDTH, HEIGHT, "The paths of all optimizers on a narrow valley",

@@ -10,6 +10,7 @@ import inspect
 import io
 import json
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -27,6 +28,7 @@ from phitodeep.derivations.language.step import Step
 from phitodeep.optimization.optimizers import OPTIMIZERS
 from website.pages import ROOT
 
+ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 WIDE = "---\nhide: [toc]\n---\n\n"  # a page without a table of contents, so that code fits
 
 
@@ -170,6 +172,32 @@ def svg(width: float, height: float, title: str, *parts: str) -> str:
         f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title)}">'
         f"{''.join(parts)}</svg>"
     )
+
+
+def see_also(cls: type, title: str, links: dict[str, str], api: str, derived: str = "") -> str:
+    """Where to read on: related classes, the API, the source, and what the docstring cites."""
+    file, line = place(cls)
+    source = f"; the derivation is in `phitodeep/derivations/{derived}`" if derived else ""
+    return (
+        f"- {title}: {', '.join(f'[{name}]({link}.md)' for name, link in links.items())}.\n"
+        f"- API: [`{cls.__name__}`](../api/{api}.md#{cls.__module__}.{cls.__name__}).\n"
+        f"- Source: `{file}`, line {line}{source}.\n{literature(cls)}"
+    )
+
+
+def literature(cls: type) -> str:
+    """The sources that a docstring names."""
+    _, found, rest = inspect.cleandoc(cls.__doc__ or "").partition("Source")
+    if not found:
+        return ""
+    cited = " ".join(rest.partition(": ")[2].split("\n\n")[0].split())
+    return "- Literature: " + ARXIV.sub(r"[arXiv:\1](https://arxiv.org/abs/\1)", cited)
+
+
+def card(link: str, picture: str, name: str, *lines: str, look: str = "") -> str:
+    """An entry of an index: a picture, a name and some lines, which lead to a page."""
+    spans = "".join(f"<span>{line}</span>" for line in lines)
+    return f'<a href="{link}/"{look}>{picture}<strong>{name}</strong>{spans}</a>'
 
 
 def link_of(name: str) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+import tomllib
 from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,6 +62,15 @@ class Bug(NamedTuple):
     right: str
     why: str
     task: Task
+
+
+def read(file: str, names: dict[str, Any], tasks: dict[str, Task]) -> dict[str, Bug]:
+    """The bugs of a TOML file next to a file with their classes; `check` begins with the class."""
+    found = tomllib.loads(Path(file).with_suffix(".toml").read_text("utf-8"))
+    for row in found.values():
+        row["sources"] = tuple(Source(*source) for source in row["sources"])
+        row["kind"] = names[row["check"].partition("(")[0]]
+    return {name: Bug(task=tasks[name], **row) for name, row in found.items()}
 
 
 class Case:

@@ -23,6 +23,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from phitodeep.inspect.trace import Trace
+from tests.browser.explorer import Explorer, traced
+
 NAMES = ("chromium", "google-chrome", "chromium-browser")
 QUIET = ("no-first-run", "disable-background-networking", "disable-component-update")
 FLAGS = [f"--{flag}" for flag in ("no-sandbox", "disable-gpu", "disable-sync", *QUIET)]
@@ -113,6 +116,24 @@ def page_of(browser: Browser) -> Iterator[Callable[..., Page]]:
     """Call it as `opened`, without the browser; the page closes after the test."""
     with ExitStack() as stack:
         yield lambda *place, **options: stack.enter_context(opened(browser, *place, **options))
+
+
+Open = Callable[..., Explorer]
+
+
+@pytest.fixture
+def explorer(page_of: Callable[..., Page], tmp_path: Path) -> Open:
+    """Call it with a trace, or the name of a model, to open its explorer.
+
+    `compare` is another trace for the same file; other options are those of `opened`.
+    """
+
+    def show(trace: Trace | str, compare: Trace | None = None, **options: Any) -> Explorer:
+        trace = traced(trace) if isinstance(trace, str) else trace
+        trace.save(tmp_path / "step.html", **({} if compare is None else {"compare": compare}))
+        return Explorer(page_of(tmp_path / "step.html", **options))
+
+    return show
 
 
 # --- the site ------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,8 @@ FRESH = np.random.default_rng
 
 def number(text: str) -> float:
     """A number as the page writes it, such as "−1.2 × 10⁻⁵"."""
-    text = (
-        text.translate(RAISED).replace("\u2212", "-").replace(" \u00d7 10", "e").replace("∞", "inf")
-    )
-    return float(text)
+    text = text.translate(RAISED).replace("\u2212", "-")
+    return float(text.replace(" \u00d7 10", "e").replace("∞", "inf"))
 
 
 # --- models --------------------------------------------------------------------------------------
@@ -71,11 +70,7 @@ def gpt() -> Trace:
 
 
 MODELS: dict[str, Callable[[], Trace]] = {
-    "moons": moons,
-    "digits": digits,
-    "cnn": cnn,
-    "lstm": lstm,
-    "gpt": gpt,
+    make.__name__: make for make in (moons, digits, cnn, lstm, gpt)
 }
 
 
@@ -180,54 +175,10 @@ TABLE = """(table) => {
     Array.from(table.querySelectorAll("tbody tr"), (row) => texts(row, "td"))];
 }"""
 
-# What overlaps: two elements with text of their own, neither of which contains the other, whose
-# lines share more than 2 x 2 pixels; what is scrolled out of view does not count.
-OVERLAPS = """() => {
-  const visible = (element, box) => {
-    for (let e = element.parentElement; e; e = e.parentElement) {
-      const style = getComputedStyle(e), own = e.getBoundingClientRect();
-      if (style.visibility === "hidden" || e.hidden) return null;
-      if (style.overflowX !== "visible" || style.overflowY !== "visible")
-        box = {left: Math.max(box.left, own.left), right: Math.min(box.right, own.right),
-               top: Math.max(box.top, own.top), bottom: Math.min(box.bottom, own.bottom)};
-    }
-    return box;
-  };
-  const boxes = [];
-  for (const part of ["header", "#lanes", "#stage", "#steps", "#inspector"]) {
-    const walker = document.createTreeWalker(document.querySelector(part), NodeFilter.SHOW_TEXT);
-    for (let node; (node = walker.nextNode()); ) {
-      const element = node.parentElement;
-      if (!node.data.trim() || element.closest("math, .hidden, option, svg, [hidden]")) continue;
-      const range = document.createRange();
-      range.selectNode(node);
-      for (const line of range.getClientRects()) {
-        const box = visible(node, line);
-        if (box && box.right - box.left > 2 && box.bottom - box.top > 2)
-          boxes.push({part, text: node.data.trim(), node, ...box,
-            left: box.left, right: box.right, top: box.top, bottom: box.bottom});
-      }
-    }
-    for (const canvas of document.querySelectorAll(`${part} canvas`)) {
-      const box = visible(canvas, canvas.getBoundingClientRect());
-      if (box && box.right - box.left > 2 && box.bottom - box.top > 2)
-        boxes.push({part, text: canvas.getAttribute("aria-label"), node: canvas,
-          left: box.left, right: box.right, top: box.top, bottom: box.bottom});
-    }
-  }
-  const found = [];
-  boxes.forEach((a, i) => boxes.slice(i + 1).forEach((b) => {
-    if (a.part !== b.part || a.node === b.node) return;
-    const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
-    const tall = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-    if (wide > 2 && tall > 4) found.push(`${a.part}: ${a.text} / ${b.text}: ${wide} x ${tall}`);
-  }));
-  const page = document.documentElement;
-  if (page.scrollWidth > page.clientWidth) found.push(`the page is ${page.scrollWidth} wide`);
-  return found;
-}"""
+OVERLAPS = Path(__file__).with_name("overlaps.js")
 
 
 def overlaps(page: Page) -> list[str]:
-    found: list[str] = page.evaluate(OVERLAPS)
+    page.evaluate(OVERLAPS.read_text("utf-8"))
+    found: list[str] = page.evaluate("overlaps()")
     return found

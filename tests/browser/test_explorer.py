@@ -1,65 +1,27 @@
-"""The explorer in a real browser: what it shows is what Python has, by mouse, keys and touch.
-
-Long because all tests share the files of five models, which take seconds to make.
-"""
+"""The explorer in a real browser: what it shows is what Python has, by mouse, keys and touch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page
 
-from tests.browser.conftest import axe
+from tests.browser.conftest import Open, axe
 from tests.browser.explorer import MODELS, Explorer, array_of, moons, number, overlaps, traced
 from tests.rows import few
-
-Open = Callable[..., Explorer]
 
 ARRAYS = {
     "moons": ["0.forward.Y", "4.backward.dW", "2.backward.dX", "loss.backward.dP"],
     "digits": ["1.backward.dW", "1.forward.XW", "3.forward.Y", "3.backward.dX", "loss.backward.dP"],
     "cnn": ["0.forward.Y", "0.backward.dW", "5.forward.Y", "5.backward.dX", "2.backward.dX"],
-    "lstm": [
-        "1.backward.dWh",
-        "1.forward.c_t",
-        "1.backward.dh_t",
-        "1.backward.dX",
-        "0.backward.dW",
-    ],
+    "lstm": [f"1.{key}" for key in ("backward.dWh", "forward.c_t", "backward.dh_t", "backward.dX")]
+    + ["0.backward.dW"],
     "gpt": [
-        "2.layers.0.layers.1.backward.dWqkv",
-        "2.layers.0.layers.1.backward.dS",
-        "2.layers.0.layers.1.forward.P",
-        "2.layers.0.layers.0.backward.dX",
-        "4.backward.dW",
-        "loss.backward.dP",
+        *(f"2.layers.0.layers.1.{key}" for key in ("backward.dWqkv", "backward.dS", "forward.P")),
+        *("2.layers.0.layers.0.backward.dX", "4.backward.dW", "loss.backward.dP"),
     ],
 }
-
-
-@pytest.fixture(scope="session")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    folder = tmp_path_factory.mktemp("explorer")
-
-    def file(name: str) -> Path:
-        path = folder / f"{name}.html"
-        if not path.exists():
-            traced(name).save(path)
-        return path
-
-    return file
-
-
-@pytest.fixture
-def explorer(page_of: Callable[..., Page], files: Callable[[str], Path]) -> Open:
-    def opened(name: str | Path, **options: Any) -> Explorer:
-        return Explorer(page_of(files(name) if isinstance(name, str) else name, **options))
-
-    return opened
 
 
 # --- cells and their terms -----------------------------------------------------------------------
@@ -364,11 +326,9 @@ def aside(seen: Explorer) -> Any:
     return seen.page.locator("aside").element_handle()
 
 
-def test_two_traces(explorer: Open, tmp_path: Path) -> None:
+def test_two_traces(explorer: Open) -> None:
     one, two = moons(), moons(seed=5)
-    file = tmp_path / "two.html"
-    one.save(file, compare=two)
-    seen = explorer(file)
+    seen = explorer(one, compare=two)
     for key in ("0.backward.dW", "4.forward.Y"):
         a, b = one[key].array, two[key].array
         seen.find(key)

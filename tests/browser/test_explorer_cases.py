@@ -16,7 +16,7 @@ from phitodeep.inspect.trace import Trace
 from phitodeep.layers import Dense
 from phitodeep.loss import MeanSquaredError
 from phitodeep.optimization.optimizers import SGD
-from tests.browser.conftest import axe
+from tests.browser.conftest import Open, axe
 from tests.browser.explorer import Explorer, array_of, moons, number, overlaps, traced
 from tests.rows import few
 
@@ -90,12 +90,9 @@ CASES: dict[str, Callable[[], Trace]] = {
 
 
 @pytest.mark.parametrize("name", few(CASES, 5))
-def test_it_works(page_of: Callable[..., Page], tmp_path: Path, name: str) -> None:
+def test_it_works(explorer: Open, name: str) -> None:
     """Each moment can be shown, and its largest cell is Python's."""
-    trace = CASES[name]()
-    file = tmp_path / "step.html"
-    trace.save(file)
-    seen = Explorer(page_of(file))
+    seen = explorer(CASES[name]())
     page = seen.page
     seen.press("f")
     assert seen.moment.startswith("forward")
@@ -111,28 +108,25 @@ def test_it_works(page_of: Callable[..., Page], tmp_path: Path, name: str) -> No
     assert axe(page) == []
 
 
-def test_the_share_of_a_sample_says_so(page_of: Callable[..., Page], tmp_path: Path) -> None:
-    moons().by_sample(3).save(tmp_path / "step.html")
-    seen = Explorer(page_of(tmp_path / "step.html"))
+def test_the_share_of_a_sample_says_so(explorer: Open) -> None:
+    seen = explorer(moons().by_sample(3))
     assert "the share of sample 3 in 8 samples" in seen.text("#facts")
     assert seen.page.locator("#samples").is_disabled()
     assert seen.text("#samples option") == "sample 3"
 
 
-def test_the_last_of_many_samples(page_of: Callable[..., Page], tmp_path: Path) -> None:
+def test_the_last_of_many_samples(explorer: Open) -> None:
     trace = moons(300)
-    trace.save(tmp_path / "step.html")
-    seen = Explorer(page_of(tmp_path / "step.html"))
+    seen = explorer(trace)
     seen.page.select_option("#samples", "299")
     wanted, _ = array_of(trace.by_sample(299), seen.shown, "4.backward.dW")
     assert seen.total == pytest.approx(wanted, rel=6e-6)
 
 
-def test_one_sample_is_in_view(page_of: Callable[..., Page], tmp_path: Path) -> None:
+def test_one_sample_is_in_view(explorer: Open) -> None:
     """Of many images, too many to draw."""
     trace = trained((6, 6, 1), L.Conv2D(2, 3), L.Flatten(), L.Dense(2), samples=40)
-    trace.save(tmp_path / "step.html")
-    seen = Explorer(page_of(tmp_path / "step.html"))
+    seen = explorer(trace)
     seen.page.select_option("#samples", "33")
     seen.find("0.forward.Y")
     cells = set()
@@ -142,12 +136,9 @@ def test_one_sample_is_in_view(page_of: Callable[..., Page], tmp_path: Path) -> 
     assert 33 in cells
 
 
-def test_a_reduced_array_says_what_is_left_out(
-    page_of: Callable[..., Page], tmp_path: Path
-) -> None:
+def test_a_reduced_array_says_what_is_left_out(explorer: Open) -> None:
     trace = CASES["arrays too large for the file"]()
-    trace.save(tmp_path / "step.html")
-    seen = Explorer(page_of(tmp_path / "step.html"))
+    seen = explorer(trace)
     page = seen.page
     seen.find("2.W")  # its update
     tiles = page.locator("#picture canvas")
@@ -173,9 +164,8 @@ def test_a_reduced_array_says_what_is_left_out(
     assert "cannot try other weights" in seen.text("#inspector")
 
 
-def test_containers_open_and_close(page_of: Callable[..., Page], tmp_path: Path) -> None:
-    CASES["a container first"]().save(tmp_path / "step.html")
-    seen = Explorer(page_of(tmp_path / "step.html"))
+def test_containers_open_and_close(explorer: Open) -> None:
+    seen = explorer(CASES["a container first"]())
     page = seen.page
     page.locator(".head.inside").click()
     heads = page.locator(".unit .head b")
@@ -200,9 +190,8 @@ def test_it_works_inside_a_notebook(page_of: Callable[..., Page], tmp_path: Path
 
 
 @pytest.fixture
-def phone(page_of: Callable[..., Page], tmp_path: Path) -> Explorer:
-    traced("moons").save(tmp_path / "step.html")
-    return Explorer(page_of(tmp_path / "step.html", size="phone"))
+def phone(explorer: Open) -> Explorer:
+    return explorer("moons", size="phone")
 
 
 def test_a_tap_shows_a_cell_and_a_second_one_follows_it(phone: Explorer) -> None:

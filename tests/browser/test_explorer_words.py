@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pytest
-from playwright.sync_api import Page
 
 from phitodeep import SequentialBuilder
-from phitodeep.inspect.trace import Trace
-from tests.browser.explorer import Explorer, number, traced
-
-Open = Callable[[Trace], Explorer]
+from tests.browser.conftest import Open
+from tests.browser.explorer import number, traced
 
 PIXEL = """(canvas) => {
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
@@ -22,15 +16,6 @@ PIXEL = """(canvas) => {
   for (let k = 0; k < data.length / 4; k++) if (strength(k) > strength(best)) best = k;
   return [Math.floor(best / canvas.width), best % canvas.width];
 }"""
-
-
-@pytest.fixture
-def explorer(page_of: Callable[..., Page], tmp_path: Path) -> Open:
-    def opened(trace: Trace) -> Explorer:
-        trace.save(tmp_path / "step.html")
-        return Explorer(page_of(tmp_path / "step.html"))
-
-    return opened
 
 
 def test_samples_that_are_pictures_are_shown_and_chosen(explorer: Open) -> None:

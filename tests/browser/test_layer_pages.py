@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from phitodeep.core.call import calling
-from tests.browser.conftest import axe_source
+from tests.browser.conftest import axe
+from tests.browser.explorer import number
 from website.bench import Bench
 from website.layer_facts import FACTS, example
 from website.layer_pages import LayerPage, link_of
@@ -28,11 +25,9 @@ def numbers(page: Page, symbol: str) -> list[str]:
     return cells(page, symbol).all_inner_texts()
 
 
-def heights(page: Page, symbol: str) -> list[float]:
-    return [
-        float(cell.evaluate("(cell) => cell.style.getPropertyValue('--v')"))
-        for cell in cells(page, symbol).all()
-    ]
+def heights(page: Page, symbol: str) -> list[str]:
+    height = "(cell) => cell.style.getPropertyValue('--v')"
+    return [cell.evaluate(height) for cell in cells(page, symbol).all()]
 
 
 def drag(page: Page, cell: Locator, up: float) -> None:
@@ -53,49 +48,36 @@ def test_the_row_of_layer_norm_can_be_dragged(site_page: Callable[..., Page]) ->
     for symbol, (texts, bars) in before.items():
         assert numbers(page, symbol) != texts, symbol
         assert heights(page, symbol) != bars, symbol
-    moved = [float(text.replace("\u2212", "-")) for text in numbers(page, "X")]
+    moved = list(map(number, numbers(page, "X")))
     assert moved[2] > -1
     assert moved[:2] == [1, 3]
     layer, _, dY = example(FACTS["LayerNorm"])
     bench = Bench(layer, np.array([moved]), dY)
-    shown = [float(text.replace("\u2212", "-")) for text in numbers(page, "Y")]
+    shown = list(map(number, numbers(page, "Y")))
     np.testing.assert_allclose(shown, bench["Y"][0], atol=0.006)
     assert page.locator(".wb-wrong").count() == 0
     page.get_by_role("button", name="Start again").click()
     assert numbers(page, "X") == before["X"][0]
 
 
-def test_nothing_runs_before_the_reader_moves_a_number(site_page: Callable[..., Page]) -> None:
-    page = site_page("layers/layer-norm/")
-    check = page.locator("[data-check] output").first
-    assert check.inner_text() == "True here."  # as the build wrote it
-    assert page.locator(".wb .wb-hidden").inner_text() == "?"
-    cells(page, "X").first.focus()
-    page.keyboard.press("ArrowUp")
-    assert check.inner_text() == "True for these numbers."
-    assert page.locator(".wb .wb-hidden").inner_text() == "?"
-
-
-def test_the_right_button_moves_nothing(site_page: Callable[..., Page]) -> None:
-    page = site_page("layers/layer-norm/")
-    before = numbers(page, "X")
-    cells(page, "X").nth(1).hover()
-    page.mouse.down(button="right")
-    page.mouse.move(300, 100)
-    page.mouse.up(button="right")
-    assert numbers(page, "X") == before
-
-
 def test_the_keyboard_does_what_the_mouse_does(site_page: Callable[..., Page]) -> None:
     page = site_page("layers/layer-norm/")
-    before = numbers(page, "dX")
+    check = page.locator("[data-check] output").first
+    hidden = page.locator(".wb .wb-hidden")
+    before = numbers(page, "X"), numbers(page, "dX")
+    assert (check.inner_text(), hidden.inner_text()) == ("True here.", "?")  # nothing ran yet
+    cells(page, "X").nth(1).hover()
+    page.mouse.down(button="right")  # which moves nothing
+    page.mouse.move(300, 100)
+    page.mouse.up(button="right")
+    assert numbers(page, "X") == before[0]
     cells(page, "X").first.focus()
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowUp")
-    page.keyboard.press("ArrowUp")
+    for key in ("ArrowRight", "ArrowUp", "ArrowUp"):
+        page.keyboard.press(key)
     assert numbers(page, "X")[:2] == ["1", "3.2"]
-    assert numbers(page, "dX") != before
+    assert numbers(page, "dX") != before[1]
     assert page.get_by_role("slider", name="X[0, 1]").get_attribute("aria-valuenow") == "3.2"
+    assert (check.inner_text(), hidden.inner_text()) == ("True for these numbers.", "?")
 
 
 MOVED = ["Dense", "Conv2D", "BatchNorm", "LSTM", "MultiHeadAttention", "GELU"]
@@ -120,9 +102,8 @@ def test_what_a_moved_number_changes_is_what_the_library_computes(
     for symbol, values in found.items():
         rows = zip(numbers(page, symbol), np.ravel(values), strict=True)
         shown = [(text, value) for text, value in rows if text != "?"]  # "?" is to be predicted
-        texts = [float(text.replace("\u2212", "-")) for text, _ in shown]
-        values = [value for _, value in shown]
-        np.testing.assert_allclose(texts, values, atol=0.00501, err_msg=symbol)
+        for text, value in shown:
+            assert number(text) == pytest.approx(value, abs=0.00501), symbol
 
 
 def test_shifting_the_whole_row_changes_nothing(site_page: Callable[..., Page]) -> None:
@@ -170,18 +151,6 @@ def test_without_javascript_the_numbers_are_there(browser: Any, site: str) -> No
     context.close()
 
 
-def barriers(page: Page) -> list[str]:
-    """What axe-core finds in the page itself, without the header and the navigation."""
-    page.evaluate(axe_source())
-    found = page.evaluate("axe.run('.md-content').then(({violations}) => violations)")
-    return [
-        f"{barrier['id']}: {node['target']}: {node['failureSummary']}"
-        for barrier in found
-        if barrier["impact"] in ("serious", "critical")
-        for node in barrier["nodes"]
-    ]
-
-
 @pytest.mark.parametrize(
     ("path", "scheme", "size"),
     [
@@ -195,7 +164,7 @@ def test_nothing_bars_a_reader(
     site_page: Callable[..., Page], path: str, scheme: str, size: str
 ) -> None:
     page = site_page(f"layers/{path}", size=size, scheme=scheme)
-    assert barriers(page) == []
+    assert axe(page, ".md-content") == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 

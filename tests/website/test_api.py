@@ -144,8 +144,11 @@ def test_every_argument_has_a_meaning(cls: type) -> None:
 def test_meanings_that_no_class_needs_are_removed() -> None:
     own = {f"{cls.__name__}.{name}" for cls in api.classes().values()
            for name, _ in options.arguments(cls)}  # fmt: skip
-    assert set(options.OWN) <= own
-    assert set(options.COMMON) <= {name.partition(".")[2] for name in own}
+    for cls, meanings in options.ARGUMENTS.items():
+        if cls == "every":
+            assert set(meanings) <= {name.partition(".")[2] for name in own}
+        else:
+            assert {f"{cls}.{name}" for name in meanings} <= own
 
 
 def test_inherited_arguments_are_listed() -> None:

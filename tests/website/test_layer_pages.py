@@ -25,7 +25,7 @@ KEPT = {"Embedding": {"X"}}  # symbols that other stored values follow from
 def test_every_public_layer_has_a_page_and_an_alias_says_so() -> None:
     public = set(layers.__all__) - NOT_LAYERS
     missing = sorted(public - set(FACTS) - set(ALIASES))
-    assert not missing, f"website/layer_facts.py has no facts about {missing}"
+    assert not missing, f"website/facts/layers.toml has no facts about {missing}"
     assert public == set(FACTS) | set(ALIASES)
     assert not set(FACTS) & set(ALIASES)
     for alias, name in ALIASES.items():
@@ -36,35 +36,25 @@ def test_every_public_layer_has_a_page_and_an_alias_says_so() -> None:
 
 
 @pytest.mark.parametrize("name", FACTS)
-def test_the_numbers_are_those_of_the_fast_passes(name: str) -> None:
-    layer, X, dY = example(FACTS[name])
-    assert type(layer).__name__ == name
-    bench = Bench(layer, X, dY)
-    with calling(step=0, first=0, training=True, caching=True, needs_dX=True):
-        Y, dX = layer.forward(X), layer.backward(dY)
-    np.testing.assert_allclose(bench["Y"], Y, rtol=1e-12, atol=1e-12)
-    if dX is not None:
-        np.testing.assert_allclose(bench["dX"], dX, rtol=1e-12, atol=1e-12)
-    for parameter, gradient in layer.grads.items():
-        np.testing.assert_allclose(bench[f"d{parameter}"], gradient, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", FACTS)
-def test_all_but_some_numbers_can_be_dragged(name: str) -> None:
-    layer, X, dY = example(FACTS[name])
-    found = set(Bench(layer, X, dY).movable())
-    wanted = set() if name in FIXED else {"X", "dY", *layer.params} - KEPT.get(name, set())
-    assert found == wanted
-
-
-@pytest.mark.parametrize("name", FACTS)
-def test_the_checks_by_eye_are_true_and_see_other_numbers(name: str) -> None:
+def test_a_page_computes_what_the_fast_passes_compute(name: str) -> None:
     page = LayerPage(name)
+    layer, X, dY, bench = page.layer, page.X, page.dY, page.bench
+    assert type(layer).__name__ == name
+    wanted = set() if name in FIXED else {"X", "dY", *layer.params} - KEPT.get(name, set())
+    assert set(bench.movable()) == wanted  # all but some numbers can be dragged
     assert page.eye().count("True here") == len(page.facts.checks) > 0
     assert page.facts.question.endswith("?")
     assert page.facts.exercise[-1] in "?."
     symbol, k = page.facts.blank
-    assert k < np.size(page.bench[symbol])
+    assert k < np.size(bench[symbol])
+    own = {step.symbol for step in Bench(layer, X, dY).derivation.every()}
+    added = {step.symbol for step in (*page.facts.extra, *page.checks)}
+    assert not own & added  # no check reads a symbol that it hides
+    with calling(step=0, first=0, training=True, caching=True, needs_dX=True):
+        found = {"Y": layer.forward(X), "dX": layer.backward(dY)}
+    for symbol, array in (found | {f"d{n}": g for n, g in layer.grads.items()}).items():
+        if array is not None:
+            np.testing.assert_allclose(bench[symbol], array, rtol=1e-12, atol=1e-12)
 
 
 def test_a_check_that_is_false_stops_the_build() -> None:
@@ -76,23 +66,12 @@ def test_a_check_that_is_false_stops_the_build() -> None:
         page.eye()
 
 
-def test_no_check_reads_a_symbol_that_it_hides() -> None:
-    for name, facts in FACTS.items():
-        layer, X, dY = example(facts)
-        own = {step.symbol for step in Bench(layer, X, dY).derivation.every()}
-        added = {step.symbol for step in (*facts.extra, *checked(facts.checks))}
-        assert not own & added, name
-
-
-@pytest.mark.parametrize("name", ["Dropout", "SpatialDropout"])
-def test_some_numbers_are_dropped_and_some_are_kept(name: str) -> None:
-    assert set(np.sign(Bench(*example(FACTS[name]))["m"].ravel())) == {0, 1}
-
-
-@pytest.mark.parametrize("name", ["RandomFlip", "RandomShift", "GaussianNoise"])
-def test_chance_changes_something(name: str) -> None:
-    bench = Bench(*example(FACTS[name]))
-    assert not np.array_equal(bench["X"], bench["Y"])
+def test_some_numbers_are_dropped_and_chance_changes_something() -> None:
+    for name in ("Dropout", "SpatialDropout"):
+        assert set(np.sign(Bench(*example(FACTS[name]))["m"].ravel())) == {0, 1}
+    for name in ("RandomFlip", "RandomShift", "GaussianNoise"):
+        bench = Bench(*example(FACTS[name]))
+        assert not np.array_equal(bench["X"], bench["Y"])
 
 
 def test_what_the_checker_says_without_the_mean() -> None:
@@ -118,7 +97,7 @@ def test_a_page_has_all_its_parts(name: str) -> None:
         "worst errors of each gradient",
         "bytes kept for the backward pass",
         FACTS[name].exercise,
-        f"../api/layers.md#{type(FACTS[name].make()).__module__}.{name}",
+        f"../api/layers.md#{type(example(FACTS[name])[0]).__module__}.{name}",
         "Literature" if name != "Dense" else "API",
     ):
         assert part in text, part
