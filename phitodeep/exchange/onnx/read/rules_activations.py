@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -118,7 +119,7 @@ COMPOUND: list[tuple[Callable[[], L.Layer], Callable[[Array], Array]]] = [
         lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     ),
 ]
-_MIDDLE = np.linspace(0.1, 25, 250)
+_MIDDLE = np.linspace(0.2, 25, 60)
 POINTS = np.concatenate([[0.0], _MIDDLE, -_MIDDLE, [1e4, -1e4, 1e30, -1e30]])
 
 
@@ -164,13 +165,20 @@ def _values(end: View, x: View) -> Any:
 def _with_values(Y: Array) -> L.Layer | None:
     """Return the layer that computes these values from POINTS."""
     alpha = -float(Y[-1])  # of a CELU, where x is negative and large
-    rows = list(COMPOUND)
-    if 0 < alpha < -POINTS[-1]:
-        rows.insert(0, (lambda: L.CELU(decimal(alpha)), lambda x: _scaled_elu(x, alpha)))
-    for make, values in rows:
-        if np.allclose(Y, values(POINTS), rtol=TOLERANCE, atol=TOLERANCE):
-            return make()
-    return None
+    if 0 < alpha < -POINTS[-1] and _equal(Y, _scaled_elu(POINTS, alpha)):
+        return L.CELU(decimal(alpha))
+    equal = _equal(Y, _known()).tolist()
+    return COMPOUND[equal.index(True)][0]() if True in equal else None
+
+
+@functools.cache
+def _known() -> Array:
+    """Return the values of each row of COMPOUND."""
+    return np.array([values(POINTS) for _, values in COMPOUND])
+
+
+def _equal(Y: Array, Z: Array) -> Any:
+    return (np.abs(Y - Z) <= TOLERANCE * (1 + np.abs(Z))).all(axis=-1)
 
 
 # --- softmax --------------------------------------------------------------------------------------
