@@ -106,6 +106,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {  # of which activations are written
     "HardSigmoid": lambda x, alpha=0.2, beta=0.5: np.clip(alpha * x + beta, 0, 1),
     "Clip": lambda x, min, max: np.clip(x, min, max),
 }
+BENT = {"Tanh", "Sigmoid", "Softplus", "Erf", "Elu", "HardSigmoid", "Clip", "Abs"}
 COMPOUND: list[tuple[Callable[[], L.Layer], Callable[[Array], Array]]] = [
     (L.SiLU, lambda x: x * _sigmoid(x)),
     (L.Mish, lambda x: x * np.tanh(_softplus(x))),
@@ -133,13 +134,16 @@ def compound(step: Step) -> Plan | None:
 
 
 def _inside(step: Step) -> list[View]:
-    """Return the views that an expression is computed from, and what those are computed from."""
+    """Return the views that an expression is computed from, and what those are computed from.
+
+    Without any bent operator, there is no activation, and none are returned.
+    """
     found = [step.output]
     for view in found:  # which grows
         for x in view.step.inputs if view.step.op in OPERATORS else ():
             if isinstance(x, View) and len(found) < MOST and not any(x.is_(y) for y in found):
                 found.append(x)
-    return found[1:]
+    return found[1:] if any(view.step.op in BENT for view in found) else []
 
 
 def _values(end: View, x: View) -> Any:
