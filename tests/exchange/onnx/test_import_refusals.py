@@ -371,7 +371,7 @@ def test_many_nodes_take_linear_time(op: str, tmp_path: Path) -> None:
         return next(counted)
 
     lines(10)  # imports
-    assert lines(400) < 9 * lines(50)
+    assert lines(240) < 9 * lines(30)
 
 
 # --- data in other files --------------------------------------------------------------------------
