@@ -1,8 +1,8 @@
 """Damaged ONNX files: each one becomes a model, or is refused with our own error.
 
 The files of `bases` are damaged in two ways. `noise` changes their bytes. `Hostile` takes a file
-apart, changes its graph (operators, attributes, names, shapes, constants) and writes it again. All
-of it is a function of one number, so a case that fails can be run again: see `case`.
+apart, changes fields of its messages (operators, attributes, names, shapes, constants) and writes
+it again. All of it is a function of one number, so a case that fails can be run again: see `case`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import os
 import random
+import struct
 import tempfile
 import tracemalloc
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -114,186 +115,106 @@ OPS = (
     *(*HANDLERS, "If", "Loop", "Scan", "Constant", "ConstantOfShape", "Range", "Tile", "Trilu"),
     *("Mod", "ArgMax", "Einsum", "NoSuchOperator"),
 )
+ATTRIBUTES = ("axis", "perm", "to", "epsilon", "group", "pads", "value", "location")
 
 
 class Hostile:
-    """Takes a file apart, changes its graph, and writes it again."""
+    """Takes a file apart, changes any of its fields, and writes it again."""
 
     def __init__(self, rng: random.Random, content: bytes) -> None:
-        self.rng = rng
-        self.proto = onnx.load_model_from_string(content)
-        self.graph = self.proto.graph
+        self.rng, self.proto = rng, onnx.load_model_from_string(content)
+        graph = self.proto.graph
+        self.names = [name for node in graph.node for name in node.output]
+        self.names += [*(t.name for t in graph.initializer), "", "x", "X", "?", "ai.onnx.ml"]
 
     def content(self) -> bytes:
-        changes: list[Callable[[], None]] = [
-            *([self.rewire] * 2 + [self.attribute] * 3 + [self.values] * 4 + [self.shape] * 3),
-            *(self.operator, self.tensor, self.remove, self.repeat, self.version, self.swap),
-            *(self.outputs, self.subgraph, self.outside),
-        ]
         for _ in range(self.rng.choice((1, 1, 1, 2, 3))):
-            self.rng.choice(changes)()
+            self.outside() if self.rng.random() < 0.05 else self.change()
         return bytes(self.proto.SerializeToString())
 
-    def node(self) -> Any:
-        return self.rng.choice(self.graph.node) if len(self.graph.node) else self.graph.node.add()
-
-    def name(self) -> str:
-        """A name that something in the graph may have."""
-        made = [name for node in self.graph.node for name in node.output]
-        constants = [t.name for t in self.graph.initializer]
-        return self.rng.choice([*made, *constants, "", "X", "x", "?"])
-
-    def rewire(self) -> None:
-        node = self.node()
-        if len(node.input):
-            node.input[self.rng.randrange(len(node.input))] = self.name()
+    def change(self) -> None:
+        """Change a field of a random message of a random kind, mostly one that is set."""
+        rng, kinds = self.rng, defaultdict[str, list[Any]](list)
+        for message in parts(self.proto.graph):
+            kinds[message.DESCRIPTOR.name].append(message)
+        kinds["version"] = [*self.proto.opset_import]
+        message = rng.choice(kinds[rng.choice(sorted(kinds))])
+        fields = [f for f, _ in message.ListFields() if f.name not in ("doc_string", "graph")]
+        if not fields or rng.random() < 0.15:
+            fields = message.DESCRIPTOR.fields
+        field = rng.choice(fields)
+        inside = getattr(message, field.name)
+        if hasattr(inside, "extend"):
+            self.change_list(inside, field)
+        elif rng.random() < 0.1:
+            message.ClearField(field.name)
+        elif field.message_type:
+            inside.SetInParent()
         else:
-            node.input.append(self.name())
-        if self.rng.random() < 0.2:
-            node.input.append(self.name())
-
-    def operator(self) -> None:
-        node = self.node()
-        node.op_type = self.rng.choice(OPS)
-        if self.rng.random() < 0.3:
-            del node.attribute[:]
-        if self.rng.random() < 0.1:
-            node.domain = self.rng.choice(("ai.onnx.ml", "com.microsoft", "ai.onnx", "x"))
-
-    def attribute(self) -> None:
-        rng, nodes = self.rng, [n for n in self.graph.node if len(n.attribute)]
-        if not nodes:
-            return
-        node, kind = rng.choice(nodes), rng.randrange(6)
-        a = rng.choice(node.attribute)
-        if kind == 0 and a.type in (1, 2, 3):
-            name, values = {1: ("f", FLOATS), 2: ("i", NUMBERS), 3: ("s", TEXTS)}[a.type]
-            setattr(a, name, rng.choice(values))
-        elif kind == 1 and len(a.ints):
-            a.ints[rng.randrange(len(a.ints))] = rng.choice(NUMBERS)
-        elif kind == 2:
-            field, values = ("floats", FLOATS) if a.type == 6 else ("ints", NUMBERS)
-            del getattr(a, field)[:]
-            getattr(a, field).extend(rng.choice(values) for _ in range(rng.randrange(6)))
-        elif kind == 3:
-            node.attribute.remove(a)
-        elif kind == 4:
-            a.name = rng.choice(("axis", "perm", "to", "epsilon", "group", "pads", "value", "x"))
-        else:
-            a.type = rng.randrange(12)
-
-    def tensor(self) -> None:
-        """Change the shape or the type of a constant, but not its bytes."""
-        rng, found = self.rng, self.graph.initializer
-        if not len(found):
-            return
-        t = rng.choice(found)
-        kind = rng.randrange(7)
-        if kind == 0:
-            t.data_type = rng.choice((0, 1, 2, 6, 7, 8, 9, 10, 11, 14, 16, 17, 21, 22, 99))
-        elif kind == 1 and len(t.dims):
-            t.dims[rng.randrange(len(t.dims))] = rng.choice(NUMBERS)
-        elif kind == 2:
-            t.dims.append(rng.choice((1, 0, 2**62)))
-        elif kind == 3:
-            dims = list(t.dims)[::-1]
-            del t.dims[:]
-            t.dims.extend(dims)
-        elif kind == 4:
-            t.raw_data = t.raw_data[: rng.randrange(1 + len(t.raw_data))]
-        elif kind == 5:
-            t.float_data.extend([1.0, 2.0])
-        else:
-            t.dims.extend([1] * rng.choice((5, 70)))
-
-    def values(self) -> None:
-        """Change the elements of a constant, such as a shape."""
-        rng, found = self.rng, self.graph.initializer
-        if not len(found):
-            return
-        small = [t for t in found if t.data_type == 7] or found
-        t = rng.choice(small if rng.random() < 0.7 else found)
-        if t.data_location == onnx.TensorProto.EXTERNAL:
-            return
-        try:
-            a = onnx.numpy_helper.to_array(t).copy()
-        except (ValueError, TypeError, KeyError):
-            return
-        if a.size and a.dtype.kind in "if":
-            choices = NUMBERS if a.dtype.kind == "i" else FLOATS
-            value = rng.choice(choices)
-            if a.dtype.kind == "f" or np.iinfo(a.dtype).min <= value <= np.iinfo(a.dtype).max:
-                with np.errstate(all="ignore"):
-                    a.ravel()[rng.randrange(a.size)] = value
-        t.CopyFrom(onnx.numpy_helper.from_array(a, t.name))
-
-    def remove(self) -> None:
-        nodes = self.graph.node
-        if len(nodes):
-            del nodes[self.rng.randrange(len(nodes))]
-
-    def repeat(self) -> None:
-        node = self.graph.node.add()
-        node.CopyFrom(self.node())
-        if self.rng.random() < 0.7:
-            for i in range(len(node.output)):
-                node.output[i] += "'"
-            for i, name in enumerate(node.output):
-                if i < len(self.graph.output):
-                    self.graph.output[i].name = name
-
-    def swap(self) -> None:
-        nodes = list(self.graph.node)
-        i, j = (self.rng.randrange(len(nodes) or 1) for _ in range(2))
-        if nodes:
-            nodes[i], nodes[j] = nodes[j], nodes[i]
-        del self.graph.node[:]
-        self.graph.node.extend(nodes)
-
-    def shape(self) -> None:
-        """Change a size of the input."""
-        rng = self.rng
-        tensor = self.graph.input[0].type.tensor_type
-        dims = tensor.shape.dim
-        kind = rng.randrange(5)
-        if kind == 0 and len(dims):
-            rng.choice(dims).dim_value = rng.choice(NUMBERS)
-        elif kind == 1 and len(dims):
-            rng.choice(dims).dim_param = "n"
-        elif kind == 2:
-            dims.add().dim_value = rng.choice((1, 2, 2**40))
-        elif kind == 3 and len(dims):
-            del dims[-1]
-        else:
-            tensor.elem_type = rng.choice((1, 7, 11, 6, 10, 0, 8))
-
-    def version(self) -> None:
-        opset = self.rng.choice(self.proto.opset_import)
-        opset.version = self.rng.choice((0, 1, 7, 9, 11, 13, 17, 18, 21, 23, 99, -1))
-
-    def outputs(self) -> None:
-        self.graph.output[0].name = self.name()
-        if self.rng.random() < 0.3:
-            self.graph.output.add().name = self.name()
-
-    def subgraph(self) -> None:
-        a = self.node().attribute.add()
-        a.name, a.type = "body", onnx.AttributeProto.GRAPH
-        a.g.CopyFrom(onnx.GraphProto(name="inner"))
+            setattr(message, field.name, self.value(field, inside))
 
     def outside(self) -> None:
-        if not len(self.graph.initializer):
-            return
-        t = self.rng.choice(self.graph.initializer)
-        t.data_location = onnx.TensorProto.EXTERNAL
-        t.ClearField("raw_data")
+        """Let a constant be in another file."""
+        tensor = self.rng.choice(self.proto.graph.initializer or [onnx.TensorProto()])
+        tensor.data_location = tensor.EXTERNAL
+        tensor.ClearField("raw_data")
         entries: dict[str, tuple[Any, ...]] = {
             "location": ("../secret", "/etc/passwd", "a.onnx", "", "missing", ".", "a\0b"),
             "offset": (0, 4, 2**60, -1, "x"),
             "length": (4, 16, 2**60, -1, ""),
         }
         for key, choices in entries.items():
-            t.external_data.add(key=key, value=str(self.rng.choice(choices)))
+            tensor.external_data.add(key=key, value=str(self.rng.choice(choices)))
+
+    def change_list(self, values: Any, field: Any) -> None:
+        """Remove, repeat, swap, add or replace elements."""
+        rng, n = self.rng, len(values)
+        i, j, kind = rng.randrange(n or 1), rng.randrange(n or 1), rng.randrange(6)
+        if kind == 0 and n:
+            del values[i]
+        elif kind == 1 and n:
+            both = list(values)
+            both[i], both[j] = both[j], both[i]
+            del values[:]
+            values.extend(both)
+        elif kind == 2 and n:
+            values.append(values[i])
+            if field.name == "node":  # with an output of its own
+                values[-1].output[0] += "'"
+        elif field.message_type:
+            values.add()
+        elif kind == 3 or not n:
+            values.extend(self.value(field, 0) for _ in range(rng.choice((1, 1, 2, 40))))
+        else:
+            values[i] = self.value(field, values[i])
+
+    def value(self, field: Any, now: Any) -> Any:
+        rng = self.rng
+        if field.enum_type:
+            return rng.choice([*field.enum_type.values_by_number])
+        if field.name == "raw_data" and now and rng.random() < 0.8:  # one element, or its end
+            kind = rng.choice(("<q", "<f"))
+            number = struct.pack(kind, rng.choice(NUMBERS if kind == "<q" else FLOATS))
+            at = rng.randrange(len(now)) // len(number) * len(number)
+            return now[:at] + number + now[at + len(number) :]
+        if field.name in ("data_type", "elem_type", "version"):
+            return rng.choice((*range(24), 99, -1))
+        if field.cpp_type == field.CPPTYPE_STRING:
+            choices = {"op_type": OPS, "name": (*ATTRIBUTES, *self.names)}.get(field.name)
+            return rng.choice(TEXTS if field.type == field.TYPE_BYTES else choices or self.names)
+        if field.cpp_type in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
+            return rng.choice(FLOATS)
+        small = field.cpp_type in (field.CPPTYPE_INT32, field.CPPTYPE_UINT64)
+        return rng.choice([n for n in NUMBERS if 0 <= n < 2**31 or not small])
+
+
+def parts(message: Any) -> Iterator[Any]:
+    """Yield a message and all that are inside."""
+    yield message
+    for field, value in message.ListFields():
+        if field.message_type:
+            for inside in value if hasattr(value, "extend") else [value]:
+                yield from parts(inside)
 
 
 def noise(rng: random.Random, content: bytes) -> bytes:
