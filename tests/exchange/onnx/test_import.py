@@ -21,7 +21,7 @@ from phitodeep.layers.base import Layer
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
 from phitodeep.testing.examples import EXAMPLES, TOKENS, data, made
-from tests.exchange.onnx.mangling import mangled
+from tests.exchange.onnx.graphs import mangled
 from tests.random_networks import KINDS, Centred, Gate, Ladder, Maker, Scale, drawn
 from tests.rows import LONG
 

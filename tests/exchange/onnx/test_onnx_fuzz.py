@@ -1,8 +1,8 @@
 """Damaged ONNX files: each one becomes a model, or is refused with our own error.
 
 The files of `bases` are damaged in two ways. `noise` changes their bytes. `Hostile` takes a file
-apart, changes its graph (operators, attributes, names, shapes, constants) and writes it again. All
-of it is a function of one number, so a case that fails can be run again: see `case`.
+apart, changes fields of its messages (operators, attributes, names, shapes, constants) and writes
+it again. All of it is a function of one number, so a case that fails can be run again: see `case`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from __future__ import annotations
 import functools
 import os
 import random
+import struct
+import tempfile
 import tracemalloc
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +23,10 @@ import pytest
 
 from phitodeep import layers as L
 from phitodeep.errors import LONGEST, PhitodeepError
+from phitodeep.exchange.onnx.read.interpreting import HANDLERS
 from phitodeep.io import from_onnx
 from phitodeep.model import Sequential
+from tests.exchange.onnx.graphs import floats, proto
 from tests.rows import times
 from tests.time_limit import within
 
@@ -30,114 +35,68 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:onnx")  # of
 CASES = times(250)
 SECONDS = 5  # of the processor: the most that one file may take
 SHM = Path("/dev/shm")  # files in memory, on Linux
-Maker = Callable[[], tuple[Sequential, tuple[int, ...]]]
 
 # --- the files before they are damaged -----------------------------------------------------------
 
 
-def mlp() -> tuple[Sequential, tuple[int, ...]]:
-    return Sequential(L.Dense(4), L.GELU(), L.LayerNorm(), L.Dense(2), L.Softmax(), seed=1), (3,)
-
-
-def cnn() -> tuple[Sequential, tuple[int, ...]]:
-    inside = L.Conv2D(3, 3, padding="same"), L.GroupNorm(3), L.SiLU()
-    layers = L.Conv2D(3, 2, stride=2), L.BatchNorm(), L.Residual(*inside), L.MaxPool2D(2)
-    return Sequential(*layers, L.Upsample2D(2), L.Flatten(), L.Dense(2), seed=1), (6, 6, 1)
-
-
-def gpt() -> tuple[Sequential, tuple[int, ...]]:
+def models() -> dict[str, tuple[list[L.Layer], tuple[int, ...]]]:
+    """Return the layers of each model, and the shape of its input."""
     table = L.Embedding(5, 4)
     block = L.TransformerBlock(2, causal=True, rope=True, norm="rms", activation="swiglu")
-    layers = table, L.PositionalEmbedding(6), block, L.TiedDense(table)
-    return Sequential(*layers, seed=1), (5,)
-
-
-def recurrent() -> tuple[Sequential, tuple[int, ...]]:
-    layers = L.Bidirectional(L.LSTM(2)), L.GRU(3), L.SinusoidalEncoding(), L.GlobalAvgPool()
-    return Sequential(*layers, seed=1, dtype="float64"), (4, 2)
-
-
-def parts() -> tuple[Sequential, tuple[int, ...]]:
+    inside = L.Conv2D(3, 3, padding="same"), L.GroupNorm(3), L.SiLU()
+    images = L.Conv2D(3, 2, stride=2), L.BatchNorm(), L.Residual(*inside), L.MaxPool2D(2)
+    states = L.Bidirectional(L.LSTM(2)), L.GRU(3), L.SinusoidalEncoding(), L.GlobalAvgPool()
     branches = L.Chain(L.Select([1, 2]), L.PReLU()), L.Dense(3), L.Chain(L.Dense(2), L.Mish())
-    layers = L.Parallel(*branches), L.SkipConcat(L.RMSNorm()), L.Reshape(2, -1), L.Permute(2, 1)
-    return Sequential(*layers, seed=1), (4,)
+    return {
+        "mlp": ([L.Dense(4), L.GELU(), L.LayerNorm(), L.Dense(2), L.Softmax()], (3,)),
+        "cnn": ([*images, L.Upsample2D(2), L.Flatten(), L.Dense(2)], (6, 6, 1)),
+        "gpt": ([table, L.PositionalEmbedding(6), block, L.TiedDense(table)], (5,)),
+        "recurrent": ([*states], (4, 2)),
+        "parts": (
+            [L.Parallel(*branches), L.SkipConcat(L.RMSNorm()), L.Reshape(2, -1), L.Permute(2, 1)],
+            (4,),
+        ),
+    }
 
 
-BASES: dict[str, Maker] = {f.__name__: f for f in (mlp, cnn, gpt, recurrent, parts)}
-
-
-def sklearn_like() -> bytes:
+def sklearn_like() -> Any:
     """A scaler, a linear classifier, and labels, as skl2onnx writes them."""
-    helper = onnx.helper
-    domain = "ai.onnx.ml"
-    scores = {"coefficients": [1.0, 2.0, 3.0, 4.0], "intercepts": [0.1, 0.2]}
-    scores |= {"classlabels_ints": [0, 1], "post_transform": "SOFTMAX"}
-    nodes = [
-        helper.make_node("Scaler", ["X"], ["a"], domain=domain, offset=[1.0, 2.0], scale=[3.0]),
-        helper.make_node("LinearClassifier", ["a"], ["label", "b"], domain=domain, **scores),
-        helper.make_node("Normalizer", ["b"], ["p"], domain=domain, norm="L1"),
-    ]
-    X = helper.make_tensor_value_info("X", 1, [None, 2])
-    outputs = [helper.make_tensor_value_info("label", 7, [None])]
-    outputs.append(helper.make_tensor_value_info("p", 1, [None, 2]))
-    graph = helper.make_graph(nodes, "g", [X], outputs)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
-    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+    made = proto(
+        "ai.onnx.ml:Scaler x -> a offset=[1.0,2.0] scale=[3.0];"
+        "ai.onnx.ml:LinearClassifier a -> label b coefficients=[1.0,2.0,3.0,4.0] "
+        "intercepts=[0.1,0.2] classlabels_ints=[0,1] post_transform='SOFTMAX';"
+        "ai.onnx.ml:Normalizer b norm='L1'",
+        *([None, 2], {}),
+    )
+    made.graph.output.insert(0, onnx.helper.make_tensor_value_info("label", 7, [None]))
+    return made
 
 
-def pytorch_like() -> bytes:
+def pytorch_like() -> Any:
     """Shape arithmetic, a mask and channels first, as torch.onnx.export writes them."""
-    helper, rng = onnx.helper, np.random.default_rng(0)
-    node = helper.make_node
-
-    def ints(name: str, *values: int) -> Any:
-        return onnx.numpy_helper.from_array(np.array(values), name)
-
-    nodes = [
-        node("Conv", ["x", "W", "b"], ["c"], pads=[1, 1, 1, 1], kernel_shape=[3, 3]),
-        node("Shape", ["c"], ["s"]),
-        node("Gather", ["s", "zero"], ["n"]),
-        node("Concat", ["n", "rest"], ["target"], axis=0),
-        node("Reshape", ["c", "target"], ["r"]),
-        node("ConstantOfShape", ["n"], ["zeros"]),
-        node("Range", ["from", "to", "one"], ["range"]),
-        node("Expand", ["half", "size"], ["big"]),
-        node("Transpose", ["r"], ["t"], perm=[0, 2, 1]),
-        node("Gemm", ["f", "V", "d"], ["y"], transB=1),
-        node("Flatten", ["t"], ["f"]),
-    ]
-    nodes = [*nodes[:9], nodes[10], nodes[9]]
-    scalars = {"from": np.array(0), "to": np.array(4), "one": np.array(1)}
-    constants = [
-        onnx.numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
-        for name, shape in (
-            ("W", (2, 3, 3, 3)),
-            ("b", (2,)),
-            ("V", (4, 32)),
-            ("d", (4,)),
-            ("half", (1,)),
-        )
-    ]
-    constants += [onnx.numpy_helper.from_array(a, name) for name, a in scalars.items()]
-    constants += [ints("zero", 0), ints("rest", 2, -1), ints("size", 3, 4)]
-    x = helper.make_tensor_value_info("x", 1, ["n", 3, 4, 4])
-    y = helper.make_tensor_value_info("y", 1, ["n", 4])
-    graph = helper.make_graph(nodes, "g", [x], [y], constants)
-    opsets = [helper.make_opsetid("", 18)]
-    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+    shapes = {"W": (2, 3, 3, 3), "b": (2,), "V": (4, 32), "d": (4,), "half": (1,)}
+    integers = {"from": 0, "to": 4, "one": 1, "zero": [0], "rest": [2, -1], "size": [3, 4]}
+    arrays = {name: floats(*shape) for name, shape in shapes.items()}
+    arrays |= {name: np.array(value) for name, value in integers.items()}
+    text = (
+        "Conv x W b -> c pads=[1,1,1,1] kernel_shape=[3,3]; Shape c -> s; Gather s zero -> n;"
+        "Concat n rest -> target axis=0; Reshape c target -> r; ConstantOfShape n -> zeros;"
+        "Range from to one -> range; Expand half size -> big; Transpose r -> t perm=[0,2,1];"
+        "Flatten t -> f; Gemm f V d transB=1"
+    )
+    return proto(text, ["n", 3, 4, 4], arrays)
 
 
 @functools.cache
 def bases() -> dict[str, bytes]:
     """The content of each base file, and of two that are written by hand."""
-    import tempfile
-
-    found = {"sklearn_like": sklearn_like(), "pytorch_like": pytorch_like()}
+    found = {f.__name__: bytes(f().SerializeToString()) for f in (sklearn_like, pytorch_like)}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.onnx"
-        for name, make in BASES.items():
-            for opset in (17, 20):
-                model, shape = make()
+        for opset in (17, 20):
+            for name, (layers, shape) in models().items():
+                dtype = "float64" if name == "recurrent" else "float32"
+                model = Sequential(*layers, seed=1, dtype=dtype)
                 model.build(shape)
                 model.export_onnx(path, opset=opset)
                 found[f"{name}{opset}"] = path.read_bytes()
@@ -149,247 +108,113 @@ def bases() -> dict[str, bytes]:
 NUMBERS = (*(0, -1, 1, 2, 3, 7, 64, 10**6, 2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1, -(2**63)),)
 FLOATS = (0.0, -1.0, 0.5, 1e-5, 1e30, float("nan"), float("inf"), -float("inf"), 1e-40)
 TEXTS = (
-    b"",
-    b"x",
-    b"SAME_UPPER",
-    b"SAME_LOWER",
-    b"reverse",
-    b"linear",
-    b"\xff",
-    b"LOGISTIC",
+    *(b"", b"x", b"SAME_UPPER", b"SAME_LOWER", b"reverse", b"linear", b"\xff", b"LOGISTIC"),
     b"tanh",
 )
 OPS = (
-    *("Relu", "Add", "Mul", "MatMul", "Gemm", "Conv", "ConvTranspose", "MaxPool", "AveragePool"),
-    *(
-        "Reshape",
-        "Transpose",
-        "Concat",
-        "Gather",
-        "Slice",
-        "Split",
-        "Squeeze",
-        "Unsqueeze",
-        "Expand",
-    ),
-    *(
-        "ConstantOfShape",
-        "Range",
-        "Tile",
-        "Pad",
-        "Resize",
-        "Shape",
-        "Softmax",
-        "LSTM",
-        "GRU",
-        "RNN",
-    ),
-    *(
-        "LayerNormalization",
-        "BatchNormalization",
-        "InstanceNormalization",
-        "ReduceMean",
-        "ReduceMax",
-    ),
-    *(
-        "If",
-        "Loop",
-        "Scan",
-        "Identity",
-        "Cast",
-        "Where",
-        "Trilu",
-        "Mod",
-        "Pow",
-        "Div",
-        "Sub",
-        "Clip",
-    ),
-    *("Constant", "Erf", "Sigmoid", "Flatten", "ArgMax", "Einsum", "NoSuchOperator", "Dropout"),
+    *(*HANDLERS, "If", "Loop", "Scan", "Constant", "ConstantOfShape", "Range", "Tile", "Trilu"),
+    *("Mod", "ArgMax", "Einsum", "NoSuchOperator"),
 )
+ATTRIBUTES = ("axis", "perm", "to", "epsilon", "group", "pads", "value", "location")
 
 
 class Hostile:
-    """Takes a file apart, changes its graph, and writes it again."""
+    """Takes a file apart, changes any of its fields, and writes it again."""
 
     def __init__(self, rng: random.Random, content: bytes) -> None:
-        self.rng = rng
-        self.proto = onnx.load_model_from_string(content)
-        self.graph = self.proto.graph
+        self.rng, self.proto = rng, onnx.load_model_from_string(content)
+        graph = self.proto.graph
+        self.names = [name for node in graph.node for name in node.output]
+        self.names += [*(t.name for t in graph.initializer), "", "x", "X", "?", "ai.onnx.ml"]
 
     def content(self) -> bytes:
-        changes: list[Callable[[], None]] = [
-            *[self.rewire] * 2, *[self.attribute] * 3, *[self.values] * 4, *[self.shape] * 3,
-            self.operator, self.tensor, self.remove, self.repeat, self.version, self.swap,
-            self.outputs, self.subgraph, self.outside,
-        ]  # fmt: skip
         for _ in range(self.rng.choice((1, 1, 1, 2, 3))):
-            self.rng.choice(changes)()
+            self.outside() if self.rng.random() < 0.05 else self.change()
         return bytes(self.proto.SerializeToString())
 
-    def node(self) -> Any:
-        return self.rng.choice(self.graph.node) if len(self.graph.node) else self.graph.node.add()
-
-    def name(self) -> str:
-        """A name that something in the graph may have."""
-        made = [name for node in self.graph.node for name in node.output]
-        return self.rng.choice(
-            [*made, *(t.name for t in self.graph.initializer), "", "X", "x", "?"]
-        )
-
-    def rewire(self) -> None:
-        node = self.node()
-        if len(node.input):
-            node.input[self.rng.randrange(len(node.input))] = self.name()
+    def change(self) -> None:
+        """Change a field of a random message of a random kind, mostly one that is set."""
+        rng, kinds = self.rng, defaultdict[str, list[Any]](list)
+        for message in parts(self.proto.graph):
+            kinds[message.DESCRIPTOR.name].append(message)
+        kinds["version"] = [*self.proto.opset_import]
+        message = rng.choice(kinds[rng.choice(sorted(kinds))])
+        fields = [f for f, _ in message.ListFields() if f.name not in ("doc_string", "graph")]
+        if not fields or rng.random() < 0.15:
+            fields = message.DESCRIPTOR.fields
+        field = rng.choice(fields)
+        inside = getattr(message, field.name)
+        if hasattr(inside, "extend"):
+            self.change_list(inside, field)
+        elif rng.random() < 0.1:
+            message.ClearField(field.name)
+        elif field.message_type:
+            inside.SetInParent()
         else:
-            node.input.append(self.name())
-        if self.rng.random() < 0.2:
-            node.input.append(self.name())
-
-    def operator(self) -> None:
-        node = self.node()
-        node.op_type = self.rng.choice(OPS)
-        if self.rng.random() < 0.3:
-            del node.attribute[:]
-        if self.rng.random() < 0.1:
-            node.domain = self.rng.choice(("ai.onnx.ml", "com.microsoft", "ai.onnx", "x"))
-
-    def attribute(self) -> None:
-        rng, nodes = self.rng, [n for n in self.graph.node if len(n.attribute)]
-        if not nodes:
-            return
-        node = rng.choice(nodes)
-        a = rng.choice(node.attribute)
-        kind = rng.randrange(6)
-        if kind == 0 and a.type in (1, 2, 3):
-            name, values = {1: ("f", FLOATS), 2: ("i", NUMBERS), 3: ("s", TEXTS)}[a.type]
-            setattr(a, name, rng.choice(values))
-        elif kind == 1 and len(a.ints):
-            a.ints[rng.randrange(len(a.ints))] = rng.choice(NUMBERS)
-        elif kind == 2:
-            field, values = ("floats", FLOATS) if a.type == 6 else ("ints", NUMBERS)
-            del getattr(a, field)[:]
-            getattr(a, field).extend(rng.choice(values) for _ in range(rng.randrange(6)))
-        elif kind == 3:
-            node.attribute.remove(a)
-        elif kind == 4:
-            a.name = rng.choice(("axis", "perm", "to", "epsilon", "group", "pads", "value", "x"))
-        else:
-            a.type = rng.randrange(12)
-
-    def tensor(self) -> None:
-        """Change the shape or the type of a constant, but not its bytes."""
-        rng, found = self.rng, self.graph.initializer
-        if not len(found):
-            return
-        t = rng.choice(found)
-        kind = rng.randrange(7)
-        if kind == 0:
-            t.data_type = rng.choice((0, 1, 2, 6, 7, 8, 9, 10, 11, 14, 16, 17, 21, 22, 99))
-        elif kind == 1 and len(t.dims):
-            t.dims[rng.randrange(len(t.dims))] = rng.choice(NUMBERS)
-        elif kind == 2:
-            t.dims.append(rng.choice((1, 0, 2**62)))
-        elif kind == 3:
-            dims = list(t.dims)[::-1]
-            del t.dims[:]
-            t.dims.extend(dims)
-        elif kind == 4:
-            t.raw_data = t.raw_data[: rng.randrange(1 + len(t.raw_data))]
-        elif kind == 5:
-            t.float_data.extend([1.0, 2.0])
-        else:
-            t.dims.extend([1] * rng.choice((5, 70)))
-
-    def values(self) -> None:
-        """Change the elements of a constant, such as a shape."""
-        rng, found = self.rng, self.graph.initializer
-        if not len(found):
-            return
-        small = [t for t in found if t.data_type == 7] or found
-        t = rng.choice(small if rng.random() < 0.7 else found)
-        if t.data_location == onnx.TensorProto.EXTERNAL:
-            return
-        try:
-            a = onnx.numpy_helper.to_array(t).copy()
-        except (ValueError, TypeError, KeyError):
-            return
-        if a.size and a.dtype.kind in "if":
-            choices = NUMBERS if a.dtype.kind == "i" else FLOATS
-            value = rng.choice(choices)
-            if a.dtype.kind == "f" or np.iinfo(a.dtype).min <= value <= np.iinfo(a.dtype).max:
-                with np.errstate(all="ignore"):
-                    a.ravel()[rng.randrange(a.size)] = value
-        t.CopyFrom(onnx.numpy_helper.from_array(a, t.name))
-
-    def remove(self) -> None:
-        nodes = self.graph.node
-        if len(nodes):
-            del nodes[self.rng.randrange(len(nodes))]
-
-    def repeat(self) -> None:
-        node = self.graph.node.add()
-        node.CopyFrom(self.node())
-        if self.rng.random() < 0.7:
-            for i in range(len(node.output)):
-                node.output[i] += "'"
-            for i, name in enumerate(node.output):
-                if i < len(self.graph.output):
-                    self.graph.output[i].name = name
-
-    def swap(self) -> None:
-        nodes = list(self.graph.node)
-        i, j = (self.rng.randrange(len(nodes) or 1) for _ in range(2))
-        if nodes:
-            nodes[i], nodes[j] = nodes[j], nodes[i]
-        del self.graph.node[:]
-        self.graph.node.extend(nodes)
-
-    def shape(self) -> None:
-        """Change a size of the input."""
-        rng = self.rng
-        tensor = self.graph.input[0].type.tensor_type
-        dims = tensor.shape.dim
-        kind = rng.randrange(5)
-        if kind == 0 and len(dims):
-            rng.choice(dims).dim_value = rng.choice(NUMBERS)
-        elif kind == 1 and len(dims):
-            rng.choice(dims).dim_param = "n"
-        elif kind == 2:
-            dims.add().dim_value = rng.choice((1, 2, 2**40))
-        elif kind == 3 and len(dims):
-            del dims[-1]
-        else:
-            tensor.elem_type = rng.choice((1, 7, 11, 6, 10, 0, 8))
-
-    def version(self) -> None:
-        opset = self.rng.choice(self.proto.opset_import)
-        opset.version = self.rng.choice((0, 1, 7, 9, 11, 13, 17, 18, 21, 23, 99, -1))
-
-    def outputs(self) -> None:
-        self.graph.output[0].name = self.name()
-        if self.rng.random() < 0.3:
-            self.graph.output.add().name = self.name()
-
-    def subgraph(self) -> None:
-        a = self.node().attribute.add()
-        a.name, a.type = "body", onnx.AttributeProto.GRAPH
-        a.g.CopyFrom(onnx.GraphProto(name="inner"))
+            setattr(message, field.name, self.value(field, inside))
 
     def outside(self) -> None:
-        if not len(self.graph.initializer):
-            return
-        t = self.rng.choice(self.graph.initializer)
-        t.data_location = onnx.TensorProto.EXTERNAL
-        t.ClearField("raw_data")
-        place = self.rng.choice(("../secret", "/etc/passwd", "a.onnx", "", "missing", ".", "a\0b"))
-        for key, value in (
-            ("location", place),
-            ("offset", str(self.rng.choice((0, 4, 2**60, -1, "x")))),
-            ("length", str(self.rng.choice((4, 16, 2**60, -1, "")))),
-        ):
-            entry = t.external_data.add()
-            entry.key, entry.value = key, value
+        """Let a constant be in another file."""
+        tensor = self.rng.choice(self.proto.graph.initializer or [onnx.TensorProto()])
+        tensor.data_location = tensor.EXTERNAL
+        tensor.ClearField("raw_data")
+        entries: dict[str, tuple[Any, ...]] = {
+            "location": ("../secret", "/etc/passwd", "a.onnx", "", "missing", ".", "a\0b"),
+            "offset": (0, 4, 2**60, -1, "x"),
+            "length": (4, 16, 2**60, -1, ""),
+        }
+        for key, choices in entries.items():
+            tensor.external_data.add(key=key, value=str(self.rng.choice(choices)))
+
+    def change_list(self, values: Any, field: Any) -> None:
+        """Remove, repeat, swap, add or replace elements."""
+        rng, n = self.rng, len(values)
+        i, j, kind = rng.randrange(n or 1), rng.randrange(n or 1), rng.randrange(6)
+        if kind == 0 and n:
+            del values[i]
+        elif kind == 1 and n:
+            both = list(values)
+            both[i], both[j] = both[j], both[i]
+            del values[:]
+            values.extend(both)
+        elif kind == 2 and n:
+            values.append(values[i])
+            if field.name == "node":  # with an output of its own
+                values[-1].output[0] += "'"
+        elif field.message_type:
+            values.add()
+        elif kind == 3 or not n:
+            values.extend(self.value(field, 0) for _ in range(rng.choice((1, 1, 2, 40))))
+        else:
+            values[i] = self.value(field, values[i])
+
+    def value(self, field: Any, now: Any) -> Any:
+        rng = self.rng
+        if field.enum_type:
+            return rng.choice([*field.enum_type.values_by_number])
+        if field.name == "raw_data" and now and rng.random() < 0.8:  # one element, or its end
+            kind = rng.choice(("<q", "<f"))
+            number = struct.pack(kind, rng.choice(NUMBERS if kind == "<q" else FLOATS))
+            at = rng.randrange(len(now)) // len(number) * len(number)
+            return now[:at] + number + now[at + len(number) :]
+        if field.name in ("data_type", "elem_type", "version"):
+            return rng.choice((*range(24), 99, -1))
+        if field.cpp_type == field.CPPTYPE_STRING:
+            choices = {"op_type": OPS, "name": (*ATTRIBUTES, *self.names)}.get(field.name)
+            return rng.choice(TEXTS if field.type == field.TYPE_BYTES else choices or self.names)
+        if field.cpp_type in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
+            return rng.choice(FLOATS)
+        small = field.cpp_type in (field.CPPTYPE_INT32, field.CPPTYPE_UINT64)
+        return rng.choice([n for n in NUMBERS if 0 <= n < 2**31 or not small])
+
+
+def parts(message: Any) -> Iterator[Any]:
+    """Yield a message and all that are inside."""
+    yield message
+    for field, value in message.ListFields():
+        if field.message_type:
+            for inside in value if hasattr(value, "extend") else [value]:
+                yield from parts(inside)
 
 
 def noise(rng: random.Random, content: bytes) -> bytes:
@@ -433,14 +258,9 @@ def read(path: Path) -> str:
     return type(error).__name__
 
 
-def most_memory(size: int) -> int:
-    """Bytes that reading a file of this size may take."""
-    return 100 * size + (1 << 26)
-
-
 def test_damaged_files_are_refused_with_our_errors(tmp_path: Path) -> None:
     path = (SHM if SHM.is_dir() else tmp_path) / f"phitodeep-{os.getpid()}.onnx"
-    found: dict[str, int] = {}
+    found: Counter[str] = Counter()
     try:
         for number in range(CASES):
             content = case(number)
@@ -449,20 +269,17 @@ def test_damaged_files_are_refused_with_our_errors(tmp_path: Path) -> None:
             if measure:
                 tracemalloc.start()
             try:
-                result = read(path)
+                found[read(path)] += 1
                 peak = tracemalloc.get_traced_memory()[1] if measure else 0
+                assert peak <= 100 * len(content) + (1 << 26), f"it takes {peak} bytes"
             except BaseException as error:
                 error.add_note(f"case({number})")
                 raise
             finally:
-                if measure:
-                    tracemalloc.stop()
-            assert peak <= most_memory(len(content)), f"case({number}) takes {peak} bytes"
-            found[result] = found.get(result, 0) + 1
+                tracemalloc.stop()
     finally:
         path.unlink(missing_ok=True)
-    assert found.get("model", 0) > CASES // 50  # some damage matters to nobody
-    assert sum(found.values()) - found["model"] > CASES // 3
+    assert CASES // 50 < found["model"] < CASES - CASES // 3  # some damage matters to nobody
 
 
 @pytest.mark.parametrize("name", sorted(bases()))

@@ -13,8 +13,9 @@ an unknown number differs from every constant.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from phitodeep.errors import DataError
 
@@ -81,6 +82,10 @@ def number(group: Group, what: str = "its number of features") -> int:
     return first
 
 
+def fixed_sizes(axes: Iterable[Axis]) -> list[int]:
+    return [number((axis,), "an axis of features") for axis in axes]
+
+
 def leaves(group: Group) -> Group:
     """Return the group with its axes replaced by what they consist of."""
     return tuple(leaf for axis in group for leaf in axis.leaves())
@@ -125,7 +130,7 @@ def regrouped(groups: Groups, sizes: Sequence[Size]) -> Groups | None:
 
 
 def aligned(a: Group, b: Group) -> dict[Axis, Axis] | None:
-    """Return the axis of `a` at the place of each axis of `b`; None if they cannot correspond."""
+    """Return the axis of `b` at the place of each axis of `a`; None if they cannot correspond."""
     if size_of(a) != size_of(b):
         return None
     first, second = list(reversed(leaves(a))), list(reversed(leaves(b)))
@@ -138,7 +143,7 @@ def aligned(a: Group, b: Group) -> dict[Axis, Axis] | None:
                 return None
             stack.append(longer.parts[1])
             x, y = (longer.parts[0], y) if longer is x else (x, longer.parts[0])
-        found[y] = x
+        found[x] = y
     return None if first or second else found
 
 
@@ -147,9 +152,6 @@ def positions(axes: Group, inside: Group) -> list[int]:
 
     Both hold the same axes, of fixed sizes.
     """
-    shape = [number((axis,), "an axis of features") for axis in inside]
-    places: list[int] = [0]
-    strides = {axis: math.prod(shape[i + 1 :]) for i, axis in enumerate(inside)}
-    for axis in axes:
-        places = [p + i * strides[axis] for p in places for i in range(axis.size[0])]
-    return places
+    places = np.arange(number(inside)).reshape(fixed_sizes(inside))
+    found: list[int] = places.transpose([inside.index(axis) for axis in axes]).ravel().tolist()
+    return found

@@ -214,7 +214,7 @@ def translated(layout: Groups, a: View, b: View) -> Groups:
             pairs = ax.aligned(mine, other)
             if pairs is None:
                 raise DataError("its inputs have different sizes")
-            found |= {x: y for y, x in pairs.items()}
+            found |= pairs
     return tuple(
         leaves(whole[group]) if group in whole else tuple(found[axis] for axis in leaves(group))
         for group in layout

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, repeat
 from typing import Any
 
@@ -131,7 +132,7 @@ class _Import:
             for step in sorted(plans, key=lambda s: s.index):
                 w.at = step
                 plan = plans[step]
-                with _Named(step):
+                with _named(step):
                     w.placed[step] = plan.write(w, [w.placed[x.step] for x in plan.inputs])
             w.at = out.step
             end = _last(w, out, w.placed[out.step])
@@ -191,7 +192,7 @@ def _plans(end: Step) -> dict[Step, Plan]:
 
 def _plan(step: Step) -> Plan:
     """Return the plan of the first rule that recognises a step."""
-    with _Named(step):
+    with _named(step):
         for rule in RULES_OF.get(step.op, []):
             plan = rule(step)
             if plan is not None:
@@ -202,18 +203,15 @@ def _plan(step: Step) -> Plan:
     )
 
 
-class _Named:
-    """Adds the name of a step to errors that do not have it."""
-
-    def __init__(self, step: Step) -> None:
-        self.step = step
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, PhitodeepError) and self.step.name not in str(error):
-            locate(error, self.step.name)
+@contextmanager
+def _named(step: Step) -> Iterator[None]:
+    """Add the name of a step to errors that do not have it."""
+    try:
+        yield
+    except PhitodeepError as error:
+        if step.name not in str(error):
+            locate(error, step.name)
+        raise
 
 
 def _last(w: Writer, out: View, placed: Placed) -> Placed:

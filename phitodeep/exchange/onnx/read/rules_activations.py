@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 
 from phitodeep import layers as L
-from phitodeep.core.call import inference
 from phitodeep.core.types import Array
 from phitodeep.exchange.onnx.read.axes import expanded, leaves
 from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer, applied
 from phitodeep.exchange.onnx.read.expressions import MOST, TOLERANCE, near, scalar
 from phitodeep.exchange.onnx.read.operators import decimal
 from phitodeep.exchange.onnx.read.values import Step, View
-from phitodeep.functional import erf
 
 Settings = dict[str, Any]
 NO_LIMIT = (math.inf, float(np.finfo(np.float32).max))
@@ -73,7 +71,24 @@ def operator(step: Step) -> Plan | None:
 
 # --- activations of several operators -------------------------------------------------------------
 
-ARITHMETIC: dict[str, Callable[..., Any]] = {
+
+def _erf(x: Array) -> Array:
+    return np.array([math.erf(value) for value in x])
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def _softplus(x: Array) -> Array:
+    return np.logaddexp(0, x)
+
+
+def _scaled_elu(x: Array, alpha: float) -> Array:
+    return np.where(x > 0, x, alpha * np.expm1(x / alpha))
+
+
+OPERATORS: dict[str, Callable[..., Any]] = {  # of which activations are written; float64
     "Add": np.add,
     "Sub": np.subtract,
     "Mul": np.multiply,
@@ -81,15 +96,31 @@ ARITHMETIC: dict[str, Callable[..., Any]] = {
     "Pow": np.power,
     "Neg": np.negative,
     "Abs": np.abs,
-    "Erf": erf,
     "Greater": np.greater,
     "Where": np.where,
+    "Tanh": np.tanh,
+    "Sigmoid": _sigmoid,
+    "Softplus": _softplus,
+    "Erf": _erf,
+    "Elu": lambda x, alpha=1.0: np.where(x > 0, x, alpha * np.expm1(x)),
+    "HardSigmoid": lambda x, alpha=0.2, beta=0.5: np.clip(alpha * x + beta, 0, 1),
+    "Clip": lambda x, min, max: np.clip(x, min, max),
 }
-COMPOUND: list[Callable[[], L.Layer]] = [
-    *(L.SiLU, L.Mish, L.HardSwish, L.HardSigmoid, L.GELU, L.Softsign, L.Softplus),
-    lambda: L.GELU("tanh"),
+BENT = {"Tanh", "Sigmoid", "Softplus", "Erf", "Elu", "HardSigmoid", "Clip", "Abs"}
+COMPOUND: list[tuple[Callable[[], L.Layer], Callable[[Array], Array]]] = [
+    (L.SiLU, lambda x: x * _sigmoid(x)),
+    (L.Mish, lambda x: x * np.tanh(_softplus(x))),
+    (L.HardSwish, lambda x: x * np.clip(x + 3, 0, 6) / 6),
+    (L.HardSigmoid, lambda x: np.clip(x + 3, 0, 6) / 6),
+    (L.Softsign, lambda x: x / (1 + np.abs(x))),
+    (L.Softplus, _softplus),
+    (L.GELU, lambda x: x / 2 * (1 + _erf(x / math.sqrt(2)))),
+    (
+        lambda: L.GELU("tanh"),
+        lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    ),
 ]
-_MIDDLE = np.linspace(0.1, 25, 250)
+_MIDDLE = np.linspace(0.2, 25, 60)
 POINTS = np.concatenate([[0.0], _MIDDLE, -_MIDDLE, [1e4, -1e4, 1e30, -1e30]])
 
 
@@ -103,14 +134,16 @@ def compound(step: Step) -> Plan | None:
 
 
 def _inside(step: Step) -> list[View]:
-    """Return the views that an expression is computed from, and what those are computed from."""
+    """Return the views that an expression is computed from, and what those are computed from.
+
+    Without any bent operator, there is no activation, and none are returned.
+    """
     found = [step.output]
     for view in found:  # which grows
-        step = view.step
-        for x in step.inputs if step.op in ARITHMETIC or step.op in LAYERS else ():
+        for x in view.step.inputs if view.step.op in OPERATORS else ():
             if isinstance(x, View) and len(found) < MOST and not any(x.is_(y) for y in found):
                 found.append(x)
-    return found[1:]
+    return found[1:] if any(view.step.op in BENT for view in found) else []
 
 
 def _values(end: View, x: View) -> Any:
@@ -120,51 +153,39 @@ def _values(end: View, x: View) -> Any:
     def values(view: View) -> Any:
         if view.is_(x):
             return POINTS
-        step = view.made_by(*ARITHMETIC, *LAYERS)
+        step = view.made_by(*OPERATORS)
         if step is None or (step not in known and len(known) == MOST):
             return None
         if step not in known:
             known[step] = None
             given = [values(i) if isinstance(i, View) else scalar(i) for i in step.inputs]
-            known[step] = _computed(step, given)
+            if not any(value is None for value in given):
+                known[step] = OPERATORS[step.op](*given, **step.settings)
         return known[step]
 
     return values(end)
 
 
-def _computed(step: Step, given: list[Any]) -> Any:
-    if step.op == "Clip":
-        return given[0] if given[0] is None else np.clip(given[0], *step.settings.values())
-    if any(value is None for value in given):
-        return None
-    if step.op in ARITHMETIC:
-        return ARITHMETIC[step.op](*given)
-    made = LAYERS[step.op](step.settings)
-    return None if made is None else _forward(made, given[0])
-
-
-def _forward(layer: L.Layer, X: Array) -> Array:
-    with inference():
-        return layer.forward(np.asarray(X, np.float64))
-
-
 def _with_values(Y: Array) -> L.Layer | None:
     """Return the layer that computes these values from POINTS."""
-    alpha = -float(Y[-1])  # where x is negative and large
-    if 0 < alpha < -POINTS[-1]:
-        made = L.CELU(decimal(alpha))
-        if _equal(Y, _forward(made, POINTS)):
-            return made
-    return next((make() for make, Z in zip(COMPOUND, _known(), strict=True) if _equal(Y, Z)), None)
+    alpha = -float(Y[-1])  # of a CELU, where x is negative and large
+    if 0 < alpha < -POINTS[-1] and _equal(Y, _scaled_elu(POINTS, alpha)):
+        return L.CELU(decimal(alpha))
+    equal = _equal(Y, _known()).tolist()
+    return COMPOUND[equal.index(True)][0]() if True in equal else None
 
 
 @functools.cache
-def _known() -> list[Array]:
-    return [_forward(make(), POINTS) for make in COMPOUND]
+def _known() -> Array:
+    """Return the values of each row of COMPOUND."""
+    return np.array([values(POINTS) for _, values in COMPOUND])
 
 
-def _equal(Y: Array, Z: Array) -> bool:
-    return np.allclose(Y, Z, rtol=TOLERANCE, atol=TOLERANCE)
+def _equal(Y: Array, Z: Array) -> Any:
+    return (np.abs(Y - Z) <= TOLERANCE * (1 + np.abs(Z))).all(axis=-1)
+
+
+# --- softmax --------------------------------------------------------------------------------------
 
 
 def softmax(step: Step) -> Plan:

@@ -15,16 +15,23 @@ import numpy as np
 from phitodeep import layers as L
 from phitodeep.core.types import Array
 from phitodeep.exchange.onnx.read import axes as ax
-from phitodeep.exchange.onnx.read.axes import Axis, Group, flat, leaves, number, size_of
+from phitodeep.exchange.onnx.read.axes import (
+    Axis,
+    Group,
+    fixed_sizes,
+    flat,
+    leaves,
+    number,
+    size_of,
+)
 from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer
 from phitodeep.exchange.onnx.read.expressions import MOST_FEATURES, near, scalar, scaled
 from phitodeep.exchange.onnx.read.rules_general import dense_parts
-from phitodeep.exchange.onnx.read.rules_sequences import rotation
+from phitodeep.exchange.onnx.read.rules_sequences import Rotated, rotation
 from phitodeep.exchange.onnx.read.values import Constant, Step, View
 from phitodeep.functional.rotary import Rope
 
 HIDDEN = -1e30  # scores that are so low have probability 0
-Mask = tuple[str, Constant] | None
 
 
 class Columns(NamedTuple):
@@ -57,7 +64,7 @@ def columns(view: View, dense: bool) -> Columns | None:
     axes = leaves(step.groups[-1])
     if number(axes) > MOST_FEATURES:
         return None
-    places = np.arange(number(axes)).reshape([number((a,)) for a in axes])
+    places = np.arange(number(axes)).reshape(fixed_sizes(axes))
     for take in reversed(takes):
         s, inner = take.settings, take.view()
         along = leaves(inner.groups[s["axis"]])
@@ -65,50 +72,42 @@ def columns(view: View, dense: bool) -> Columns | None:
         if not set(along) <= set(axes) or any(p != s["places"][0] for p in s["places"]):
             return None
         rest = tuple(a for a in axes if a not in along)
-        sizes = [number((a,)) for a in rest]
         places = places.transpose([axes.index(a) for a in (*rest, *along)])
-        places = places.reshape([*sizes, -1])[..., s["places"][0]]
+        places = places.reshape([*fixed_sizes(rest), -1])[..., s["places"][0]]
         axes = (*rest, *kept)
-        places = places.reshape([*sizes, *(number((a,)) for a in kept)])
+        places = places.reshape(fixed_sizes(axes))
     return Columns(x, W, b, places, axes)
 
 
-class Part(NamedTuple):
-    """Queries, keys or values: a view (samples and heads, steps, features), before its rotation."""
-
-    view: View
-    time: Group | None  # the axis along which it is rotated
-    rope: Rope | None
-
-
-def _part(view: View) -> Part:
+def _before_rotation(view: View) -> Rotated:
+    """Return queries, keys or values (samples and heads, steps, features) before their rotation."""
     found = rotation(view.step)
     if found is None:
-        return Part(view, None, None)
+        return Rotated(view, (), None)
     rotated, before = leaves(view.step.groups[-1]), found.x.groups[-1]
     groups = tuple(before if leaves(g) == rotated else g for g in view.groups)
-    return Part(View(found.x.step, groups), found.time, found.rope)
+    return Rotated(View(found.x.step, groups), found.time, found.rope)
 
 
-def attended(step: Step) -> tuple[list[Part], bool] | None:
+def attended(step: Step) -> tuple[list[Rotated], bool] | None:
     """Return Q, K and V of a product P V, if P is such a softmax, and whether it is causal."""
     soft = _unguarded(step.view())
     if soft is None or leaves(soft.settings["along"]) != leaves(soft.groups[-1]):
         return None
-    scores, mask = _mask(soft.view())
-    scale, scores = scaled(scores)
+    masked, mask = _mask(soft.view())
+    scale, scores = scaled(masked)
     QK = scores.made_by("Product")
     if QK is None:
         return None
     (scale_q, Q), (scale_k, K), (scale_v, V) = map(scaled, (QK.view(0), QK.view(1), step.view(1)))
     *batch, features, steps = K.groups
-    parts = [_part(Q), _part(View(K.step, (*batch, steps, features))), _part(V)]
-    d, T = number(parts[0].view.groups[-1]), size_of(parts[0].view.groups[-2])
-    causal = _is_causal(mask, T)
+    views = (Q, View(K.step, (*batch, steps, features)), V)
+    parts = [_before_rotation(view) for view in views]
+    d, T = number(parts[0].x.groups[-1]), size_of(parts[0].x.groups[-2])
     fits = scale_v == 1 and near(scale * scale_q * scale_k, 1 / math.sqrt(d))
-    if causal is None or not fits:
+    if not fits or (mask is not None and not _is_causal(mask, T)):
         return None
-    return parts, causal
+    return parts, mask is not None
 
 
 def _unguarded(P: View) -> Step | None:
@@ -122,32 +121,27 @@ def _unguarded(P: View) -> Step | None:
     return P.made_by("Softmax")
 
 
-def _mask(scores: View) -> tuple[View, Mask]:
-    """Return the scores before a mask, and the mask: "add" or "where"."""
+def _mask(scores: View) -> tuple[View, Constant | None]:
+    """Return the scores before a mask, and the mask: numbers to add, or True for what is seen."""
     step = scores.made_by("Add", "Where")
     if step and (added := step.pair("Add")):
-        return added.x, ("add", added.c)
+        return added.x, added.c
     if step and step.op == "Where" and isinstance(step.inputs[0], Constant):
         limit, x = scalar(step.inputs[2]), step.inputs[1]
         if isinstance(x, View) and limit is not None and limit <= HIDDEN:
-            return x, ("where", step.inputs[0])
+            return x, step.inputs[0]
     return scores, None
 
 
-def _is_causal(mask: Mask, steps: Sequence[int]) -> bool | None:
-    """Return whether a mask hides later steps; None if it hides anything else."""
-    if mask is None:
-        return False
-    kind, c = mask
-    for a, T in zip(c.each(), steps, strict=True):
+def _is_causal(mask: Constant, steps: Sequence[int]) -> bool:
+    """Return whether a mask hides later steps, and nothing else."""
+    for a, T in zip(mask.each(), steps, strict=True):
         if a.size != T * T or a.shape[-2:] != (T, T):
-            return None
+            return False
         a, seen = a.reshape(T, T), np.tri(T, dtype=bool)
-        if kind == "where":
-            if a.dtype != bool or not np.array_equal(a, seen):
-                return None
-        elif not (np.all(a[seen] == 0) and np.all(a[~seen] <= HIDDEN)):
-            return None
+        low = ~a if a.dtype == bool else a <= HIDDEN
+        if np.any(low == seen) or (a.dtype != bool and np.any(a[seen])):
+            return False
     return True
 
 
@@ -162,35 +156,33 @@ class Heads:
     orders    the axes of Q, K and V in the order in which our layer has them
     """
 
-    def __init__(self, parts: list[Part], causal: bool, sources: Sequence[Columns]) -> None:
+    def __init__(self, parts: list[Rotated], causal: bool, sources: Sequence[Columns]) -> None:
         self.parts, self.causal, self.sources = parts, causal, sources
         self.source, Q = sources[0].x, parts[0]
-        self.steps = leaves(Q.view.groups[-2])
+        self.steps = leaves(Q.x.groups[-2])
         inside = {axis for source in sources for axis in source.axes}
-        batch = flat(Q.view.groups[:-2])
+        batch = flat(Q.x.groups[:-2])
         self.lead = tuple(a for a in batch if a not in inside)
         self.heads = tuple(a for a in batch if a in inside)
-        self.d = number(Q.view.groups[-1])
+        self.d = number(Q.x.groups[-1])
         self.shared: list[int] = []
-        self.orders = [(*self.heads, *leaves(Q.view.groups[-1]))]
+        self.orders = [(*self.heads, *leaves(Q.x.groups[-1]))]
 
     def fit(self) -> bool:
         """Return whether the axes belong together as in attention; fill `orders`."""
         Q, K, V = self.parts
         rows = {*flat(self.source.groups[:-1])}
-        if {*self.lead, *self.steps} != rows or set(self.lead) & set(self.steps):
-            return False
-        if not all(source.x.is_(self.source) for source in self.sources):
-            return False
-        for part, source in zip(self.parts, self.sources, strict=True):
-            if leaves(part.view.groups[-2]) != self.steps:
-                return False
-            if {*flat(part.view.groups)} != rows | {*source.axes}:
-                return False
-        if V.rope is not None or Q.rope != K.rope:
-            return False
-        times = [leaves(part.time) for part in (Q, K) if part.time]
-        if any(time != self.steps for time in times):
+        if not (
+            {*self.lead, *self.steps} == rows
+            and not set(self.lead) & set(self.steps)
+            and all(source.x.is_(self.source) for source in self.sources)
+            and all(leaves(part.x.groups[-2]) == self.steps for part in self.parts)
+            and [{*flat(part.x.groups)} for part in self.parts]
+            == [rows | {*source.axes} for source in self.sources]
+            and V.rope is None
+            and Q.rope == K.rope
+            and all(leaves(part.time) == self.steps for part in (Q, K) if part.time)
+        ):
             return False
         orders = [self._order(K, pair=True), self._order(V, pair=False)]
         if None in orders or len(set(self.shared)) != 1:
@@ -198,10 +190,10 @@ class Heads:
         self.orders += [order for order in orders if order is not None]
         return True
 
-    def _order(self, part: Part, pair: bool) -> Group | None:
+    def _order(self, part: Rotated, pair: bool) -> Group | None:
         """Return the axes of heads and features of keys or values, in the order of the queries'."""
-        Q = self.parts[0].view
-        mine, theirs = Q.groups[:-2], part.view.groups[:-2]
+        Q = self.parts[0].x
+        mine, theirs = Q.groups[:-2], part.x.groups[:-2]
         if len(mine) != len(theirs):
             return None
         found: dict[Axis, Axis] = {}  # the axis of the part for each of the queries
@@ -209,20 +201,19 @@ class Heads:
             pairs = ax.aligned(a, b) if b else {}
             if pairs is None:
                 return None
-            found |= {x: y for y, x in pairs.items()}
+            found |= pairs
         if any(found.get(axis) is not axis for axis in self.lead):
             return None
         own = [axis for axis in self.heads if axis in found]
         if own != list(self.heads[: len(own)]):  # a key serves queries that are neighbours
             return None
         self.shared.append(len(own))
-        features = leaves(part.view.groups[-1])
+        features = leaves(part.x.groups[-1])
         if pair:  # features of keys and queries are multiplied
-            pairs = ax.aligned(Q.groups[-1], part.view.groups[-1])
+            pairs = ax.aligned(Q.groups[-1], part.x.groups[-1])
             if pairs is None:
                 return None
-            back = {x: y for y, x in pairs.items()}
-            features = tuple(back[axis] for axis in leaves(Q.groups[-1]))
+            features = tuple(pairs[axis] for axis in leaves(Q.groups[-1]))
         return (*(found[axis] for axis in own), *features)
 
     def places(self) -> list[Array]:
@@ -252,7 +243,7 @@ def _heads(step: Step, dense: bool) -> Heads | None:
     found = attended(step)
     if found is None:
         return None
-    sources = [s for part in found[0] if (s := columns(part.view, dense))]
+    sources = [s for part in found[0] if (s := columns(part.x, dense))]
     heads = Heads(*found, sources) if len(sources) == 3 else None
     return heads if heads and heads.fit() else None
 

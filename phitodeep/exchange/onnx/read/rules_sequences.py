@@ -151,16 +151,16 @@ class Rotated(NamedTuple):
 
     x: View
     time: Group
-    rope: Rope
+    rope: Rope | None
 
 
 def rotary(step: Step) -> Plan | None:
     """A RotaryEmbedding of sequences."""
     found = rotation(step)
-    if found is None or len(found.x.groups) != 3 or type(found.rope) is not Rope:
+    if found is None or len(found.x.groups) != 3:
         return None
     x, time, rope = found
-    if leaves(time) != leaves(x.groups[1]):
+    if rope is None or type(rope) is not Rope or leaves(time) != leaves(x.groups[1]):
         return None
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
@@ -226,41 +226,22 @@ def _time(c: Constant, x: View) -> Group | None:
 
 def _rope_of(cos: Constant, sin: Constant, steps: Sequence[int], d: int) -> Rope | None:
     """Return the angles of cos and sin (T, d / 2), or None if no Rope has them."""
-    if any(
-        a.size != T * (d // 2) for c in (cos, sin) for a, T in zip(c.each(), steps, strict=True)
-    ):
+    tables = list(zip(cos.each(), sin.each(), steps, strict=True))
+    if any(a.size != T * (d // 2) for *both, T in tables for a in both):
         return None
-    arrays = [
-        (c.reshape(T, -1), s.reshape(T, -1), T)
-        for c, s, T in zip(cos.each(), sin.each(), steps, strict=True)
-    ]
-    amplitude = float(arrays[0][0][0, 0])
+    tables = [(c.reshape(T, -1), s.reshape(T, -1), T) for c, s, T in tables]
+    amplitude = float(tables[0][0][0, 0])
     if not math.isfinite(amplitude) or amplitude <= 0:
         return None
     amplitude = 1.0 if abs(amplitude - 1) < 1e-7 else amplitude
-    return next(
-        (
-            rope
-            for w in _candidates(cos, arrays, d)
-            for rope in _ropes(w, d, amplitude)
-            if all(_fits(rope, c, s, T, d) for c, s, T in arrays)
-        ),
-        None,
-    )
-
-
-def _candidates(
-    cos: Constant, arrays: Sequence[tuple[Array, Array, int]], d: int
-) -> Iterator[Array]:
-    """Yield frequencies that may be the ones: those in the file, and those of the first angle."""
-    for source in cos.sources:
-        if source.size == d // 2:
-            yield source.ravel().astype(np.float64)
-    c, s, T = max(arrays, key=lambda a: a[2])
+    c, s, T = max(tables, key=lambda table: table[2])
+    frequencies = [w.ravel().astype(np.float64) for w in cos.sources if w.size == d // 2]
     if T == 1:
-        yield original(d, 10000.0)
-    else:
-        yield np.arctan2(s[1].astype(np.float64), c[1].astype(np.float64))
+        frequencies.append(original(d, 10000.0))
+    else:  # those of the first angle
+        frequencies.append(np.arctan2(s[1].astype(np.float64), c[1].astype(np.float64)))
+    ropes = (rope for w in frequencies for rope in _ropes(w, d, amplitude))
+    return next((rope for rope in ropes if all(_fits(rope, *table, d) for table in tables)), None)
 
 
 def _ropes(w: Array, d: int, amplitude: float) -> Iterator[Rope]:
@@ -269,10 +250,8 @@ def _ropes(w: Array, d: int, amplitude: float) -> Iterator[Rope]:
         return
     if amplitude == 1:
         exact = float(w[1] / w[0]) ** (-d / 2) if len(w) > 1 else 10000.0
-        for base, factor in (
-            (_rounded(exact), _rounded(1 / float(w[0]))),
-            (exact, 1 / float(w[0])),
-        ):
+        for f in (_rounded, float):
+            base, factor = f(exact), f(1 / float(w[0]))
             if 1 < base < 1e30:
                 yield Rope(base) if factor == 1 else LinearRope(factor, base)
     factors = (original(d, 10000.0) / w).tolist()
