@@ -22,9 +22,12 @@ import pytest
 from phitodeep import layers
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, NotBuiltError
-from phitodeep.exchange.numpy import forms, plain
-from phitodeep.exchange.numpy.forms import FORMS, exports, literal
-from phitodeep.exchange.numpy.network import CONTAINERS, _renamed
+from phitodeep.exchange import correspondence
+from phitodeep.exchange.correspondence import form_of
+from phitodeep.exchange.numpy import plain
+from phitodeep.exchange.numpy.forms import exports
+from phitodeep.exchange.numpy.network import Form, Weight, arguments
+from phitodeep.exchange.numpy.sources import literal
 from phitodeep.functional.rotary import DynamicRope
 from phitodeep.layers import (
     GELU,
@@ -334,34 +337,24 @@ def test_large_values_do_not_overflow(name: str, dtype: str) -> None:
     model.build((6,))
     X = np.array([[-900, -90, 0, 1, 90, 900], [900, 900, -900, 900, 0, 0]], dtype)
     (layer,) = model.layers
-    form = forms.form_of(layer)
-    assert form is not None
+    form = form_of(layer, "numpy")
     given = {} if form is np.tanh else dict(settings_of(form, layer))
     found, Y = form(X, **given), model.predict(X)
     np.testing.assert_allclose(found, Y, rtol=PRECISION[dtype], atol=1e-37)
 
 
-def settings_of(form: forms.Form, layer: Layer) -> Iterator[tuple[str, Any]]:
-    for name, _, value in forms.arguments(form, layer):
+def settings_of(form: Form, layer: Layer) -> Iterator[tuple[str, Any]]:
+    for name, _, value in arguments(form, layer):
         yield name, value[0].params[value[1]] if isinstance(value, tuple) else eval(value)
 
 
 def test_every_public_layer_is_exported_and_tested_or_listed_with_a_reason() -> None:
     public = {name: getattr(layers, name) for name in layers.__all__}
-    known = {kind.__name__ for kind in public.values() if has_form(kind)}
+    numpy_rows = {kind for kind, row in correspondence.TABLE.items() if row.numpy is not None}
+    known = {kind.__name__ for kind in public.values() if set(kind.__mro__) & numpy_rows}
     assert known == {kind.__name__ for kind in public.values()} - NOT_EXPORTED.keys()
     tested = {type(part).__name__ for make in CASES.values() for _, part in make()[0].walk()}
     assert known - tested == set()
-
-
-def has_form(kind: type) -> bool:
-    for table in (FORMS, CONTAINERS):
-        try:
-            forms.find(kind, table)
-        except KeyError:
-            continue
-        return True
-    return False
 
 
 def test_every_plain_function_is_exported(exported: tuple[Path, dict[str, Array]]) -> None:
@@ -1074,11 +1067,12 @@ def test_names_cannot_inject_code(tmp_path: Path) -> None:
     np.testing.assert_allclose(predict(tmp_path / "net.py")(X), model.predict(X), atol=1e-6)
 
 
-def test_a_path_that_would_be_code_in_an_f_string_is_in_no_loop() -> None:
-    odd = ('W["3.a{1 / 0}.W"]', "W['3.\"{1 / 0}\".W']", '"W["3.a.W"]"')
-    assert _renamed(odd, "3", "i", 0) == odd
-    assert _renamed(('W["3.a.W"]',), "3", "i", 1) == ('W[f"{i + 1}.a.W"]',)
-    assert _renamed(('b=W[f"3.{i}.W"]',), "3", "j", 0) == ('b=W[f"{j}.{i}.W"]',)
+def test_a_loop_counts_the_paths_of_its_own_layers() -> None:
+    weight = Weight("b=", "3.a.W")
+    assert str(weight) == 'b=W["3.a.W"]'
+    assert str(weight.counted("3", "i + 1")) == 'b=W[f"{i + 1}.a.W"]'
+    assert str(weight.counted("3.a", "i").counted("3", "j")) == 'b=W[f"{j}.{i}.W"]'
+    assert weight.counted("3.a.W", "i") == weight.counted("4", "i") == weight
 
 
 @pytest.mark.parametrize("merge", few(["concat", "add", "multiply"], 1))

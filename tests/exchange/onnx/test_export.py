@@ -26,8 +26,9 @@ from phitodeep.errors import (
     MissingExtraError,
     NotBuiltError,
 )
-from phitodeep.exchange.onnx.write import export, forms
-from phitodeep.exchange.onnx.write.forms import FORMS, exports
+from phitodeep.exchange import correspondence
+from phitodeep.exchange.onnx.write import export
+from phitodeep.exchange.onnx.write.forms import exports
 from phitodeep.functional.rotary import DynamicRope
 from phitodeep.layers import (
     GELU,
@@ -185,7 +186,9 @@ def test_every_public_layer_has_a_form() -> None:
 
 
 def has_form(kind: type) -> bool:
-    return any(base in FORMS for base in kind.__mro__)
+    return any(
+        correspondence.TABLE[base].onnx for base in kind.__mro__ if base in correspondence.TABLE
+    )
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -359,8 +362,7 @@ def test_large_weights_are_in_a_file_of_their_own(
 def test_a_large_graph_is_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "LARGEST", 10)
     monkeypatch.setattr(export, "SMALL", 10)
-    monkeypatch.setattr(forms, "FORMS", {**FORMS})
-    monkeypatch.setattr(export, "FORMS", forms.FORMS)
+    monkeypatch.setattr(correspondence, "TABLE", {**correspondence.TABLE})
     exports(Scale)(
         lambda graph, layer, x: graph.node("Mul", x, graph.constant(np.ones((7, 9), "f")))
     )
@@ -415,8 +417,7 @@ class Named(Dense):
 
 @pytest.fixture
 def own_forms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "FORMS", {**FORMS})
-    monkeypatch.setattr(export, "FORMS", forms.FORMS)
+    monkeypatch.setattr(correspondence, "TABLE", {**correspondence.TABLE})
 
 
 @pytest.mark.usefixtures("own_forms")

@@ -16,7 +16,8 @@ import pytest
 from phitodeep import inference, layers
 from phitodeep.core.types import Array
 from phitodeep.errors import ShapeError
-from phitodeep.exchange.onnx.write import export, forms
+from phitodeep.exchange import correspondence
+from phitodeep.exchange.onnx.write import export
 from phitodeep.exchange.onnx.write.export import OPSETS, export_onnx
 from phitodeep.exchange.onnx.write.forms import exports
 from phitodeep.functional.rotary import YarnRope
@@ -350,8 +351,7 @@ def test_large_weights_in_a_file_of_their_own(
 
 @pytest.fixture
 def own_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "FORMS", {**forms.FORMS})
-    monkeypatch.setattr(export, "FORMS", forms.FORMS)
+    monkeypatch.setattr(correspondence, "TABLE", {**correspondence.TABLE})
 
     @exports(Scale)
     def scale(graph: Any, layer: Any, x: Any) -> Any:

@@ -38,8 +38,9 @@ from phitodeep import (
 )
 from phitodeep.core.call import inference
 from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError
+from phitodeep.exchange.correspondence import TABLE
 from phitodeep.exchange.torch.layouts import outer, to_ours
-from phitodeep.exchange.torch.pairs import REGISTERED, counterpart
+from phitodeep.exchange.torch.pairs import counterpart
 from phitodeep.functional.rotary import LongRope, Rope, YarnRope
 from phitodeep.io import from_torch, to_torch
 from phitodeep.optimization.optimizers import SGD
@@ -378,8 +379,7 @@ class TorchGain(torch.nn.Module):
         return Gain()
 
 
-def test_authors_may_declare_a_counterpart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phitodeep.exchange.torch.pairs.REGISTERED", REGISTERED)
+def test_authors_may_declare_a_counterpart() -> None:
     assert counterpart(Gain)(TorchGain) is TorchGain
     try:
         model = made(lambda: Chain(Conv2D(3, 2), Gain(), Flatten(), Dense(2)), (2, 3, 3, 2))
@@ -391,7 +391,7 @@ def test_authors_may_declare_a_counterpart(monkeypatch: pytest.MonkeyPatch) -> N
         assert any(isinstance(part, Gain) for part in again.layers)
         np.testing.assert_allclose(again.predict(X), ours["Y"], rtol=1e-10)
     finally:
-        REGISTERED.pop(Gain)
+        TABLE.pop(Gain)
     with pytest.raises(ArgumentTypeError, match="takes a class of layers"):
         counterpart(TorchGain)
 
