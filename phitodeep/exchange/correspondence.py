@@ -30,7 +30,7 @@ from phitodeep.exchange.onnx.write import forms_sequences as sequences
 from phitodeep.exchange.onnx.write.forms_general import elementwise, nothing
 from phitodeep.exchange.torch import rows
 from phitodeep.exchange.torch.layouts import FIRST, LAST
-from phitodeep.exchange.torch.rows import NORM, WEIGHT, Composed, Pair, conv, pool, width
+from phitodeep.exchange.torch.rows import NORM, WEIGHT, Composed, Pair, conv, pair, pool, width
 from phitodeep.exchange.torch.write import composed
 from phitodeep.functional.rotary import Rope
 from phitodeep.layers.base import Layer
@@ -72,96 +72,89 @@ TABLE: dict[type[Layer], Row] = {
         Composed(composed.bidirectional, LAST),
     ),
     # activations
-    L.ReLU: Row(plain.relu, elementwise("Relu"), Pair("ReLU")),
+    L.ReLU: Row(plain.relu, elementwise("Relu"), pair("ReLU")),
     L.LeakyReLU: Row(
         plain.leaky_relu,
         elementwise("LeakyRelu", alpha="alpha"),
-        Pair("LeakyReLU", settings={"alpha": "negative_slope"}),
+        pair("LeakyReLU", alpha="negative_slope"),
     ),
     L.PReLU: Row(
         plain.leaky_relu,
         general.prelu,
-        Pair("PReLU", FIRST, {}, width("num_parameters"), {"alpha": ("weight", rows.SAME)}),
+        pair("PReLU", FIRST, width("num_parameters"), {"alpha": ("weight", rows.SAME)}),
     ),
-    L.ELU: Row(
-        plain.elu, elementwise("Elu", alpha="alpha"), Pair("ELU", settings={"alpha": "alpha"})
-    ),
-    L.CELU: Row(plain.celu, general.celu, Pair("CELU", settings={"alpha": "alpha"})),
-    L.SELU: Row(plain.selu, elementwise("Selu", alpha="alpha", gamma="scale"), Pair("SELU")),
+    L.ELU: Row(plain.elu, elementwise("Elu", alpha="alpha"), pair("ELU", alpha="alpha")),
+    L.CELU: Row(plain.celu, general.celu, pair("CELU", alpha="alpha")),
+    L.SELU: Row(plain.selu, elementwise("Selu", alpha="alpha", gamma="scale"), pair("SELU")),
     L.GELU: Row(
         Choice("approximate", {"none": plain.gelu, "tanh": plain.gelu_tanh}),
         general.gelu,
-        Pair("GELU", settings={"approximate": "approximate"}),
+        pair("GELU", approximate="approximate"),
     ),
-    L.SiLU: Row(plain.silu, general.silu, Pair("SiLU")),
-    L.Mish: Row(plain.mish, general.mish, Pair("Mish")),
-    L.Sigmoid: Row(plain.sigmoid, elementwise("Sigmoid"), Pair("Sigmoid")),
-    L.Tanh: Row(np.tanh, elementwise("Tanh"), Pair("Tanh")),
-    L.Softsign: Row(plain.softsign, elementwise("Softsign"), Pair("Softsign")),
+    L.SiLU: Row(plain.silu, general.silu, pair("SiLU")),
+    L.Mish: Row(plain.mish, general.mish, pair("Mish")),
+    L.Sigmoid: Row(plain.sigmoid, elementwise("Sigmoid"), pair("Sigmoid")),
+    L.Tanh: Row(np.tanh, elementwise("Tanh"), pair("Tanh")),
+    L.Softsign: Row(plain.softsign, elementwise("Softsign"), pair("Softsign")),
     L.Softplus: Row(
         plain.softplus,
         elementwise("Softplus"),
         # PyTorch's threshold, above which y = x, is 20; ours has none
-        Pair("Softplus", sizes=lambda layer: {"threshold": 40.0}, needs={"beta": 1}),
+        pair("Softplus", sizes=lambda layer: {"threshold": 40.0}, needs={"beta": 1}),
     ),
-    L.HardSigmoid: Row(plain.hard_sigmoid, general.hard_sigmoid, Pair("Hardsigmoid")),
-    L.HardSwish: Row(plain.hard_swish, elementwise("HardSwish"), Pair("Hardswish")),
+    L.HardSigmoid: Row(plain.hard_sigmoid, general.hard_sigmoid, pair("Hardsigmoid")),
+    L.HardSwish: Row(plain.hard_swish, elementwise("HardSwish"), pair("Hardswish")),
     L.HardTanh: Row(
-        plain.hard_tanh, general.hard_tanh, Pair("Hardtanh", needs={"min_val": -1, "max_val": 1})
+        plain.hard_tanh, general.hard_tanh, pair("Hardtanh", needs={"min_val": -1, "max_val": 1})
     ),
     L.Softmax: Row(plain.softmax, general.along_axis("Softmax"), Composed(composed.softmax)),
     L.LogSoftmax: Row(
         plain.log_softmax, general.along_axis("LogSoftmax"), Composed(composed.softmax)
     ),
     # dense layers and embeddings
-    L.Dense: Row(plain.dense, general.dense, Pair("Linear", LAST, {}, rows.linear, rows.LINEAR)),
+    L.Dense: Row(plain.dense, general.dense, pair("Linear", LAST, rows.linear, rows.LINEAR)),
     L.TiedDense: Row(plain.tied_dense, general.tied_dense, Composed(composed.tied_dense, LAST)),
     L.LowRank: Row(
         plain.low_rank,
         general.low_rank,
-        Pair(
-            "own.LowRank",
-            LAST,
-            {"alpha": "alpha"},
-            rows.low_rank,
-            {name: (name, rows.SAME) for name in "AB"},
-        ),
+        pair("own.LowRank", LAST, rows.low_rank, rows.FACTORS, alpha="alpha"),
     ),
     L.Embedding: Row(
         plain.embedding,
         sequences.embedding,
-        Pair(
+        pair(
             "Embedding",
-            settings={"vocab_size": "num_embeddings", "dim": "embedding_dim"},
             moves=WEIGHT,
             needs={"padding_idx": None, "max_norm": None, "scale_grad_by_freq": False},
+            vocab_size="num_embeddings",
+            dim="embedding_dim",
         ),
     ),
     L.PositionalEmbedding: Row(
         plain.positional_embedding,
         sequences.positional_embedding,
-        Pair("own.PositionalEmbedding", LAST, {}, rows.positions, WEIGHT),
+        pair("own.PositionalEmbedding", LAST, rows.positions, WEIGHT),
     ),
     L.SinusoidalEncoding: Row(
         plain.sinusoidal_encoding,
         sequences.sinusoidal_encoding,
-        Pair("own.SinusoidalEncoding", LAST),
+        pair("own.SinusoidalEncoding", LAST),
     ),
     L.RotaryEmbedding: Row(
         plain.rotary_embedding,
         sequences.rotary_embedding,
-        Pair("own.RotaryEmbedding", LAST, sizes=lambda layer: {"rope": Rope(layer.base)}),
+        pair("own.RotaryEmbedding", LAST, lambda layer: {"rope": Rope(layer.base)}),
     ),
     # attention and recurrent layers
     L.MultiHeadAttention: Row(
         Choice("rotation", ATTENTION),
         sequences.attention,
-        Pair("own.MultiHeadAttention", LAST, {}, rows.attention, rows.ATTENTION),
+        pair("own.MultiHeadAttention", LAST, rows.attention, rows.ATTENTION),
     ),
     L.ScaledDotProductAttention: Row(
         Choice("rotation", PRODUCT),
         sequences.dot_product_attention,
-        Pair("own.ScaledDotProductAttention", LAST, {}, rows.heads),
+        pair("own.ScaledDotProductAttention", LAST, rows.heads),
     ),
     L.RNN: Row(plain.rnn, sequences.recurrent, rows.recurrent("own.RNN")),
     L.LSTM: Row(plain.lstm, sequences.recurrent, rows.recurrent("own.LSTM")),
@@ -193,98 +186,83 @@ TABLE: dict[type[Layer], Row] = {
     L.LayerNorm: Row(
         plain.layer_norm,
         general.layer_norm,
-        Pair("LayerNorm", LAST, {"eps": "eps"}, width("normalized_shape"), NORM),
+        pair("LayerNorm", LAST, width("normalized_shape"), NORM, eps="eps"),
     ),
     L.RMSNorm: Row(
         plain.rms_norm,
         general.rms_norm,
-        Pair("RMSNorm", LAST, {"eps": "eps"}, width("normalized_shape"), rows.SCALE),
+        pair("RMSNorm", LAST, width("normalized_shape"), rows.SCALE, eps="eps"),
     ),
     L.GroupNorm: Row(
         plain.group_norm,
         general.group_norm,
-        Pair(
-            "GroupNorm", FIRST, {"groups": "num_groups", "eps": "eps"}, width("num_channels"), NORM
-        ),
+        pair("GroupNorm", FIRST, width("num_channels"), NORM, groups="num_groups", eps="eps"),
     ),
     L.InstanceNorm: Row(
         plain.instance_norm,
         general.instance_norm,
-        Pair(
+        pair(
             "InstanceNorm#d",
             FIRST,
-            {"eps": "eps"},
-            lambda layer: {**width("num_features")(layer), "affine": True},
+            rows.instance_norm,
             NORM,
             {"track_running_stats": False},
+            eps="eps",
         ),
     ),
     L.BatchNorm: Row(
         plain.batch_norm,
         general.batch_norm,
-        Pair(
+        pair(
             "BatchNorm#d",
             FIRST,
-            {"momentum": "momentum", "eps": "eps"},
             width("num_features"),
             rows.BATCH,
             {"affine": True, "track_running_stats": True},
             "own.FrozenBatchNorm#d",
+            momentum="momentum",
+            eps="eps",
         ),
     ),
     # layers that move elements
-    L.Flatten: Row(plain.flatten, general.flatten, Pair("Flatten", LAST)),
+    L.Flatten: Row(plain.flatten, general.flatten, pair("Flatten", LAST)),
     L.Reshape: Row(
         plain.reshape,
         general.reshape,
-        Pair("own.Reshape", LAST, sizes=lambda layer: {"sizes": layer.output_shape}),
+        pair("own.Reshape", LAST, lambda layer: {"sizes": layer.output_shape}),
     ),
     L.Permute: Row(
         plain.permute,
         general.permute,
-        Pair("own.Permute", LAST, sizes=lambda layer: {"sizes": layer.dims}),
+        pair("own.Permute", LAST, lambda layer: {"sizes": layer.dims}),
     ),
     L.Select: Row(
         Choice("tokens", {False: plain.select, True: plain.select_tokens}),
         general.select,
-        Pair(
-            "own.Select",
-            LAST,
-            sizes=lambda layer: {"columns": layer.columns, "tokens": layer.tokens},
-        ),
+        pair("own.Select", LAST, rows.columns),
     ),
     L.Upsample2D: Row(
         Choice("mode", {"nearest": plain.upsample_nearest, "bilinear": plain.upsample_bilinear}),
         images.upsample,
-        Pair("Upsample", FIRST, sizes=rows.upsample),
+        pair("Upsample", FIRST, rows.upsample),
     ),
-    L.ZeroPad2D: Row(plain.zero_pad, images.zero_pad, Pair("ZeroPad2d", FIRST, sizes=rows.sides)),
+    L.ZeroPad2D: Row(plain.zero_pad, images.zero_pad, pair("ZeroPad2d", FIRST, rows.sides)),
     # layers that draw random numbers in training
-    L.Dropout: Row(NOTHING, nothing, Pair("Dropout", settings={"rate": "p"})),
-    L.SpatialDropout: Row(NOTHING, nothing, Pair("Dropout#d", FIRST, {"rate": "p"})),
-    L.GaussianNoise: Row(NOTHING, nothing, Pair("own.GaussianNoise", settings={"std": "std"})),
+    L.Dropout: Row(NOTHING, nothing, pair("Dropout", rate="p")),
+    L.SpatialDropout: Row(NOTHING, nothing, pair("Dropout#d", FIRST, rate="p")),
+    L.GaussianNoise: Row(NOTHING, nothing, pair("own.GaussianNoise", std="std")),
     L.Reparameterize: Row(
-        plain.latent_mean, general.reparameterize, Pair("own.Reparameterize", LAST)
+        plain.latent_mean, general.reparameterize, pair("own.Reparameterize", LAST)
     ),
     L.RandomFlip: Row(
         NOTHING,
         nothing,
-        Pair("own.RandomFlip", FIRST, {name: name for name in ("horizontal", "vertical")}),
+        pair("own.RandomFlip", FIRST, horizontal="horizontal", vertical="vertical"),
     ),
     L.RandomCrop: Row(
-        plain.center_crop,
-        images.random_crop,
-        Pair(
-            "own.RandomCrop",
-            FIRST,
-            sizes=lambda layer: {"size": layer.window, "padding": layer.pads},
-        ),
+        plain.center_crop, images.random_crop, pair("own.RandomCrop", FIRST, rows.crop)
     ),
-    L.RandomShift: Row(
-        NOTHING,
-        nothing,
-        Pair("own.RandomCrop", FIRST, sizes=lambda layer: {"size": None, "padding": layer.pads}),
-    ),
+    L.RandomShift: Row(NOTHING, nothing, pair("own.RandomCrop", FIRST, rows.shift)),
 }
 HARMLESS = {  # what a class may override and still be exported like its base
     *("create", "backward", "known_input", "flops", "compute_mask", "matrices"),

@@ -7,12 +7,13 @@ parameter its name there and how its elements are rearranged.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from phitodeep.core.types import Array
-from phitodeep.exchange.torch.layouts import LAST
+from phitodeep.exchange.torch.layouts import FIRST, LAST
 from phitodeep.layers.base import Layer
 
 
@@ -27,6 +28,7 @@ def _moved(ours: tuple[int, int], theirs: tuple[int, int]) -> Move:
     return Move(lambda W: np.moveaxis(W, ours, theirs), lambda W: np.moveaxis(W, theirs, ours))
 
 
+EMPTY: Mapping[str, Any] = MappingProxyType({})
 SAME = Move(lambda A: A, lambda A: A)
 TRANSPOSED = Move(np.transpose, np.transpose)
 CONV = _moved((-1, -2), (0, 1))  # (k..., C, F) -> (F, C, k...)
@@ -34,27 +36,39 @@ ADJOINT = _moved((-2, -1), (0, 1))  # (k..., C, F) -> (C, F, k...)
 
 
 class Pair(NamedTuple):
-    """The module that stands for a layer class.
+    """The module that stands for a layer class: see `pair`."""
+
+    theirs: str
+    layout: str
+    sizes: Callable[[Any], dict[str, Any]]
+    moves: Mapping[str, tuple[str, Move]]
+    needs: Mapping[str, Any]
+    other: str
+    settings: Mapping[str, str]
+    ours: type[Layer] = Layer  # `correspondence.PAIRS` fills it in
+
+
+def pair(
+    theirs: str,
+    layout: str = "any",
+    sizes: Callable[[Any], dict[str, Any]] = lambda layer: {},
+    moves: Mapping[str, tuple[str, Move]] = EMPTY,
+    needs: Mapping[str, Any] = EMPTY,
+    other: str = "",
+    **settings: str,
+) -> Pair:
+    """Return the module that stands for a layer class.
 
     theirs      a name in torch.nn, or "own." and a name in modules.py. A "#" is the number of
                 spatial axes
     layout      which axis of X holds the channels: "first", "last", or "any" if it does not matter
-    settings    our settings and theirs that have the same value
     sizes       more arguments of their class, given a built layer
     moves       for each parameter and state of ours: the name there, and the rearrangement
     needs       settings of theirs that have no counterpart, with the only value that is possible
     other       the module of a layer with padding="same", or of a frozen BatchNorm
-    ours        the layer class: `correspondence.PAIRS` fills it in
+    settings    our settings and theirs that have the same value
     """
-
-    theirs: str
-    layout: str = "any"
-    settings: Mapping[str, str] = {}
-    sizes: Callable[[Any], dict[str, Any]] = lambda layer: {}
-    moves: Mapping[str, tuple[str, Move]] = {}
-    needs: Mapping[str, Any] = {}
-    other: str = ""
-    ours: type[Layer] = Layer
+    return Pair(theirs, layout, sizes, moves, needs, other, settings)
 
 
 class Composed(NamedTuple):
@@ -71,6 +85,7 @@ class Composed(NamedTuple):
 LINEAR = {"W": ("weight", TRANSPOSED), "b": ("bias", SAME)}
 WEIGHT = {"W": ("weight", SAME)}
 SCALE = {"gamma": ("weight", SAME)}
+FACTORS = {name: (name, SAME) for name in "AB"}
 NORM = {**SCALE, "beta": ("bias", SAME)}
 BATCH = {**NORM, **{n: (n, SAME) for n in ("running_mean", "running_var")}}
 ATTENTION = {
@@ -95,7 +110,7 @@ def width(name: str) -> Callable[[Any], dict[str, Any]]:
 def conv(theirs: str, move: Move) -> Pair:
     moves = {"W": ("weight", move), "b": ("bias", SAME)}
     needs = {"padding_mode": "zeros"}
-    return Pair(theirs, "first", _WINDOW, _conv, moves, needs, f"own.Same{theirs}")
+    return pair(theirs, FIRST, _conv, moves, needs, f"own.Same{theirs}", **_WINDOW)
 
 
 def _conv(layer: Any) -> dict[str, Any]:
@@ -117,7 +132,7 @@ def _zeros(layer: Any) -> dict[str, Any]:
 
 def pool(theirs: str, **needs: Any) -> Pair:
     needs = {"ceil_mode": False, **needs}
-    return Pair(theirs, "first", _POOL, _pool, {}, needs, f"own.Same{theirs}")
+    return pair(theirs, FIRST, _pool, {}, needs, f"own.Same{theirs}", **_POOL)
 
 
 def _pool(layer: Any) -> dict[str, Any]:
@@ -127,14 +142,11 @@ def _pool(layer: Any) -> dict[str, Any]:
 
 
 def recurrent(theirs: str) -> Pair:
-    settings = {"return_sequences": "return_sequences"}
-    return Pair(
-        theirs,
-        LAST,
-        settings,
-        lambda layer: {"sizes": (layer.input_shape[-1], layer.units)},
-        _RECURRENT,
-    )
+    return pair(theirs, LAST, _units, _RECURRENT, return_sequences="return_sequences")
+
+
+def _units(layer: Any) -> dict[str, Any]:
+    return {"sizes": (layer.input_shape[-1], layer.units)}
 
 
 def linear(layer: Any) -> dict[str, Any]:
@@ -156,6 +168,10 @@ def positions(layer: Any) -> dict[str, Any]:
     return {"max_len": layer.max_len, "dim": layer.input_shape[-1]}
 
 
+def instance_norm(layer: Any) -> dict[str, Any]:
+    return {"num_features": layer.input_shape[-1], "affine": True}
+
+
 def low_rank(layer: Any) -> dict[str, Any]:
     sizes = {"dim": layer.input_shape[-1], "output_size": layer.output_size}
     return {**sizes, "rank": layer.rank}
@@ -168,3 +184,15 @@ def upsample(layer: Any) -> dict[str, Any]:
 def sides(layer: Any) -> dict[str, Any]:
     (top, bottom), (left, right) = layer.pads
     return {"padding": (left, right, top, bottom)}
+
+
+def columns(layer: Any) -> dict[str, Any]:
+    return {"columns": layer.columns, "tokens": layer.tokens}
+
+
+def crop(layer: Any) -> dict[str, Any]:
+    return {"size": layer.window, "padding": layer.pads}
+
+
+def shift(layer: Any) -> dict[str, Any]:
+    return {"size": None, "padding": layer.pads}
