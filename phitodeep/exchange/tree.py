@@ -9,7 +9,7 @@ dominator of the merge). They become the branches of a container: Residual, Skip
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from phitodeep.errors import ArgumentError
 from phitodeep.layers.base import Layer
@@ -124,3 +124,10 @@ def merged(branches: list[list[Layer]], merge: str) -> Layer:
     return Parallel(
         *(layers[0] if len(layers) == 1 else Chain(*layers) for layers in branches), merge=merge
     )
+
+
+def branches_of(container: Any) -> tuple[list[list[Layer]], str]:
+    """Return the branches and the merge of a container: the inverse of `merged`."""
+    if isinstance(container, Parallel):
+        return [[branch] for branch in container.branches], container.merge
+    return [[], [*container.layers]], "add" if isinstance(container, Residual) else "concat"

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import ast
-import builtins
-import collections.abc
-import dis
 import hashlib
-import inspect
 import os
-import pathlib
 import sys
-import textwrap
-import typing
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from bisect import bisect
+from functools import partial
 from keyword import iskeyword
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from phitodeep.core.files import atomic_write
-from phitodeep.core.types import Array, Shape, same
-from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError
+from phitodeep.core.types import Array, Shape
+from phitodeep.errors import ArgumentError, NotBuiltError
+from phitodeep.exchange.correspondence import form_of, refuse_unknown
 from phitodeep.exchange.numpy import plain
-from phitodeep.exchange.numpy.forms import literal
-from phitodeep.exchange.numpy.network import WIDTH, Line, Network, one_line
+from phitodeep.exchange.numpy.network import Line, Network, one_line
+from phitodeep.exchange.numpy.sources import Sources, literal
 from phitodeep.layers.base import Layer
 
 RULE = "# --- {} "
+REFUSAL = (
+    "there is no NumPy function for {}. Use another layer, or write its forward pass as a NumPy "
+    "function and declare it with @phitodeep.exchange.numpy.forms.exports(YourLayer)."
+)
 MANY = 2**16  # times as many steps as the model was built for: there is no limit
 Sizes = tuple[int | None, ...]  # of one sample; None: any
 
@@ -72,17 +68,14 @@ _ID = "0" * 15 + "?"  # stands for the identifier, which is computed from the co
 
 def written(model: Layer, name: str, samples: int) -> tuple[str, dict[str, Array]]:
     """Return the code of the module `name`, and the weights that it reads."""
-    network = Network(model)
+    refuse_unknown(model, "numpy", "export_numpy", REFUSAL)
+    network = Network(model, partial(form_of, library="numpy"))
     own = {"Array", "W", "network", "predict", *network.variables}  # no names of functions
     sources = Sources({**dict.fromkeys(own, network), "np": np})
-    for function in network.functions.values():
-        sources.add(function.__name__, function, function.__name__)
-    ends = [len(sources.blocks)]
-    sources.finish()
-    ends.append(len(sources.blocks))
     prepare = plain.as_tokens if model.takes_tokens else plain.as_numbers
-    for function in (prepare, plain.load_weights, plain.main):
-        sources.add(function.__name__, function, function.__name__, helpers_first=True)
+    layers = sources.of(network.functions.values())
+    helpers = sources.finish()
+    surroundings = [*sources.of([prepare, plain.load_weights, plain.main]), *sources.finish()]
     shape, output = free_shapes(model)
     example = f", here for X {_shape(model.input_shape or ())}" if None in shape else ""
     checks = ["X", literal(shape, "the input shape")]
@@ -119,9 +112,9 @@ def written(model: Layer, name: str, samples: int) -> tuple[str, dict[str, Array
         '    """',
         *map(str, network.lines),
         f"    return {network.result}",
-        *_section("the layers, as functions of arrays", sources.blocks[: ends[0]]),
-        *_section("functions that the layers use", sources.blocks[ends[0] : ends[1]]),
-        *_section("input, weights and command line", sources.blocks[ends[1] :]),
+        *_section("the layers, as functions of arrays", layers),
+        *_section("functions that the layers use", helpers),
+        *_section("input, weights and command line", surroundings),
         "",
         "",
         "try:",
@@ -218,18 +211,9 @@ def most_steps(model: Layer) -> int | None:
     if model.max_steps is None or not model.input_shape:
         return None
     n, *rest = model.input_shape
-    low = high = n
-    while _fitting(model, (high, *rest)) is not None:
-        low, high = high, 2 * high
-        if high > MANY * n:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _fitting(model, (middle, *rest)) is None:
-            high = middle
-        else:
-            low = middle
-    return low
+    sizes = range(n, MANY * n)
+    fit = bisect(sizes, False, key=lambda size: _fitting(model, (size, *rest)) is None)
+    return None if fit == len(sizes) else sizes[fit - 1]
 
 
 def _fitting(model: Layer, shape: Shape) -> Layer | None:
@@ -245,181 +229,3 @@ def _fitting(model: Layer, shape: Shape) -> Layer | None:
         for name, a in layer.params.items()
     )
     return twin if fits else None
-
-
-# --- the sources of functions ---------------------------------------------------------------------
-
-IMPORTED = {"collections.abc": collections.abc, "pathlib": pathlib, "typing": typing}
-
-
-class Sources:
-    """The sources of functions and of all that they use.
-
-    The constants that a function uses are defined right before it. The functions that it uses wait
-    until `finish` adds them, so that they are after all functions that the caller adds.
-
-    names      everything that the file defines or imports, by name
-    modules    the lines that import modules
-    imports    the names imported from a module, by its name
-    blocks     the sources of functions and constants, in order
-    waiting    functions that others use: (name, function, who uses it)
-    """
-
-    def __init__(self, names: dict[str, Any]) -> None:
-        self.names = names
-        self.modules: set[str] = set()
-        self.imports: dict[str, set[str]] = {}
-        self.blocks: list[str] = []
-        self.waiting: list[tuple[str, FunctionType, str]] = []
-
-    def finish(self) -> None:
-        """Add the functions that are waiting, and those that they use."""
-        while self.waiting:
-            self.add(*self.waiting.pop(0))
-
-    def add(self, name: str, value: Any, who: str, helpers_first: bool = False) -> None:
-        """Define `name` as this function, module or constant, which `who` uses.
-
-        If `helpers_first`, the functions that it uses do not wait: they are defined before it.
-        """
-        if name in self.names:
-            if not same(self.names[name], value):
-                raise ArgumentError(
-                    f"export_numpy: the name {name!r}, which {who} uses, means something else in "
-                    "the exported file: rename it."
-                )
-            return
-        if hasattr(builtins, name):
-            raise ArgumentError(
-                f"export_numpy: {name!r}, which {who} uses, would hide Python's own {name!r} in "
-                "the exported file: rename it."
-            )
-        self.names[name] = value
-        home = _home(name, value)
-        if home is not None:
-            self.imports.setdefault(home, set()).add(name)
-        elif isinstance(value, ModuleType):
-            full = _allowed(value.__name__, who)
-            self.modules.add(f"import {full}" if full == name else f"import {full} as {name}")
-        elif isinstance(value, FunctionType):
-            self._add_function(name, value, who, helpers_first)
-        else:
-            self.blocks.append(assignment(name, value, f"the constant {name} of {who}"))
-
-    def _add_function(
-        self, name: str, function: FunctionType, who: str, helpers_first: bool
-    ) -> None:
-        source, tree = _source(function)
-        if function.__name__ != name:
-            raise ArgumentError(
-                f"export_numpy: {who} uses {function.__name__} under the name {name!r}: use its "
-                "own name."
-            )
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    _allowed(alias.name, name)
-            elif isinstance(node, ast.ImportFrom):
-                _allowed(node.module or ".", name)
-        known = function.__globals__
-        before = _names([*tree.decorator_list, *tree.args.defaults, *tree.args.kw_defaults])
-        used = [*before, *_globals(function.__code__)]
-        missing = next((n for n in used if n not in known and not hasattr(builtins, n)), None)
-        if missing is not None:
-            raise ArgumentError(f"export_numpy: {name} uses {missing!r}, which is not defined.")
-        # nothing evaluates annotations, but editors look up their names
-        kinds = (
-            getattr(n, kind, None) for n in ast.walk(tree) for kind in ("annotation", "returns")
-        )
-        used += [n for n in _names(kinds) if n in known and _home(n, known[n])]
-        for n in sorted(used, key=lambda n: isinstance(known.get(n), FunctionType)):
-            value = known.get(n)
-            if isinstance(value, FunctionType) and not helpers_first and n not in before:
-                self.waiting.append((n, value, name))
-            elif n in known:
-                self.add(n, value, name, helpers_first=True)
-        self.blocks.append(source)
-
-    def header(self) -> list[str]:
-        """Return the lines that import what the sources use, except NumPy."""
-        named = [f"from {home} import {', '.join(sorted(n))}" for home, n in self.imports.items()]
-        return [*sorted(self.modules), *sorted(named)]
-
-
-def _home(name: str, value: Any) -> str | None:
-    """Return the module of IMPORTED that exports this value under this name, if one does."""
-    homes = (h for h, m in IMPORTED.items() if name in m.__all__ and getattr(m, name) is value)
-    return next(homes, None)
-
-
-def assignment(name: str, value: Any, who: str) -> str:
-    """Return the source `name = value`, in lines that are not too long."""
-    text: str = literal(value, who)
-    if len(name) + len(text) + 3 > WIDTH and isinstance(value, dict):
-        items = (f"{literal(k, who)}: {_wrapped(v, who, 4)},\n" for k, v in value.items())
-        text = f"{{\n    {'    '.join(items)}}}"
-    elif len(name) + len(text) + 3 > WIDTH:
-        text = _wrapped(value, who, 0)
-    return f"{name} = {text}"
-
-
-def _wrapped(value: Any, who: str, indent: int) -> str:
-    """Return a constant as source; the numbers of a long tuple are in lines of their own."""
-    text = literal(value, who)
-    if len(text) + indent < 80 or not isinstance(value, tuple):
-        return text
-    start, parts = "\n" + " " * (indent + 4), [literal(v, who) for v in value]
-    rows = [parts[i : i + 3] for i in range(0, len(parts), 3)]
-    return f"({''.join(start + ', '.join(row) + ',' for row in rows)}\n{' ' * indent})"
-
-
-def _allowed(module: str, who: str) -> str:
-    """Return the name of a module, which must be NumPy's or Python's own."""
-    if module.partition(".")[0] not in {"numpy", *sys.stdlib_module_names}:
-        raise ArgumentError(
-            f"export_numpy: {who} uses {module}, but exported files use NumPy and Python's own "
-            "modules only."
-        )
-    return module
-
-
-def _source(function: FunctionType) -> tuple[str, ast.FunctionDef]:
-    """Return the source of a function and its tree, without the decorator `exports`."""
-    name, defined_as = function.__qualname__, inspect.unwrap(function).__code__.co_name
-    tree = None
-    # Within `python -c`, Python 3.13 takes other text for the source of what `exec` has defined.
-    with suppress(OSError, SyntaxError, ValueError):
-        lines = textwrap.dedent(inspect.getsource(function)).splitlines()
-        (tree,) = ast.parse("\n".join(lines)).body
-    if tree is None or (isinstance(tree, ast.FunctionDef) and tree.name != defined_as):
-        raise ArgumentTypeError(
-            f"export_numpy needs the source of {name}, but it is not there: define the function "
-            "in a file, with def."
-        )
-    if not isinstance(tree, ast.FunctionDef) or function.__closure__:
-        raise ArgumentTypeError(
-            f"export_numpy cannot copy {name}: define it with def, at module level, without "
-            "decorators."
-        )
-    for decorator in reversed(tree.decorator_list):
-        named = decorator.func if isinstance(decorator, ast.Call) else decorator
-        if ast.unparse(named).rpartition(".")[2] == "exports":
-            del lines[decorator.lineno - 1 : decorator.end_lineno]
-            tree.decorator_list.remove(decorator)
-    return "\n".join(lines), tree
-
-
-def _names(parts: Iterable[ast.AST | None]) -> list[str]:
-    """Return the names in parts of a source."""
-    nodes = (node for part in parts if part is not None for node in ast.walk(part))
-    return [node.id for node in nodes if isinstance(node, ast.Name)]
-
-
-def _globals(code: CodeType) -> Iterator[str]:
-    """Yield the global names that a function reads, in the order of its code."""
-    for step in dis.get_instructions(code):
-        if step.opname == "LOAD_GLOBAL":
-            yield step.argval
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _globals(inner)

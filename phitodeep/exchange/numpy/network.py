@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -10,66 +10,80 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Array, Shape, same
 from phitodeep.errors import ArgumentError
-from phitodeep.exchange.numpy.forms import REMEDY, Form, Literal, arguments, find, form_of, literal
+from phitodeep.exchange.numpy.sources import WIDTH, literal, wrapped
+from phitodeep.exchange.tree import branches_of
 from phitodeep.layers.base import Layer
-from phitodeep.layers.containers import (
-    Chain,
-    Container,
-    Parallel,
-    Residual,
-    SkipConcat,
-    TimeDistributed,
-)
-from phitodeep.layers.recurrent import Bidirectional
+from phitodeep.layers.containers import Chain, Container
 
-WIDTH = 99  # of a line of source
 MOST_TERMS = 100  # of a sum or product: Python does not compile thousands
 SAVED = 4  # lines that a loop must save
-NUMBERS = re.compile(r"\w+=\([-\d.e, ]+\)").fullmatch  # it may be broken into lines
 LOOPS = "ijklmnopqrstuvw"  # names of loop variables
+Form = Callable[..., Any]
 
 
-Arguments = tuple[str, ...]  # such as 'W["3.layers.0.gamma"]' and "axis=-1"
+class Lines(NamedTuple):
+    """A layer that is more, or less, than the call of one function.
+
+    write(network, layer, x, y) adds its lines, which read the variable x, and returns the variable
+    that holds Y: y, or another one.
+    """
+
+    write: Callable[[Network, Any, str, str], str]
+
+
+class Weight(NamedTuple):
+    """An argument that is an array of W, whose path consists of plain names and numbers.
+
+    start    the name of the argument and "=", or nothing
+    path     such as "3.layers.0.gamma", or "{i}.layers.0.gamma" in a loop
+    """
+
+    start: str
+    path: str
+
+    def __str__(self) -> str:
+        return f'{self.start}W[{"f" * ("{" in self.path)}"{self.path}"]'
+
+    def counted(self, path: str, index: str) -> Weight:
+        """Return the weight of a layer at `path`, with {index} as the last part of that path."""
+        if not self.path.startswith(f"{path}."):
+            return self
+        outside, dot, _ = path.rpartition(".")
+        return self._replace(path=f"{outside}{dot}{{{index}}}{self.path[len(path) :]}")
 
 
 class Line(NamedTuple):
     """A statement `code(arguments)`, or `code` alone if there is no call, and a comment."""
 
     code: str
-    arguments: Arguments | None = None
+    arguments: tuple[str | Weight, ...] | None = None
     comment: str = ""
     depth: int = 1
 
-    @property
-    def is_loop(self) -> bool:
-        return self.code.startswith("for ")
-
     def __str__(self) -> str:
         start, comment = "    " * self.depth, f"  # {self.comment}" if self.comment else ""
-        if self.arguments is None:
-            short = f"{start}{self.code}{comment}" if self.code else f"{start}# {self.comment}"
-            return short if len(short) <= WIDTH else f"{start}{self.code}".rstrip()
-        line = f"{start}{self.code}({', '.join(self.arguments)})"
+        comment = comment if self.code else comment.strip()
+        inside = ", ".join(map(str, self.arguments or ()))
+        line = f"{start}{self.code}" + ("" if self.arguments is None else f"({inside})")
         if len(line + comment) <= WIDTH:
             return line + comment
-        if len(line) <= WIDTH:
-            return line
-        rows = [f"{start}   "]
-        pieces = (part.split(", ") if NUMBERS(part) else [part] for part in self.arguments)
-        for part in itertools.chain.from_iterable(pieces):
-            if len(rows[-1]) + len(part) + 2 > WIDTH:
-                rows.append(f"{start}   ")
-            rows[-1] += f" {part},"
-        rows[-1] = rows[-1].removesuffix(",") if len(rows) == 1 else rows[-1]
-        return "\n".join([f"{start}{self.code}(", *rows, f"{start}){comment}"])
+        if self.arguments is None or len(line) <= WIDTH:
+            return line.rstrip()
+        rows = wrapped(inside, f"{start}    ", f"{start}    ")
+        rows += "," * (len(rows.splitlines()) > 1)
+        return f"{start}{self.code}(\n{rows}\n{start}){comment}"
 
 
 class Network:
-    """The lines that compute Y from X, and the weights and functions that they use."""
+    """The lines that compute Y from X, and the weights and functions that they use.
 
-    def __init__(self, model: Layer) -> None:
+    form_of    returns the function of a layer, or its `Lines`
+    """
+
+    def __init__(self, model: Layer, form_of: Callable[[Layer], Any]) -> None:
+        self.form_of = form_of
         self.paths = {id(layer): path for path, layer in model.walk()}
         self.weights: dict[str, Array] = {}
         self.functions: dict[str, Form] = {}
@@ -77,60 +91,42 @@ class Network:
         self.taken: set[str] = set()  # names of variables in use
         self.variables = {"X", *LOOPS}  # all names of variables
         self.samples = "N"  # what the first axis counts
-        refused = list(self._refused(model))
-        if refused:
-            raise ArgumentError(
-                f"export_numpy cannot export {', '.join(refused)}: there is no NumPy function for "
-                f"{'it' if len(refused) == 1 else 'them'}. Use another layer, or {REMEDY}."
-            )
         self.result = self.add(model, "X", "X")
-
-    def _refused(self, layer: Layer) -> Iterator[str]:
-        """Yield a description of each layer that has no plain form, in this layer or below."""
-        try:
-            find(type(layer), CONTAINERS) if isinstance(layer, Container) else form_of(layer)
-        except KeyError:
-            path = self.paths[id(layer)]
-            yield f"layer {path}, {one_line(layer)}" if path else one_line(layer)
-        else:
-            for child in layer.children().values():
-                yield from self._refused(child)
 
     def add(self, layer: Layer, x: str, y: str) -> str:
         """Add the lines that compute `layer` from the variable x, and return the one with Y.
 
         That is `y`, or x itself if the layer does nothing.
         """
-        if isinstance(layer, Container):
-            if type(layer) not in QUIET and self.paths[id(layer)]:
+        form = self.form_of(layer)
+        if isinstance(form, Lines):
+            if isinstance(layer, Container) and type(layer) is not Chain and self.paths[id(layer)]:
                 self.lines.append(Line("", comment=one_line(layer)))
-            return find(type(layer), CONTAINERS)(self, layer, x, y)
-        form = form_of(layer)
-        if form is None:
-            self.lines.append(Line("", comment=f"{one_line(layer)} does nothing in prediction"))
-            return x
-        given = [x]
+            return form.write(self, layer, x, y)
+        given: list[str | Weight] = [x]
         for name, by_name, value in arguments(form, layer):
-            part = value if isinstance(value, Literal) else self._weight(layer, *value)
-            given.append(f"{name}={part}" if by_name else part)
-        if isinstance(form, np.ufunc):
-            name = f"np.{form.__name__}"
-        else:
-            name = form.__name__
-            if self.functions.setdefault(name, form) is not form:
-                raise ArgumentError(
-                    f"export_numpy: two functions have the name {name!r}: rename one of them."
-                )
+            start = f"{name}=" * by_name
+            given.append(
+                f"{start}{value}"
+                if isinstance(value, str)
+                else self._weight(layer, *value, start=start)
+            )
+        name = f"np.{form.__name__}" if isinstance(form, np.ufunc) else form.__name__
+        if not isinstance(form, np.ufunc) and self.functions.setdefault(name, form) is not form:
+            raise ArgumentError(
+                f"export_numpy: two functions have the name {name!r}: rename one of them."
+            )
         shape = "" if layer.output_shape == layer.input_shape else self._shape(layer.output_shape)
         self.lines.append(Line(f"{y} = {name}", tuple(given), shape))
         return y
 
-    def _weight(self, layer: Layer, owner: Layer, name: str) -> str:
+    def _weight(self, layer: Layer, owner: Layer, name: str, start: str) -> str | Weight:
         path = self.paths.get(id(owner), self.paths[id(layer)])
         full = f"{path}.{name}" if path else name
         a = (owner.params if name in owner.params else owner.state)[name]
         self.weights[full] = a.astype(layer.dtype, copy=False)
-        return f"W[{literal(full, 'a path')}]"
+        plain = re.fullmatch(r"[\w.]*", full)  # other names could be code in an f-string
+        return Weight(start, full) if plain else f"{start}W[{literal(full, 'a path')}]"
 
     def _shape(self, shape: Shape | None) -> str:
         return f"({', '.join(map(str, (self.samples, *(shape or ()))))})"
@@ -151,96 +147,114 @@ class Network:
 
     def sequence(self, layers: Sequence[Layer], x: str, y: str) -> str:
         """Add layers one after another; consecutive ones with equal lines become a loop."""
-        before, blocks = self.lines, list[tuple[Layer, list[Line]]]()
+        before, blocks = self.lines, list[tuple[str, list[Line]]]()
         for layer in layers:
             self.lines = []
             x = self.add(layer, x, y)
-            blocks.append((layer, self.lines))
+            blocks.append((self.paths[id(layer)], self.lines))
         self.lines = before
-        inner = {line.code.split()[1] for _, lines in blocks for line in lines if line.is_loop}
+        codes = (line.code for _, lines in blocks for line in lines)
+        inner = {code.split()[1] for code in codes if code.startswith("for ")}
         variable = next(name for name in LOOPS if name not in inner)
         while blocks:
-            self.lines += self._repeated(blocks, variable)
+            self.lines += _first_lines(blocks, variable)
         return x
 
-    def _repeated(self, blocks: list[tuple[Layer, list[Line]]], variable: str) -> list[Line]:
-        """Take the first block off the list, or the first blocks that are repeated as a loop."""
-        path = self.paths[id(blocks[0][0])]
-        outside, _, last = path.rpartition(".")
-        for period in (1, 2, 3):
-            body = self._renamed(blocks[:period], variable)
-            count = 1
-            while body and self._renamed(blocks[count * period :][:period], variable) == body:
-                count += 1
-            if (count - 1) * len(body) >= SAVED and re.fullmatch(r"[\w.]*", outside):
-                first, step = int(last), f", {period}" * (period > 1)
-                del blocks[: count * period]
-                head = Line(f"for {variable} in range({first}, {first + count * period}{step}):")
-                return [head, *(line._replace(depth=line.depth + 1) for line in body)]
-        return blocks.pop(0)[1]
 
-    def _renamed(self, blocks: list[tuple[Layer, list[Line]]], variable: str) -> list[Line]:
-        """Return the lines of the blocks, with a loop variable as the last part of their paths."""
-        return [
-            line._replace(arguments=_renamed(line.arguments, self.paths[id(layer)], variable, i))
-            for i, (layer, lines) in enumerate(blocks)
-            for line in lines
-        ]
+def _first_lines(blocks: list[tuple[str, list[Line]]], variable: str) -> list[Line]:
+    """Take the first block off the list, or the first blocks that are repeated as a loop.
 
-
-def _renamed(arguments: Arguments | None, path: str, variable: str, i: int) -> Arguments | None:
-    """Return the arguments, where the loop variable plus i replaces the last part of the path.
-
-    The rest of a path that is not yet in an f-string must be plain: it could be code in one.
+    A block is the lines of one layer, with its path.
     """
-    outside, dot, _ = path.rpartition(".")
-    start = f"{outside}{dot}{{{variable} + {i}}}" if i else f"{outside}{dot}{{{variable}}}"
-    weight = re.compile(
-        rf"""((?:\w+=)?W\[)(?:f"{re.escape(path)}(\..*)|"{re.escape(path)}(\.[\w.]+"\]))"""
-    )
+    for period in (1, 2, 3):
+        body, count = _counted(blocks[:period], variable), 1
+        while body and _counted(blocks[count * period :][:period], variable) == body:
+            count += 1
+        if (count - 1) * len(body) >= SAVED:
+            first, step = int(blocks[0][0].rpartition(".")[2]), f", {period}" * (period > 1)
+            del blocks[: count * period]
+            head = Line(f"for {variable} in range({first}, {first + count * period}{step}):")
+            return [head, *(line._replace(depth=line.depth + 1) for line in body)]
+    return blocks.pop(0)[1]
 
-    def renamed(text: str) -> str:
-        found = weight.fullmatch(text)
-        return f'{found[1]}f"{start}{found[2] or found[3]}' if found else text
 
-    return arguments and tuple(map(renamed, arguments))
+def _counted(blocks: list[tuple[str, list[Line]]], variable: str) -> list[Line]:
+    """Return the lines of the blocks, with a loop variable as the last part of their paths."""
+    return [
+        line._replace(
+            arguments=line.arguments
+            and tuple(
+                a.counted(path, f"{variable} + {i}" if i else variable)
+                if isinstance(a, Weight)
+                else a
+                for a in line.arguments
+            )
+        )
+        for i, (path, lines) in enumerate(blocks)
+        for line in lines
+    ]
 
 
-# --- containers -----------------------------------------------------------------------------------
+def arguments(form: Form, layer: Layer) -> Iterator[tuple[str, bool, Any]]:
+    """Yield the function's arguments after X as (name, whether it needs its name, value).
+
+    A value is (owner, name) for an array of a layer, and source for a setting. Values that are the
+    function's defaults are left out.
+    """
+    if isinstance(form, np.ufunc):
+        return
+    gap = False
+    for p in list(inspect.signature(form).parameters.values())[1:]:
+        owner, name = layer.tied.get(p.name, (layer, p.name))
+        if p.kind is p.POSITIONAL_ONLY:
+            raise ArgumentError(
+                f"{form.__name__} takes {p.name!r} by position only: settings are passed by name, "
+                'so leave out the "/".'
+            )
+        if name in owner.params or name in owner.state:
+            yield p.name, gap or p.kind is p.KEYWORD_ONLY, (owner, name)
+            continue
+        value = getattr(layer, p.name, p.default)
+        gap = True  # settings are passed by name
+        if value is p.empty:
+            raise ArgumentError(
+                f"{form.__name__} takes {p.name!r}, but {layer!r} has no such parameter, state or "
+                "setting."
+            )
+        if not same(value, p.default):
+            yield p.name, True, literal(value, f"{p.name} of {layer!r}")
+
+
+# --- layers that are lines of their own -----------------------------------------------------------
+
+
+def nothing(network: Network, layer: Layer, x: str, y: str) -> str:
+    network.lines.append(Line("", comment=f"{one_line(layer)} does nothing in prediction"))
+    return x
 
 
 def chain(network: Network, layer: Any, x: str, y: str) -> str:
     return network.sequence(layer.layers, x, y)
 
 
-def residual(network: Network, layer: Any, x: str, y: str) -> str:
-    with network.variable("F") as name:
-        f = network.sequence(layer.layers, x, name)
-        network.statement(f"{y} = {x} + {f}")
-    return y
-
-
-def skip_concat(network: Network, layer: Any, x: str, y: str) -> str:
-    with network.variable("F") as name:
-        f = network.sequence(layer.layers, x, name)
-        network.statement(f"{y} = np.concatenate([{x}, {f}], axis=-1)", layer.output_shape)
-    return y
-
-
-def parallel(network: Network, layer: Any, x: str, y: str) -> str:
+def merged(network: Network, layer: Any, x: str, y: str) -> str:
+    """Residual, SkipConcat and Parallel."""
+    branches, merge = branches_of(layer)
+    alone = sum(map(bool, branches)) == 1
     outs: list[str] = []
     with ExitStack() as stack:
-        for i, branch in enumerate(layer.branches):
-            name = stack.enter_context(network.variable(f"Y{i}"))
-            outs.append(network.add(branch, x, name))
-        listed = f"[{', '.join(outs)}]"
-        if layer.merge == "concat":
-            merged = f"np.concatenate({listed}, axis=-1)"
-        elif len(outs) > MOST_TERMS:
-            merged = f"np.{layer.merge}.reduce({listed})"
-        else:
-            merged = {"add": " + ", "multiply": " * "}[layer.merge].join(outs)
-        network.statement(f"{y} = {merged}", layer.output_shape)
+        for i, branch in enumerate(branches):
+            name = stack.enter_context(network.variable("F" if alone else f"Y{i}"))
+            outs.append(network.sequence(branch, x, name))
+    listed = f"[{', '.join(outs)}]"
+    if merge == "concat":
+        code = f"np.concatenate({listed}, axis=-1)"
+    elif len(outs) > MOST_TERMS:
+        code = f"np.{merge}.reduce({listed})"
+    else:
+        code = {"add": " + ", "multiply": " * "}[merge].join(outs)
+    changed = layer.output_shape != layer.input_shape
+    network.statement(f"{y} = {code}", layer.output_shape if changed else None)
     return y
 
 
@@ -264,17 +278,6 @@ def bidirectional(network: Network, layer: Any, x: str, y: str) -> str:
         total = f"{forward} + {backward}" if layer.merge == "add" else both
         network.statement(f"{y} = {total}", layer.output_shape)
     return y
-
-
-CONTAINERS: dict[type[Layer], Callable[[Network, Any, str, str], str]] = {
-    Chain: chain,
-    Residual: residual,
-    SkipConcat: skip_concat,
-    Parallel: parallel,
-    TimeDistributed: time_distributed,
-    Bidirectional: bidirectional,
-}
-QUIET = {Chain}  # containers whose lines need no heading
 
 
 def one_line(layer: Layer, longest: int = 70) -> str:

@@ -17,78 +17,53 @@ def torch_loss(torch: Any, loss: Loss, P: Any, T: Array) -> Any:
     T holds the targets, in the form that the loss uses. None means that PyTorch has no such loss.
     """
     compute = LOSSES.get(type(loss))
-    return None if compute is None else compute(torch, loss, P, T)
+    targets = torch.from_numpy(T)
+    if compute is _cross_entropy:
+        return _cross_entropy(torch.nn.functional, loss, P, targets)
+    return compute and compute(torch.nn.functional, loss, P, targets.to(P.dtype))
 
 
-def _same_shape(name: str, **given: Any) -> Any:
+def _same_shape(name: str, *settings: str) -> Any:
     """Return a function for a loss that compares element by element."""
-
-    def compute(torch: Any, loss: Any, P: Any, T: Array) -> Any:
-        settings = {theirs: getattr(loss, ours) for theirs, ours in given.items()}
-        compare = getattr(torch.nn.functional, name)
-        return compare(P, torch.from_numpy(T).to(P.dtype), **settings)
-
-    return compute
+    return lambda F, loss, P, T: getattr(F, name)(P, T, **{n: getattr(loss, n) for n in settings})
 
 
-def _hinge(torch: Any, loss: Any, P: Any, T: Array) -> Any:
-    margin = (1 - torch.from_numpy(T).to(P.dtype) * P).clamp(min=0)
+def _hinge(F: Any, loss: Any, P: Any, T: Any) -> Any:
+    margin = (1 - T * P).clamp(min=0)
     return (margin**2 if type(loss) is losses.SquaredHinge else margin).mean()
 
 
-def _kl(torch: Any, loss: Any, P: Any, T: Array) -> Any:
-    target = torch.from_numpy(T).to(P.dtype)
-    return torch.nn.functional.kl_div(P, target, reduction="batchmean")
-
-
-def _poisson(torch: Any, loss: Any, P: Any, T: Array) -> Any:
-    target = torch.from_numpy(T).to(P.dtype)
-    return torch.nn.functional.poisson_nll_loss(P, target, loss.log_input, eps=0.0)
-
-
-def _cosine(torch: Any, loss: Any, P: Any, T: Array) -> Any:
-    target = torch.from_numpy(T).to(P.dtype)
-    return (1 - torch.nn.functional.cosine_similarity(P, target, dim=-1)).mean()
-
-
-def _cross_entropy(torch: Any, loss: Any, P: Any, T: Array) -> Any:
+def _cross_entropy(F: Any, loss: Any, P: Any, T: Any) -> Any:
     """From logits, probabilities or log-probabilities; PyTorch has the classes on axis 1."""
-    functional = torch.nn.functional
     labels = T.ndim < P.ndim
     weighted = loss.class_weight is not None
     if weighted and not labels:  # PyTorch then divides by another number
         return None
     given: dict[str, Any] = {}
     if weighted:
-        weights = loss._class_weights(P.shape[-1], np.dtype(np.float64))
-        given["weight"] = torch.from_numpy(weights).to(P.dtype)
+        given["weight"] = P.new_tensor(loss._class_weights(P.shape[-1], np.dtype(np.float64)))
     if labels and loss.ignore_index is not None:
         given["ignore_index"] = loss.ignore_index
-    scores = P if loss.wants == "logits" else P.log() if loss.wants == "probabilities" else P
-    target = torch.from_numpy(T)
-    if labels:
-        target = target.long()
-    else:
-        target = target.to(P.dtype).movedim(-1, 1)
-    scores = scores.movedim(-1, 1)
-    if loss.wants != "logits" and labels and not loss.label_smoothing:
-        return functional.nll_loss(scores, target, **given)
-    if loss.wants != "logits":  # log-probabilities do not sum to 1 if a Softmax does not precede
-        return None
-    return functional.cross_entropy(scores, target, label_smoothing=loss.label_smoothing, **given)
+    T = T.long() if labels else T.to(P.dtype).movedim(-1, 1)
+    scores = (P.log() if loss.wants == "probabilities" else P).movedim(-1, 1)
+    if loss.wants == "logits":
+        return F.cross_entropy(scores, T, label_smoothing=loss.label_smoothing, **given)
+    if labels and not loss.label_smoothing:
+        return F.nll_loss(scores, T, **given)
+    return None  # log-probabilities do not sum to 1 if a Softmax does not precede
 
 
 LOSSES: dict[type[Loss], Any] = {
     losses.MeanSquaredError: _same_shape("mse_loss"),
     losses.MeanAbsoluteError: _same_shape("l1_loss"),
-    losses.Huber: _same_shape("huber_loss", delta="delta"),
+    losses.Huber: _same_shape("huber_loss", "delta"),
     losses.BinaryCrossEntropy: _same_shape("binary_cross_entropy"),
     losses.BinaryCrossEntropyWithLogits: _same_shape("binary_cross_entropy_with_logits"),
     losses.Hinge: _hinge,
     losses.SquaredHinge: _hinge,
-    losses.KLDivergence: _kl,
-    losses.PoissonNLL: _poisson,
-    losses.CosineSimilarityLoss: _cosine,
+    losses.KLDivergence: lambda F, loss, P, T: F.kl_div(P, T, reduction="batchmean"),
+    losses.PoissonNLL: lambda F, loss, P, T: F.poisson_nll_loss(P, T, loss.log_input, eps=0.0),
+    losses.CosineSimilarityLoss: lambda F, loss, P, T: (1 - F.cosine_similarity(P, T, -1)).mean(),
     losses.CategoricalCrossEntropy: _cross_entropy,
     losses.SoftmaxCrossEntropy: _cross_entropy,
     losses.NegativeLogLikelihood: _cross_entropy,

@@ -302,7 +302,9 @@ class RandomCrop(nn.Module):
 class _Last(nn.Module):
     """A recurrent module that returns its outputs (N, T, H), or only its last state (N, H)."""
 
-    return_sequences: bool
+    def __init__(self, *sizes: int, return_sequences: bool) -> None:
+        super().__init__(*sizes, batch_first=True)  # type: ignore[call-arg]
+        self.return_sequences = return_sequences
 
     def forward(self, X: Tensor) -> Tensor:
         Y, _ = super().forward(X)
@@ -310,21 +312,15 @@ class _Last(nn.Module):
 
 
 class RNN(_Last, nn.RNN):
-    def __init__(self, *sizes: int, return_sequences: bool) -> None:
-        super().__init__(*sizes, batch_first=True)
-        self.return_sequences = return_sequences
+    pass
 
 
 class LSTM(_Last, nn.LSTM):
-    def __init__(self, *sizes: int, return_sequences: bool) -> None:
-        super().__init__(*sizes, batch_first=True)
-        self.return_sequences = return_sequences
+    pass
 
 
 class GRU(_Last, nn.GRU):
-    def __init__(self, *sizes: int, return_sequences: bool) -> None:
-        super().__init__(*sizes, batch_first=True)
-        self.return_sequences = return_sequences
+    pass
 
 
 class Bidirectional(nn.Module):

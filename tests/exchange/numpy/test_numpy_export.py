@@ -14,52 +14,22 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from phitodeep import layers
+from phitodeep import layers as L
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, NotBuiltError
-from phitodeep.exchange.numpy import forms, plain
-from phitodeep.exchange.numpy.forms import FORMS, exports, literal
-from phitodeep.exchange.numpy.network import CONTAINERS, _renamed
+from phitodeep.exchange import correspondence
+from phitodeep.exchange.correspondence import form_of
+from phitodeep.exchange.numpy import plain
+from phitodeep.exchange.numpy.forms import exports
+from phitodeep.exchange.numpy.network import Form, Weight, arguments
+from phitodeep.exchange.numpy.sources import literal
 from phitodeep.functional.rotary import DynamicRope
-from phitodeep.layers import (
-    GELU,
-    LSTM,
-    AvgPool2D,
-    BatchNorm,
-    Chain,
-    Conv1D,
-    Conv2D,
-    ConvTranspose1D,
-    Dense,
-    Dropout,
-    Embedding,
-    Flatten,
-    GaussianNoise,
-    GlobalAvgPool,
-    Lambda,
-    Layer,
-    LayerNorm,
-    LogSoftmax,
-    MultiHeadAttention,
-    Parallel,
-    Param,
-    PositionalEmbedding,
-    PReLU,
-    RandomFlip,
-    ReLU,
-    Reshape,
-    Residual,
-    Select,
-    Softmax,
-    State,
-    Tanh,
-    TimeDistributed,
-)
 from phitodeep.layers.containers import Container
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential
@@ -80,55 +50,73 @@ ELEMENTWISE = (
     "CELU ELU GELU HardSigmoid HardSwish HardTanh LeakyReLU Mish PReLU ReLU SELU SiLU Sigmoid "
     "Softplus Softsign Tanh"
 )
-OTHERS: list[tuple[Callable[[], Layer], Shape]] = [
-    *((getattr(layers, name), (3, 4)) for name in ELEMENTWISE.split()),
-    (lambda: GELU("tanh"), (3, 4)),
-    (lambda: layers.ELU(0.3), (3, 4)),
-    (lambda: layers.CELU(0.3), (3, 4)),
-    (lambda: layers.LeakyReLU(0.3), (3, 4)),
-    (lambda: Chain(Dense(4), PReLU()), (3, 4)),
-    (lambda: Dense(2), (3, 4)),
-    (lambda: Dense(2, bias=False), (3, 2, 4)),
-    (lambda: Softmax(), (3, 4)),
-    (lambda: Softmax(axis=1), (3, 4, 2)),
-    (lambda: LogSoftmax(), (3, 4)),
-    (lambda: LogSoftmax(axis=1), (3, 4, 2)),
-    (lambda: LayerNorm(), (3, 4)),
-    (lambda: LayerNorm(0.1), (3, 2, 4)),
-    (lambda: BatchNorm(eps=0.1), (3, 4)),
-    (lambda: Flatten(), (3, 4, 2)),
-    (lambda: Reshape(2, -1), (3, 4, 3)),
-    (lambda: Dropout(0.5), (3, 4)),
-    (lambda: GaussianNoise(0.5), (3, 4)),
-    (lambda: Residual(Dropout(0.5)), (3, 4)),
-    (lambda: Parallel(Dense(2), Chain(Dropout(0.1)), ReLU()), (3, 4)),
-    (lambda: Parallel(Dense(2), Tanh(), merge="add"), (3, 2)),
-    (lambda: Parallel(Dense(2), Tanh(), Dense(2), merge="multiply"), (3, 2)),
-    (lambda: Residual(Parallel(Residual(Dense(4)), Residual(Tanh()), merge="add")), (3, 4)),
-    (lambda: Parallel(Parallel(Dense(2), Dense(1)), Parallel(Dense(1), ReLU())), (3, 4)),
-    (lambda: TimeDistributed(Residual(TimeDistributed(Residual(Dense(2))))), (2, 3, 2, 2)),
-    (lambda: Sequential(Sequential(Dense(3), ReLU()), Dense(2)), (3, 4)),
-    (lambda: Chain(*(Dense(4) for _ in range(6))), (3, 4)),
-    (lambda: Chain(ReLU(), *(Residual(*blocks()) for _ in range(3))), (3, 4)),
-    (lambda: Parallel(Select([0, 1]), Chain(Select([2], tokens=True), *embedded())), (3, 3)),
-    (lambda: MultiHeadAttention(2, causal=True, bias=False, kv_heads=1, rope=True), (2, 5, 8)),
-    (lambda: Chain(AvgPool2D(3, 1, "same"), AvgPool2D((2, 3), padding=1)), (2, 4, 3, 2)),
+OTHERS: list[tuple[Callable[[], L.Layer], Shape]] = [
+    *((getattr(L, name), (3, 4)) for name in ELEMENTWISE.split()),
+    (lambda: L.GELU("tanh"), (3, 4)),
+    (lambda: L.ELU(0.3), (3, 4)),
+    (lambda: L.CELU(0.3), (3, 4)),
+    (lambda: L.LeakyReLU(0.3), (3, 4)),
+    (lambda: L.Chain(L.Dense(4), L.PReLU()), (3, 4)),
+    (lambda: L.Dense(2), (3, 4)),
+    (lambda: L.Dense(2, bias=False), (3, 2, 4)),
+    (lambda: L.Softmax(), (3, 4)),
+    (lambda: L.Softmax(axis=1), (3, 4, 2)),
+    (lambda: L.LogSoftmax(), (3, 4)),
+    (lambda: L.LogSoftmax(axis=1), (3, 4, 2)),
+    (lambda: L.LayerNorm(), (3, 4)),
+    (lambda: L.LayerNorm(0.1), (3, 2, 4)),
+    (lambda: L.BatchNorm(eps=0.1), (3, 4)),
+    (lambda: L.Flatten(), (3, 4, 2)),
+    (lambda: L.Reshape(2, -1), (3, 4, 3)),
+    (lambda: L.Dropout(0.5), (3, 4)),
+    (lambda: L.GaussianNoise(0.5), (3, 4)),
+    (lambda: L.Residual(L.Dropout(0.5)), (3, 4)),
+    (lambda: L.Parallel(L.Dense(2), L.Chain(L.Dropout(0.1)), L.ReLU()), (3, 4)),
+    (lambda: L.Parallel(L.Dense(2), L.Tanh(), merge="add"), (3, 2)),
+    (lambda: L.Parallel(L.Dense(2), L.Tanh(), L.Dense(2), merge="multiply"), (3, 2)),
+    (
+        lambda: L.Residual(L.Parallel(L.Residual(L.Dense(4)), L.Residual(L.Tanh()), merge="add")),
+        (3, 4),
+    ),
+    (
+        lambda: L.Parallel(L.Parallel(L.Dense(2), L.Dense(1)), L.Parallel(L.Dense(1), L.ReLU())),
+        (3, 4),
+    ),
+    (
+        lambda: L.TimeDistributed(L.Residual(L.TimeDistributed(L.Residual(L.Dense(2))))),
+        (2, 3, 2, 2),
+    ),
+    (lambda: Sequential(Sequential(L.Dense(3), L.ReLU()), L.Dense(2)), (3, 4)),
+    (lambda: L.Chain(*(L.Dense(4) for _ in range(6))), (3, 4)),
+    (lambda: L.Chain(L.ReLU(), *(L.Residual(*blocks()) for _ in range(3))), (3, 4)),
+    (
+        lambda: L.Parallel(L.Select([0, 1]), L.Chain(L.Select([2], tokens=True), *embedded())),
+        (3, 3),
+    ),
+    (lambda: L.MultiHeadAttention(2, causal=True, bias=False, kv_heads=1, rope=True), (2, 5, 8)),
+    (lambda: L.Chain(L.AvgPool2D(3, 1, "same"), L.AvgPool2D((2, 3), padding=1)), (2, 4, 3, 2)),
 ]
 
 
-def blocks() -> list[Layer]:
-    return [LayerNorm(), Residual(Dense(4)), Residual(Dense(4)), Residual(Dense(4)), Tanh()]
+def blocks() -> list[L.Layer]:
+    return [
+        L.LayerNorm(),
+        L.Residual(L.Dense(4)),
+        L.Residual(L.Dense(4)),
+        L.Residual(L.Dense(4)),
+        L.Tanh(),
+    ]
 
 
-def embedded() -> list[Layer]:
-    return [Embedding(4, 3), Flatten()]
+def embedded() -> list[L.Layer]:
+    return [L.Embedding(4, 3), L.Flatten()]
 
 
-class Scale(Layer):
+class Scale(L.Layer):
     """A layer as an author writes it: two parameters, a state and settings."""
 
-    s = Param()
-    shift = State()
+    s = L.Param()
+    shift = L.State()
 
     def __init__(self, power: int = 2, slopes: tuple[float, ...] = (0.5, float("inf"))) -> None:
         super().__init__()
@@ -165,7 +153,7 @@ def scale(
     return Y + shift if missing is None else Y
 
 
-class Deeper(Dense):
+class Deeper(L.Dense):
     """It changes nothing that matters."""
 
     def create(self, shape: Shape) -> Shape:
@@ -175,7 +163,7 @@ class Deeper(Dense):
         return super().backward(dY)
 
 
-def build(layer: Layer, shape: Shape, dtype: str, tokens: int = 0) -> tuple[Sequential, Array]:
+def build(layer: L.Layer, shape: Shape, dtype: str, tokens: int = 0) -> tuple[Sequential, Array]:
     """A model of the layer, whose weights and statistics are random, and its input."""
     model = Sequential(layer, dtype=dtype, seed=1)
     return with_random_weights(model, shape), inputs(model, (max(shape[0], 3), *shape[1:]), tokens)
@@ -193,12 +181,12 @@ def with_random_weights(model: Sequential, shape: Shape) -> Sequential:
     return model
 
 
-def inputs(model: Layer, shape: Shape, tokens: int = 0) -> Array:
+def inputs(model: L.Layer, shape: Shape, tokens: int = 0) -> Array:
     rng = np.random.default_rng(4)
     if tokens:
         return rng.integers(0, tokens, shape)
     X = rng.standard_normal(shape)
-    if any(isinstance(part, Select) and part.tokens for _, part in model.walk()):
+    if any(isinstance(part, L.Select) and part.tokens for _, part in model.walk()):
         X[..., 2] = rng.integers(0, 4, shape[:-1])
     return X.astype(model.dtype)
 
@@ -213,7 +201,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Case]]]:
         for n, (make, shape, tokens) in enumerate(single):
             wanted = LONG or n % 2 == (dtype == "float64")  # rows in turn
             if wanted and not any(
-                isinstance(part, Lambda) or getattr(part, "rotation", "") == "by length"
+                isinstance(part, L.Lambda) or getattr(part, "rotation", "") == "by length"
                 for _, part in make().walk()
             ):
                 yield (
@@ -330,38 +318,28 @@ def test_a_file_predicts_what_its_model_predicts(
 @pytest.mark.parametrize("name", [*ELEMENTWISE.split(), "Softmax", "LogSoftmax"])
 @pytest.mark.parametrize("dtype", PRECISION)
 def test_large_values_do_not_overflow(name: str, dtype: str) -> None:
-    model = Sequential(getattr(layers, name)(), dtype=dtype, seed=0)
+    model = Sequential(getattr(L, name)(), dtype=dtype, seed=0)
     model.build((6,))
     X = np.array([[-900, -90, 0, 1, 90, 900], [900, 900, -900, 900, 0, 0]], dtype)
     (layer,) = model.layers
-    form = forms.form_of(layer)
-    assert form is not None
+    form = form_of(layer, "numpy")
     given = {} if form is np.tanh else dict(settings_of(form, layer))
     found, Y = form(X, **given), model.predict(X)
     np.testing.assert_allclose(found, Y, rtol=PRECISION[dtype], atol=1e-37)
 
 
-def settings_of(form: forms.Form, layer: Layer) -> Iterator[tuple[str, Any]]:
-    for name, _, value in forms.arguments(form, layer):
+def settings_of(form: Form, layer: L.Layer) -> Iterator[tuple[str, Any]]:
+    for name, _, value in arguments(form, layer):
         yield name, value[0].params[value[1]] if isinstance(value, tuple) else eval(value)
 
 
 def test_every_public_layer_is_exported_and_tested_or_listed_with_a_reason() -> None:
-    public = {name: getattr(layers, name) for name in layers.__all__}
-    known = {kind.__name__ for kind in public.values() if has_form(kind)}
+    public = {name: getattr(L, name) for name in L.__all__}
+    numpy_rows = {kind for kind, row in correspondence.TABLE.items() if row.numpy is not None}
+    known = {kind.__name__ for kind in public.values() if set(kind.__mro__) & numpy_rows}
     assert known == {kind.__name__ for kind in public.values()} - NOT_EXPORTED.keys()
     tested = {type(part).__name__ for make in CASES.values() for _, part in make()[0].walk()}
     assert known - tested == set()
-
-
-def has_form(kind: type) -> bool:
-    for table in (FORMS, CONTAINERS):
-        try:
-            forms.find(kind, table)
-        except KeyError:
-            continue
-        return True
-    return False
 
 
 def test_every_plain_function_is_exported(exported: tuple[Path, dict[str, Array]]) -> None:
@@ -395,8 +373,8 @@ def mlp(tmp_path: Path) -> Path:
     return tmp_path / "net.py"
 
 
-def export(path: Path, seed: int = 0, *more: Layer) -> Sequential:
-    model = Sequential(Dense(3, 4), ReLU(), Dropout(0.5), *more, Dense(4, 2), seed=seed)
+def export(path: Path, seed: int = 0, *more: L.Layer) -> Sequential:
+    model = Sequential(L.Dense(3, 4), L.ReLU(), L.Dropout(0.5), *more, L.Dense(4, 2), seed=seed)
     model.build((3,))
     model.export_numpy(path)
     return model
@@ -545,7 +523,7 @@ def test_batches_have_at_least_one_sample(mlp: Path) -> None:
 
 
 def test_the_functions_of_the_layers_come_first(tmp_path: Path) -> None:
-    export(tmp_path / "net.py", 0, GELU(), layers.SiLU(), layers.Sigmoid())
+    export(tmp_path / "net.py", 0, L.GELU(), L.SiLU(), L.Sigmoid())
     text = (tmp_path / "net.py").read_text()
     marks = re.findall(r"^(?:def (\w+)|([A-Z_]{3,}) =|# --- ([\w ]+))", text, re.MULTILINE)
     names = ["".join(mark).strip() for mark in marks]
@@ -553,7 +531,7 @@ def test_the_functions_of_the_layers_come_first(tmp_path: Path) -> None:
         *("predict", "network", "the layers"),
         *("dense", "relu", "gelu", "silu", "sigmoid"),
         *("functions that the layers use", "ERF_NEAR", "ERF_TAIL", "erf"),
-        *("floats", "_polynomial"),
+        *("_polynomial", "floats"),
     ]
 
 
@@ -631,34 +609,27 @@ def test_axes_are_free_only_if_the_weights_fit_other_sizes(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("make", "shape", "most"),
     [
-        (lambda: (Conv1D(3, 3, stride=2, padding="same"), PositionalEmbedding(2)), (4,), 4),
-        (lambda: (ConvTranspose1D(3, 2, stride=2), PositionalEmbedding(8)), (2,), 4),
-        (lambda: (Conv1D(3, 3), PositionalEmbedding(8)), (4,), 10),
-        (lambda: (PositionalEmbedding(2), GlobalAvgPool()), (2,), 2),
-        (lambda: (GlobalAvgPool(), Reshape(3, 1), PositionalEmbedding(3)), (4,), None),
+        (lambda: (L.Conv1D(3, 3, stride=2, padding="same"), L.PositionalEmbedding(2)), (4,), 4),
+        (lambda: (L.ConvTranspose1D(3, 2, stride=2), L.PositionalEmbedding(8)), (2,), 4),
+        (lambda: (L.Conv1D(3, 3), L.PositionalEmbedding(8)), (4,), 10),
+        (lambda: (L.PositionalEmbedding(2), L.GlobalAvgPool()), (2,), 2),
+        (lambda: (L.GlobalAvgPool(), L.Reshape(3, 1), L.PositionalEmbedding(3)), (4,), None),
     ],
 )
 def test_the_most_steps_are_those_of_the_input(
-    make: Callable[[], tuple[Layer, ...]], shape: Shape, most: int | None, tmp_path: Path
+    make: Callable[[], tuple[L.Layer, ...]], shape: Shape, most: int | None, tmp_path: Path
 ) -> None:
     """A layer may change the number of steps before it reaches the one with a limit."""
-    model = Sequential(Embedding(4, 3), *make(), seed=0, dtype="float64")
+    model = Sequential(L.Embedding(4, 3), *make(), seed=0, dtype="float64")
     model.build(shape)
     model.export_numpy(tmp_path / "net.py")
-    predict = imported(tmp_path / "net.py")
+    run = predict(tmp_path / "net.py")
     for steps in (*shape, most or 30):
         X = np.ones((2, steps), int)
-        np.testing.assert_allclose(predict(X), model.predict(X), rtol=1e-12)
+        np.testing.assert_allclose(run(X), model.predict(X), rtol=1e-12)
     if most is not None:
         with pytest.raises(ValueError, match=f"takes at most {most}"):
-            predict(np.ones((2, most + 1), int))
-
-
-def imported(path: Path) -> Callable[[Any], Array]:
-    space: dict[str, Any] = {"__file__": str(path), "__name__": "net"}
-    exec(compile(path.read_text(), path, "exec"), space)
-    predict: Callable[[Any], Array] = space["predict"]
-    return predict
+            run(np.ones((2, most + 1), int))
 
 
 def test_normalisation_of_large_values_does_not_overflow() -> None:
@@ -668,19 +639,26 @@ def test_normalisation_of_large_values_does_not_overflow() -> None:
         np.testing.assert_allclose(form(X, 1e-5), form(small, 1e-30), rtol=1e-6, atol=1e-6)
 
 
-def test_a_crop_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"\(3, 2\) does not fit into \(2, 4\) pixels"):
-        plain.center_crop(np.zeros((1, 2, 2, 1)), (3, 2), (0, 1))
-
-
-def test_a_window_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"a window of \(3, 3\) does not fit into \(2, 5\)"):
-        plain.conv(np.ones((1, 2, 5, 1)), np.ones((3, 3, 1, 1)))
-
-
-def test_columns_with_tokens_hold_whole_numbers() -> None:
-    with pytest.raises(ValueError, match=r"columns \(1,\) of X must hold whole numbers"):
-        plain.select_tokens(np.array([[1, 2.5]]), (1,))
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (
+            lambda: plain.center_crop(np.zeros((1, 2, 2, 1)), (3, 2), (0, 1)),
+            r"\(3, 2\) does not fit into \(2, 4\) pixels",
+        ),
+        (
+            lambda: plain.conv(np.ones((1, 2, 5, 1)), np.ones((3, 3, 1, 1))),
+            r"a window of \(3, 3\) does not fit into \(2, 5\)",
+        ),
+        (
+            lambda: plain.select_tokens(np.array([[1, 2.5]]), (1,)),
+            r"columns \(1,\) of X must hold whole numbers",
+        ),
+    ],
+)
+def test_functions_refuse_what_does_not_fit(call: Callable[[], Array], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        call()
 
 
 # --- weights that do not fit ----------------------------------------------------------------------
@@ -719,7 +697,7 @@ def test_both_files_may_be_renamed_and_moved(mlp: Path, tmp_path: Path) -> None:
 # --- refusals, which write nothing ----------------------------------------------------------------
 
 
-class Own(Layer):
+class Own(L.Layer):
     def forward(self, X: Array) -> Array:
         return X
 
@@ -727,13 +705,10 @@ class Own(Layer):
 class OwnContainer(Container):
     def __init__(self) -> None:
         super().__init__()
-        self.inner = ReLU()
-
-    def forward(self, X: Array) -> Array:
-        return self.inner.forward(X)
+        self.inner = L.ReLU()
 
 
-class OwnDense(Dense):
+class OwnDense(L.Dense):
     def product(self, X: Array) -> Array:
         return 2 * super().product(X)
 
@@ -743,46 +718,38 @@ class OwnModel(Sequential):
         return super().forward(X, **options)
 
 
-class Asks(Own):
-    pass
+LAYERS: dict[str, L.Layer] = {}  # of a class for each of the following functions, by its name
 
 
-@exports(Asks)
+def own_layer(form: Any, name: str = "", **settings: Any) -> Any:
+    """Declare a function as the prediction of a layer class of its own."""
+    name = name or form.__name__
+    kind = type(name.title().replace("_", ""), (Own,), settings)
+    exports(kind)(form)
+    LAYERS[name] = kind()
+    return form
+
+
+own = SimpleNamespace(exports=own_layer)  # decorators of this name are not copied
+
+
+@own.exports
 def asks(X: Array, unknown: float) -> Array:
     return X
 
 
-class UsesOthers(Own):
-    pass
-
-
-@exports(UsesOthers)
+@own.exports
 def uses_others(X: Array) -> Array:
     return X + len(json.dumps(1)) + pytest.approx(1)
 
 
-class ImportsInside(Own):
-    pass
-
-
-@exports(ImportsInside)
+@own.exports
 def imports_inside(X: Array) -> Array:
     import math
 
     from phitodeep.functional import softplus
 
     return softplus(X) * math.pi
-
-
-class IsLambda(Own):
-    pass
-
-
-exports(IsLambda)(lambda X: X)
-
-
-class HasClosure(Own):
-    pass
 
 
 def closure() -> Callable[[Array], Array]:
@@ -794,171 +761,117 @@ def closure() -> Callable[[Array], Array]:
     return twice
 
 
-exports(HasClosure)(closure())
+own_layer(lambda X: X, "is_lambda")
+own_layer(closure(), "closure")
 
 
-class Decorated(Own):
-    pass
-
-
-@exports(Decorated)
+@own.exports
 @np.errstate(all="ignore")
 def decorated(X: Array) -> Array:
     return X
 
 
-class NoSource(Own):
-    pass
-
-
 _names: dict[str, Any] = {}
 exec("def made_up(X): return X", _names)
-exports(NoSource)(_names["made_up"])
-
-
-class OtherSource(Own):
-    pass
-
-
+own_layer(_names["made_up"], "no_source")
 linecache.cache["<other text>"] = (1, None, ["def other(X): return 2 * X\n"], "<other text>")
 exec(compile("def made_up(X): return X", "<other text>", "exec"), _names)
-exports(OtherSource)(_names["made_up"])
+own_layer(_names["made_up"], "other_source")
 
 
-class Clashes(Own):
-    pass
-
-
+@own.exports
 def relu(X: Array) -> Array:
     return X
 
 
-exports(Clashes)(relu)
-
-
-class Shadows(Own):
-    pass
-
-
-@exports(Shadows)
+@own.exports
 def network(X: Array) -> Array:
     return X
 
 
-class ShadowsVariable(Own):
-    pass
-
-
-@exports(ShadowsVariable)
+@own.exports
 def F(X: Array) -> Array:
     return X
 
 
-class UsesArrays(Own):
-    pass
+@own.exports
+def abs(X: Array) -> Array:
+    return X
 
 
 TABLE = np.ones(3)
 
 
-@exports(UsesArrays)
+@own.exports
 def uses_arrays(X: Array) -> Array:
     return X + TABLE
 
 
-class SetToArray(Own):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = TABLE
-
-
-@exports(SetToArray)
 def set_to_array(X: Array, table: Array) -> Array:
     return X + table
 
 
-class Undefined(Own):
-    pass
-
-
+own_layer(set_to_array, table=TABLE)
 ABSENT = 1  # a test deletes it
 
 
-@exports(Undefined)
+@own.exports
 def undefined(X: Array) -> Array:
     return X + ABSENT
-
-
-class Renames(Own):
-    pass
 
 
 other_name = clipped
 
 
-@exports(Renames)
+@own.exports
 def renames(X: Array) -> Array:
     return other_name(X)
 
 
-class HidesBuiltin(Own):
-    pass
-
-
-@exports(HidesBuiltin)
-def abs(X: Array) -> Array:
-    return X
-
-
-class ByPosition(Own):
-    def __init__(self) -> None:
-        super().__init__()
-        self.power = 2
-
-
-@exports(ByPosition)
 def by_position(X: Array, power: int, /) -> Array:
     return X**power
 
 
-REFUSED: dict[str, tuple[Callable[[], Layer], type[Exception], str]] = {
-    "Lambda": (lambda: Lambda(np.abs, np.multiply), ArgumentError, r"layer 1, Lambda\("),
-    "own": (
-        lambda: Own(),
+own_layer(by_position, power=2)
+REFUSED: list[tuple[L.Layer, type[Exception], str]] = [
+    (L.Lambda(np.abs, np.multiply), ArgumentError, r"layer 1, Lambda\("),
+    (Own(), ArgumentError, r"layer 1, Own\(\): .*@phitodeep\.exchange\.numpy\.forms\.exports"),
+    (L.Residual(L.Tanh(), Own()), ArgumentError, r"layer 1\.layers\.1, Own\(\)"),
+    (L.Chain(Own(), Own()), ArgumentError, r"layer 1\.l.*layer 1\.layers\.1"),
+    (OwnContainer(), ArgumentError, "layer 1, OwnContainer"),
+    (OwnDense(3), ArgumentError, r"layer 1, OwnDense\(3, 3\)"),
+    (OwnModel(L.Dense(3)), ArgumentError, "layer 1, OwnModel"),
+    (LAYERS["asks"], ArgumentError, r"asks takes 'unknown', but Asks\(\)"),
+    (LAYERS["uses_others"], ArgumentError, "uses_others uses pytest, but exported"),
+    (LAYERS["imports_inside"], ArgumentError, r"uses phitodeep\.functional, but"),
+    (LAYERS["is_lambda"], ArgumentTypeError, "lambda.* def"),
+    (LAYERS["closure"], ArgumentTypeError, "twice: define it .* at module level"),
+    (LAYERS["decorated"], ArgumentTypeError, "decorated: .* without decorators"),
+    (LAYERS["no_source"], ArgumentTypeError, "source of made_up"),
+    (LAYERS["other_source"], ArgumentTypeError, "source of made_up"),
+    (L.Chain(L.ReLU(), LAYERS["relu"]), ArgumentError, "two functions .*'relu'"),
+    (LAYERS["network"], ArgumentError, "name 'network'.*rename it"),
+    (L.Residual(LAYERS["F"]), ArgumentError, "name 'F'.*rename it"),
+    (LAYERS["uses_arrays"], ArgumentTypeError, "constant TABLE of uses_arrays is a nd"),
+    (LAYERS["set_to_array"], ArgumentTypeError, "table of SetToArray.*Param or State"),
+    (LAYERS["abs"], ArgumentError, "would hide Python's own 'abs'.*rename it"),
+    (LAYERS["by_position"], ArgumentError, "takes 'power' by position only.*\"/\""),
+    (LAYERS["renames"], ArgumentError, "clipped under the name 'other_name'"),
+    (
+        L.MultiHeadAttention(1, rope=DynamicRope(2.0, 4)),  # angles that depend on the length
         ArgumentError,
-        r"layer 1, Own\(\): .*@phitodeep\.exchange\.numpy\.forms\.exports",
+        "layer 1, MultiHeadAttention",
     ),
-    "inside": (lambda: Residual(Tanh(), Own()), ArgumentError, r"layer 1\.layers\.1, Own\(\)"),
-    "several": (lambda: Chain(Own(), Own()), ArgumentError, r"layer 1\.l.*layer 1\.layers\.1"),
-    "container": (lambda: OwnContainer(), ArgumentError, "layer 1, OwnContainer"),
-    "changed": (lambda: OwnDense(3), ArgumentError, r"layer 1, OwnDense\(3, 3\)"),
-    "model": (lambda: OwnModel(Dense(3)), ArgumentError, "layer 1, OwnModel"),
-    "argument": (lambda: Asks(), ArgumentError, r"asks takes 'unknown', but Asks\(\)"),
-    "others": (lambda: UsesOthers(), ArgumentError, "uses_others uses pytest, but exported"),
-    "inner import": (lambda: ImportsInside(), ArgumentError, r"uses phitodeep\.functional, but"),
-    "lambda": (lambda: IsLambda(), ArgumentTypeError, "lambda.* def"),
-    "closure": (lambda: HasClosure(), ArgumentTypeError, "twice: define it .* at module level"),
-    "decorated": (lambda: Decorated(), ArgumentTypeError, "decorated: .* without decorators"),
-    "no source": (lambda: NoSource(), ArgumentTypeError, "source of made_up"),
-    "other source": (lambda: OtherSource(), ArgumentTypeError, "source of made_up"),
-    "clash": (lambda: Chain(ReLU(), Clashes()), ArgumentError, "two functions .*'relu'"),
-    "shadow": (lambda: Shadows(), ArgumentError, "name 'network'.*rename it"),
-    "variable": (lambda: Residual(ShadowsVariable()), ArgumentError, "name 'F'.*rename it"),
-    "array": (lambda: UsesArrays(), ArgumentTypeError, "constant TABLE of uses_arrays is a nd"),
-    "setting": (lambda: SetToArray(), ArgumentTypeError, "table of SetToArray.*Param or State"),
-    "builtin": (lambda: HidesBuiltin(), ArgumentError, "would hide Python's own 'abs'.*rename it"),
-    "position": (lambda: ByPosition(), ArgumentError, "takes 'power' by position only.*\"/\""),
-    "renamed": (lambda: Renames(), ArgumentError, "clipped under the name 'other_name'"),
-}
+]
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize(("layer", "kind", "says"), REFUSED, ids=lambda part: str(part)[:40])
 def test_what_cannot_be_exported_is_refused_and_nothing_is_written(
-    case: str, tmp_path: Path
+    layer: L.Layer, kind: type[Exception], says: str, tmp_path: Path
 ) -> None:
-    make, kind, says = REFUSED[case]
-    model = Sequential(Dense(3, 3), make())
-    model.build((3,))
+    shape = (3, 4) if isinstance(layer, L.MultiHeadAttention) else (3,)
+    model = Sequential(L.Dense(shape[-1]), layer.copy())
+    model.build(shape)
     with pytest.raises(kind, match=says):
         model.export_numpy(tmp_path / "net.py")
     assert list(tmp_path.iterdir()) == []
@@ -968,52 +881,47 @@ def test_a_name_that_is_not_defined_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(globals(), "ABSENT")
-    model = Sequential(Dense(3, 3), Undefined())
+    model = Sequential(L.Dense(3, 3), LAYERS["undefined"])
     model.build((3,))
     with pytest.raises(ArgumentError, match="undefined uses 'ABSENT', which is not defined"):
         model.export_numpy(tmp_path / "net.py")
 
 
-def test_angles_that_depend_on_the_length_are_refused(tmp_path: Path) -> None:
-    model = Sequential(MultiHeadAttention(1, rope=DynamicRope(2.0, 4)))
-    model.build((3, 4))
-    with pytest.raises(ArgumentError, match="layer 0, MultiHeadAttention"):
-        model.export_numpy(tmp_path / "net.py")
-
-
 def test_a_model_that_changes_forward_is_refused(tmp_path: Path) -> None:
-    model = OwnModel(Dense(3, 2))
+    model = OwnModel(L.Dense(3, 2))
     model.build((3,))
     with pytest.raises(ArgumentError, match=r"cannot export OwnModel\(Dense\(3, 2\)\):"):
         model.export_numpy(tmp_path / "net.py")
 
 
 def test_exports_takes_a_class_of_layers() -> None:
-    wrong: list[Any] = [Dense(3), dict, "Dense"]
+    wrong: list[Any] = [L.Dense(3), dict, "Dense"]
     for kind in wrong:
         with pytest.raises(ArgumentTypeError, match="exports takes a class of layers"):
             exports(kind)
 
 
-@pytest.mark.parametrize("name", ["numpy", "math", "random", "token"])
-def test_a_name_that_hides_a_module_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=rf"{name}\.py would hide the module {name}"):
-        export(tmp_path / f"{name}.py")
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
-    "path", ["class.py", "net", "net.txt", "my-net.py", "1.py", ".py", "net.py.bak"]
+    ("path", "says"),
+    [
+        *((f"{n}.py", rf"{n}\.py would hide the module {n}") for n in ("numpy", "math", "token")),
+        *(
+            (path, r'must end in \.py.*"net\.py", got')
+            for path in ("class.py", "net", "net.txt", "my-net.py", "1.py", ".py", "net.py.bak")
+        ),
+    ],
 )
-def test_the_path_is_that_of_a_module(path: str, tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r'must end in \.py.*"net\.py", got'):
+def test_a_path_that_is_no_module_or_hides_one_is_refused(
+    path: str, says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ArgumentError, match=says):
         export(tmp_path / path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unbuilt_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotBuiltError, match=r"train it, or call model\.build\(input_shape\)"):
-        Sequential(Dense(3)).export_numpy(tmp_path / "net.py")
+        Sequential(L.Dense(3)).export_numpy(tmp_path / "net.py")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -1052,38 +960,34 @@ def can_write(folder: Path) -> bool:
 # --- names and constants are data -----------------------------------------------------------------
 
 
-class Hostile(Container):
-    """Its path, name and setting would run code if they were copied as they are."""
+class HostileChain(L.Chain):
+    """Its text would run code if it were copied as it is."""
 
-    def __repr__(self) -> str:
-        return 'X"""\nraise SystemExit("injected")  # \\'
-
-
-class HostileChain(Chain):
     def __repr__(self) -> str:
         return '"""\nraise SystemExit("injected")\n"""\\'
 
 
 def test_names_cannot_inject_code(tmp_path: Path) -> None:
     name = 'A"""\nraise SystemExit("injected")\n"""'
-    kind = type(name, (Dense,), {"__module__": __name__})
-    model = Sequential(kind(3, 4), HostileChain(Dropout(0.5), ReLU()), seed=0)
+    kind = type(name, (L.Dense,), {"__module__": __name__})
+    model = Sequential(kind(3, 4), HostileChain(L.Dropout(0.5), L.ReLU()), seed=0)
     model.build((3,))
     model.export_numpy(tmp_path / "net.py")
     X = np.ones((2, 3))
     np.testing.assert_allclose(predict(tmp_path / "net.py")(X), model.predict(X), atol=1e-6)
 
 
-def test_a_path_that_would_be_code_in_an_f_string_is_in_no_loop() -> None:
-    odd = ('W["3.a{1 / 0}.W"]', "W['3.\"{1 / 0}\".W']", '"W["3.a.W"]"')
-    assert _renamed(odd, "3", "i", 0) == odd
-    assert _renamed(('W["3.a.W"]',), "3", "i", 1) == ('W[f"{i + 1}.a.W"]',)
-    assert _renamed(('b=W[f"3.{i}.W"]',), "3", "j", 0) == ('b=W[f"{j}.{i}.W"]',)
+def test_a_loop_counts_the_paths_of_its_own_layers() -> None:
+    weight = Weight("b=", "3.a.W")
+    assert str(weight) == 'b=W["3.a.W"]'
+    assert str(weight.counted("3", "i + 1")) == 'b=W[f"{i + 1}.a.W"]'
+    assert str(weight.counted("3.a", "i").counted("3", "j")) == 'b=W[f"{j}.{i}.W"]'
+    assert weight.counted("3.a.W", "i") == weight.counted("4", "i") == weight
 
 
 @pytest.mark.parametrize("merge", few(["concat", "add", "multiply"], 1))
 def test_three_thousand_branches(merge: str, tmp_path: Path) -> None:
-    model = Sequential(Parallel(*(Tanh() for _ in range(3000)), merge=merge))
+    model = Sequential(L.Parallel(*(L.Tanh() for _ in range(3000)), merge=merge))
     model.build((2,))
     model.export_numpy(tmp_path / "net.py")
     X = np.array([[0.1, 9.0]], np.float32)
@@ -1091,7 +995,7 @@ def test_three_thousand_branches(merge: str, tmp_path: Path) -> None:
 
 
 def test_comments_say_what_the_first_axis_counts(tmp_path: Path) -> None:
-    model = Sequential(TimeDistributed(Dense(4)), Dense(5), seed=0)
+    model = Sequential(L.TimeDistributed(L.Dense(4)), L.Dense(5), seed=0)
     model.build((2, 3))
     model.export_numpy(tmp_path / "net.py")
     text = (tmp_path / "net.py").read_text()
@@ -1103,24 +1007,20 @@ def test_comments_say_what_the_first_axis_counts(tmp_path: Path) -> None:
     "value",
     [
         *(0.1, -1e-300, 5, True, None, "a", "it's", 'say "hi"', "both ' and \"", "a\\b\n", "é"),
-        *(np.float64(0.1), np.float32(0.1), np.int64(3), np.bool_(True), float("-inf")),
+        *(np.float64(0.1), np.float32(0.1), np.int64(3), np.bool_(True), float("-inf"), np.nan),
         *((), (1,), (1, "a", (2.5, None)), [1, [2]], {"a": (1, 2), 3: []}),
     ],
 )
 def test_constants_are_exact(value: Any) -> None:
     again = eval(literal(value, "it"))
-    assert again == value
+    assert again == value or (np.isnan(again) and np.isnan(value))
     assert type(again) is type(value.item() if isinstance(value, np.generic) else value)
-
-
-def test_nan_is_a_constant_too() -> None:
-    assert np.isnan(eval(literal(np.nan, "it")))
 
 
 def test_a_trained_model_needs_no_build(tmp_path: Path) -> None:
     X, y = np.random.default_rng(0).standard_normal((8, 6, 6, 1)), np.arange(8) % 2
     model = Sequential(
-        *(RandomFlip(), Conv2D(2, 3), BatchNorm(), ReLU(), Flatten(), Dense(2)),
+        *(L.RandomFlip(), L.Conv2D(2, 3), L.BatchNorm(), L.ReLU(), L.Flatten(), L.Dense(2)),
         loss_class=SoftmaxCrossEntropy(),
         seed=0,
     )
@@ -1130,7 +1030,7 @@ def test_a_trained_model_needs_no_build(tmp_path: Path) -> None:
 
 
 def test_a_sequence_is_read_from_its_last_state(tmp_path: Path) -> None:
-    model = Sequential(Embedding(5, 3), LSTM(4, return_sequences=False), Dense(2), seed=0)
+    model = Sequential(L.Embedding(5, 3), L.LSTM(4, return_sequences=False), L.Dense(2), seed=0)
     model.build((6,))
     model.export_numpy(str(tmp_path / "net.py"))
     X = np.random.default_rng(0).integers(0, 5, (3, 9))

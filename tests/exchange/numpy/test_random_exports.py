@@ -13,7 +13,7 @@ import pytest
 
 from phitodeep import inference
 from phitodeep.core.types import Array
-from phitodeep.exchange.numpy import forms
+from phitodeep.exchange import correspondence
 from phitodeep.exchange.numpy.export import export_numpy
 from phitodeep.exchange.numpy.forms import exports
 from phitodeep.layers import GaussianNoise, Lambda
@@ -25,7 +25,7 @@ NETWORKS = 60
 
 @pytest.fixture(autouse=True)
 def _own_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "FORMS", {**forms.FORMS})
+    monkeypatch.setattr(correspondence, "TABLE", {**correspondence.TABLE})
     exports(Scale)(scale)
 
 

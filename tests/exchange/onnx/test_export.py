@@ -16,7 +16,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from phitodeep import layers
+from phitodeep import layers as L
 from phitodeep.core.types import Array, Shape
 from phitodeep.core.version import __version__
 from phitodeep.errors import (
@@ -26,45 +26,10 @@ from phitodeep.errors import (
     MissingExtraError,
     NotBuiltError,
 )
-from phitodeep.exchange.onnx.write import export, forms
-from phitodeep.exchange.onnx.write.forms import FORMS, exports
+from phitodeep.exchange import correspondence
+from phitodeep.exchange.onnx.write import export
+from phitodeep.exchange.onnx.write.forms import exports
 from phitodeep.functional.rotary import DynamicRope
-from phitodeep.layers import (
-    GELU,
-    GRU,
-    LSTM,
-    BatchNorm,
-    Bidirectional,
-    Chain,
-    Conv1D,
-    Conv2D,
-    Dense,
-    Dropout,
-    Embedding,
-    Flatten,
-    GlobalAvgPool,
-    GroupNorm,
-    Lambda,
-    Layer,
-    MaxPool2D,
-    Mish,
-    MultiHeadAttention,
-    Parallel,
-    Param,
-    Permute,
-    PReLU,
-    ReLU,
-    Reshape,
-    Residual,
-    RMSNorm,
-    Select,
-    SinusoidalEncoding,
-    SkipConcat,
-    Tanh,
-    TiedDense,
-    TimeDistributed,
-    TransformerBlock,
-)
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
@@ -78,7 +43,7 @@ NOT_EXPORTED = {
 }
 
 
-def built(*parts: Layer, shape: Shape, **settings: Any) -> Sequential:
+def built(*parts: L.Layer, shape: Shape, **settings: Any) -> Sequential:
     """A model with random parameters and state: 1 and 0 would hide a lost factor."""
     model, rng = Sequential(*parts, seed=1, **settings), np.random.default_rng(1)
     model.build(shape)
@@ -115,9 +80,12 @@ def gpt(**settings: Any) -> Sequential:
 
 def cnn() -> Sequential:
     return built(
-        *(Conv2D(4, 3, padding="same"), BatchNorm(), ReLU(), MaxPool2D(2)),
-        *(Residual(Conv2D(4, 3, padding="same"), PReLU()), SkipConcat(Dropout(0.5), GroupNorm(2))),
-        *(Flatten(), Dense(3)),
+        *(L.Conv2D(4, 3, padding="same"), L.BatchNorm(), L.ReLU(), L.MaxPool2D(2)),
+        *(
+            L.Residual(L.Conv2D(4, 3, padding="same"), L.PReLU()),
+            L.SkipConcat(L.Dropout(0.5), L.GroupNorm(2)),
+        ),
+        *(L.Flatten(), L.Dense(3)),
         shape=(6, 6, 2),
     )
 
@@ -126,23 +94,25 @@ SOME: dict[str, Callable[[], Sequential]] = {
     "cnn": cnn,
     "gpt": gpt,
     "rotary": lambda: built(
-        Embedding(5, 8),
-        TransformerBlock(2, causal=True, rope=True, norm="rms", activation="swiglu"),
-        SinusoidalEncoding(),
+        L.Embedding(5, 8),
+        L.TransformerBlock(2, causal=True, rope=True, norm="rms", activation="swiglu"),
+        L.SinusoidalEncoding(),
         shape=(6,),
     ),
     "shared keys": lambda: built(
-        MultiHeadAttention(4, kv_heads=2, causal=True, rope=True), shape=(5, 8)
+        L.MultiHeadAttention(4, kv_heads=2, causal=True, rope=True), shape=(5, 8)
     ),
-    "lstm": lambda: built(LSTM(3), LSTM(4, return_sequences=False), Dense(2), shape=(5, 3)),
-    "gru": lambda: built(Bidirectional(GRU(3), merge="add"), Tanh(), shape=(5, 3)),
+    "lstm": lambda: built(L.LSTM(3), L.LSTM(4, return_sequences=False), L.Dense(2), shape=(5, 3)),
+    "gru": lambda: built(L.Bidirectional(L.GRU(3), merge="add"), L.Tanh(), shape=(5, 3)),
     "table": lambda: built(
-        Parallel(Select([0, 1]), Chain(Select([2], tokens=True), Embedding(7, 3), Flatten())),
-        Dense(2),
+        L.Parallel(
+            L.Select([0, 1]), L.Chain(L.Select([2], tokens=True), L.Embedding(7, 3), L.Flatten())
+        ),
+        L.Dense(2),
         shape=(3,),
     ),
     "video": lambda: built(
-        TimeDistributed(Chain(Conv2D(2, 2), Flatten())), LSTM(3), shape=(4, 3, 3, 1)
+        L.TimeDistributed(L.Chain(L.Conv2D(2, 2), L.Flatten())), L.LSTM(3), shape=(4, 3, 3, 1)
     ),
 }
 
@@ -155,7 +125,7 @@ def sample(model: Sequential, n: int, steps: int | None = None) -> Array:
     if model.takes_tokens:
         return rng.integers(0, 5, (n, *shape))
     X = rng.standard_normal((n, *shape)).astype(model.dtype)
-    if isinstance(model.layers[0], Parallel):
+    if isinstance(model.layers[0], L.Parallel):
         X[:, 2] = rng.integers(0, 7, n)
     return X
 
@@ -180,12 +150,14 @@ def test_the_reference_evaluator_predicts_the_same(name: str, opset: int, tmp_pa
 
 
 def test_every_public_layer_has_a_form() -> None:
-    without = {name for name in layers.__all__ if not has_form(getattr(layers, name))}
+    without = {name for name in L.__all__ if not has_form(getattr(L, name))}
     assert without == NOT_EXPORTED.keys()
 
 
 def has_form(kind: type) -> bool:
-    return any(base in FORMS for base in kind.__mro__)
+    return any(
+        correspondence.TABLE[base].onnx for base in kind.__mro__ if base in correspondence.TABLE
+    )
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -213,8 +185,8 @@ def test_a_file_consists_of_standard_operators_and_our_parameters(
 
 
 def test_a_tied_weight_is_stored_once(tmp_path: Path) -> None:
-    embedding = Embedding(2000, 16)
-    model = built(embedding, Tanh(), TiedDense(embedding), shape=(4,))
+    embedding = L.Embedding(2000, 16)
+    model = built(embedding, L.Tanh(), L.TiedDense(embedding), shape=(4,))
     exported(model, tmp_path / "net.onnx")
     assert (tmp_path / "net.onnx").stat().st_size < 2000 * 16 * 4 + 2000
 
@@ -232,20 +204,24 @@ def test_axes_are_moved_only_where_the_layout_changes(tmp_path: Path) -> None:
 
     assert count(cnn()) == 2  # at the start, and before the Flatten
     images = (8, 8, 3)
-    assert count(built(Conv2D(4, 3), BatchNorm(), ReLU(), GlobalAvgPool(), shape=images)) == 1
-    assert count(built(Conv2D(4, 3), Permute(3, 1, 2), Flatten(), shape=images)) == 1
-    inception = Parallel(Conv2D(2, 3, padding="same"), Chain(MaxPool2D(1), ReLU()), Tanh())
-    assert count(built(inception, MaxPool2D(2), shape=images)) == 3
-    assert count(built(LSTM(3), Tanh(), Dense(4), LSTM(2), shape=(5, 3))) == 2
-    assert count(built(LSTM(3), LSTM(2, return_sequences=False), Dense(1), shape=(5, 3))) == 1
-    assert count(built(Bidirectional(GRU(3), merge="add"), GRU(2), shape=(5, 3))) == 2
-    assert count(built(Permute(2, 1), Permute(2, 1), Dense(2), shape=(5, 3))) == 0
-    assert count(built(Conv1D(3, 2), ReLU(), Conv1D(3, 2), shape=(9, 3))) == 2
+    assert (
+        count(built(L.Conv2D(4, 3), L.BatchNorm(), L.ReLU(), L.GlobalAvgPool(), shape=images)) == 1
+    )
+    assert count(built(L.Conv2D(4, 3), L.Permute(3, 1, 2), L.Flatten(), shape=images)) == 1
+    inception = L.Parallel(
+        L.Conv2D(2, 3, padding="same"), L.Chain(L.MaxPool2D(1), L.ReLU()), L.Tanh()
+    )
+    assert count(built(inception, L.MaxPool2D(2), shape=images)) == 3
+    assert count(built(L.LSTM(3), L.Tanh(), L.Dense(4), L.LSTM(2), shape=(5, 3))) == 2
+    assert count(built(L.LSTM(3), L.LSTM(2, return_sequences=False), L.Dense(1), shape=(5, 3))) == 1
+    assert count(built(L.Bidirectional(L.GRU(3), merge="add"), L.GRU(2), shape=(5, 3))) == 2
+    assert count(built(L.Permute(2, 1), L.Permute(2, 1), L.Dense(2), shape=(5, 3))) == 0
+    assert count(built(L.Conv1D(3, 2), L.ReLU(), L.Conv1D(3, 2), shape=(9, 3))) == 2
 
 
 def test_positions_are_computed_once(tmp_path: Path) -> None:
     block = {"causal": True, "rope": True}
-    model = built(*(TransformerBlock(2, **block) for _ in range(3)), shape=(5, 8))
+    model = built(*(L.TransformerBlock(2, **block) for _ in range(3)), shape=(5, 8))
     found = operators(exported(model, tmp_path / "net.onnx"))
     assert [found[op] for op in ("Shape", "Range", "Cos", "Sin", "GreaterOrEqual")] == [1] * 5
     assert found["Where"] == 3
@@ -254,15 +230,15 @@ def test_positions_are_computed_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layer", "operator", "since"),
     [
-        (GELU(), "Gelu", 20),
-        (GELU("tanh"), "Gelu", 20),
-        (Mish(), "Mish", 18),
-        (RMSNorm(), "RMSNormalization", 23),
-        (GroupNorm(2), "GroupNormalization", 21),
+        (L.GELU(), "Gelu", 20),
+        (L.GELU("tanh"), "Gelu", 20),
+        (L.Mish(), "Mish", 18),
+        (L.RMSNorm(), "RMSNormalization", 23),
+        (L.GroupNorm(2), "GroupNormalization", 21),
     ],
 )
 def test_an_operator_is_used_from_the_version_that_has_it(
-    layer: Layer, operator: str, since: int, tmp_path: Path
+    layer: L.Layer, operator: str, since: int, tmp_path: Path
 ) -> None:
     model = built(layer, shape=(3, 4))
     if since > NEWEST:
@@ -274,13 +250,13 @@ def test_an_operator_is_used_from_the_version_that_has_it(
 
 def test_settings_that_predictions_do_not_need_are_kept(tmp_path: Path) -> None:
     """ONNX's momentum is the weight of the running statistics, and ours that of the batch."""
-    proto = exported(built(BatchNorm(momentum=0.3, eps=0.2), shape=(3,)), tmp_path / "net.onnx")
+    proto = exported(built(L.BatchNorm(momentum=0.3, eps=0.2), shape=(3,)), tmp_path / "net.onnx")
     found = {a.name: a.f for a in proto.graph.node[0].attribute}
     assert found == {"momentum": pytest.approx(0.7), "epsilon": pytest.approx(0.2)}
 
 
 def test_the_default_is_opset_20(tmp_path: Path) -> None:
-    built(Dense(2), shape=(3,)).export_onnx(tmp_path / "net.onnx")
+    built(L.Dense(2), shape=(3,)).export_onnx(tmp_path / "net.onnx")
     proto = onnx.load(tmp_path / "net.onnx")
     assert (proto.opset_import[0].version, proto.ir_version) == (20, 9)
 
@@ -293,20 +269,23 @@ def test_the_default_is_opset_20(tmp_path: Path) -> None:
         (SOME["lstm"], [["N", "T", 3], ["N", 2]]),
         (SOME["video"], [["N", "T", 3, 3, 1], ["N", "T", 3]]),
         (SOME["table"], [["N", 3], ["N", 2]]),
-        (lambda: built(Conv1D(2, 3), shape=(9, 2)), [["N", "T", 2], ["N", "Y1", 2]]),
-        (lambda: built(Conv1D(2, 3), Flatten(), Dense(1), shape=(9, 2)), [["N", 9, 2], ["N", 1]]),
-        (lambda: built(Flatten(), Tanh(), shape=(3, 2)), [["N", "T", 2], ["N", "Y1"]]),
-        (lambda: built(Permute(2, 1), shape=(3, 2)), [["N", "T", 2], ["N", 2, "T"]]),
-        (lambda: built(Tanh(), shape=(3,)), [["N", 3], ["N", 3]]),
+        (lambda: built(L.Conv1D(2, 3), shape=(9, 2)), [["N", "T", 2], ["N", "Y1", 2]]),
+        (
+            lambda: built(L.Conv1D(2, 3), L.Flatten(), L.Dense(1), shape=(9, 2)),
+            [["N", 9, 2], ["N", 1]],
+        ),
+        (lambda: built(L.Flatten(), L.Tanh(), shape=(3, 2)), [["N", "T", 2], ["N", "Y1"]]),
+        (lambda: built(L.Permute(2, 1), shape=(3, 2)), [["N", "T", 2], ["N", 2, "T"]]),
+        (lambda: built(L.Tanh(), shape=(3,)), [["N", 3], ["N", 3]]),
         (  # zeros that depend on the number of steps, in a way that not all programs know
-            lambda: built(Conv1D(2, 3, stride=2, dilation=2, padding="same"), shape=(9, 2)),
+            lambda: built(L.Conv1D(2, 3, stride=2, dilation=2, padding="same"), shape=(9, 2)),
             [["N", 9, 2], ["N", 5, 2]],
         ),
         (
-            lambda: built(MultiHeadAttention(1, rope=DynamicRope(2.0, 4)), shape=(6, 4)),
+            lambda: built(L.MultiHeadAttention(1, rope=DynamicRope(2.0, 4)), shape=(6, 4)),
             [["N", 6, 4], ["N", 6, 4]],
         ),
-        (lambda: built(Reshape(-1, 2, 1), shape=(6, 2)), [["N", "T", 2], ["N", "T", 2, 1]]),
+        (lambda: built(L.Reshape(-1, 2, 1), shape=(6, 2)), [["N", "T", 2], ["N", "T", 2, 1]]),
     ],
 )
 def test_sizes_that_may_differ_have_names(
@@ -316,17 +295,17 @@ def test_sizes_that_may_differ_have_names(
 
 
 def test_a_model_that_does_nothing(tmp_path: Path) -> None:
-    model = built(Dropout(0.5), shape=(3,))
+    model = built(L.Dropout(0.5), shape=(3,))
     proto = exported(model, tmp_path / "net.onnx")
     assert operators(proto) == {"Identity": 1}
 
 
 def test_tokens_come_in_and_go_out_as_integers(tmp_path: Path) -> None:
-    proto = exported(built(Select([1, 0], tokens=True), shape=(3,)), tmp_path / "net.onnx")
+    proto = exported(built(L.Select([1, 0], tokens=True), shape=(3,)), tmp_path / "net.onnx")
     (Y,) = ReferenceEvaluator(proto).run(None, {"X": np.array([[1, 2, 3.0]], np.float32)})
     assert Y.dtype == np.int64
     assert Y.tolist() == [[2, 1]]
-    model = built(Select([1, 0], tokens=True), Tanh(), shape=(3,))
+    model = built(L.Select([1, 0], tokens=True), L.Tanh(), shape=(3,))
     (Y,) = ReferenceEvaluator(exported(model, tmp_path / "net.onnx")).run(
         None, {"X": np.array([[1, 2, 3.0]], np.float32)}
     )
@@ -359,8 +338,7 @@ def test_large_weights_are_in_a_file_of_their_own(
 def test_a_large_graph_is_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "LARGEST", 10)
     monkeypatch.setattr(export, "SMALL", 10)
-    monkeypatch.setattr(forms, "FORMS", {**FORMS})
-    monkeypatch.setattr(export, "FORMS", forms.FORMS)
+    monkeypatch.setattr(correspondence, "TABLE", {**correspondence.TABLE})
     exports(Scale)(
         lambda graph, layer, x: graph.node("Mul", x, graph.constant(np.ones((7, 9), "f")))
     )
@@ -372,10 +350,10 @@ def test_a_large_graph_is_checked_too(tmp_path: Path, monkeypatch: pytest.Monkey
 # --- layers of one's own --------------------------------------------------------------------------
 
 
-class Scale(Layer):
+class Scale(L.Layer):
     """A layer of a user's own."""
 
-    s = Param()
+    s = L.Param()
 
     def create(self, shape: Shape) -> Shape:
         self.s = np.ones(shape[-1])
@@ -388,7 +366,7 @@ class Scale(Layer):
 class Twice(Container):
     """A container of a user's own."""
 
-    def __init__(self, layer: Layer) -> None:
+    def __init__(self, layer: L.Layer) -> None:
         super().__init__()
         self.layer = layer
 
@@ -399,14 +377,14 @@ class Twice(Container):
         return 2 * self.layer.forward(X)
 
 
-class MyDense(Dense):
+class MyDense(L.Dense):
     """A layer that computes something else than its base class."""
 
     def forward(self, X: Array) -> Array:
         return 2 * super().forward(X)
 
 
-class Named(Dense):
+class Named(L.Dense):
     """A layer that computes what its base class does."""
 
     def flops(self) -> int:
@@ -415,8 +393,7 @@ class Named(Dense):
 
 @pytest.fixture
 def own_forms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "FORMS", {**FORMS})
-    monkeypatch.setattr(export, "FORMS", forms.FORMS)
+    monkeypatch.setattr(correspondence, "TABLE", {**correspondence.TABLE})
 
 
 @pytest.mark.usefixtures("own_forms")
@@ -430,7 +407,7 @@ def test_a_layer_of_ones_own(tmp_path: Path) -> None:
         return graph.node("Mul", graph.add(layer.layer, x), 2.0)
 
     assert scale.__name__ == "scale"
-    model = built(Conv2D(2, 2), Twice(Chain(Scale(), Dense(3))), Named(2), shape=(4, 4, 1))
+    model = built(L.Conv2D(2, 2), Twice(L.Chain(Scale(), L.Dense(3))), Named(2), shape=(4, 4, 1))
     proto = exported(model, tmp_path / "net.onnx")
     X = sample(model, 2)
     (Y,) = ReferenceEvaluator(proto).run(None, {"X": X})
@@ -465,12 +442,12 @@ def test_exports_takes_a_class_of_layers() -> None:
 # --- what is refused ------------------------------------------------------------------------------
 
 
-def square() -> Layer:
-    return Lambda(np.square, lambda dY, X, Y: 2 * X * dY)
+def square() -> L.Layer:
+    return L.Lambda(np.square, lambda dY, X, Y: 2 * X * dY)
 
 
 def test_layers_without_an_operator_are_named_by_their_paths(tmp_path: Path) -> None:
-    model = built(Dense(2), Residual(Tanh(), square()), Twice(MyDense(2)), shape=(3,))
+    model = built(L.Dense(2), L.Residual(L.Tanh(), square()), Twice(MyDense(2)), shape=(3,))
     with pytest.raises(ArgumentError) as error:
         model.export_onnx(tmp_path / "net.onnx")
     message = str(error.value)
@@ -489,18 +466,18 @@ def test_layers_without_an_operator_are_named_by_their_paths(tmp_path: Path) -> 
 def test_an_opset_outside_the_range_is_refused(opset: int, tmp_path: Path) -> None:
     newest = min(28, NEWEST)
     with pytest.raises(ArgumentError, match=rf"from 17 to {newest}, got {opset}\."):
-        built(Dense(2), shape=(3,)).export_onnx(tmp_path / "net.onnx", opset=opset)
+        built(L.Dense(2), shape=(3,)).export_onnx(tmp_path / "net.onnx", opset=opset)
     assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("opset", [True, 20.0, "20", None])
 def test_an_opset_that_is_no_integer_is_refused(opset: Any, tmp_path: Path) -> None:
     with pytest.raises(ArgumentTypeError, match="opset must be an integer"):
-        built(Dense(2), shape=(3,)).export_onnx(tmp_path / "net.onnx", opset=opset)
+        built(L.Dense(2), shape=(3,)).export_onnx(tmp_path / "net.onnx", opset=opset)
 
 
 def test_a_wrong_path_is_refused(tmp_path: Path) -> None:
-    model = built(Dense(2), shape=(3,))
+    model = built(L.Dense(2), shape=(3,))
     for path in ("net", "net.onnx.txt", ".onnx"):
         with pytest.raises(ArgumentError, match=r"must end in \.onnx"):
             model.export_onnx(tmp_path / path)
@@ -512,13 +489,13 @@ def test_a_wrong_path_is_refused(tmp_path: Path) -> None:
 
 def test_a_model_that_is_not_built_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotBuiltError, match="does not know its input shape"):
-        Sequential(Dense(2)).export_onnx(tmp_path / "net.onnx")
+        Sequential(L.Dense(2)).export_onnx(tmp_path / "net.onnx")
 
 
 def test_without_onnx_the_error_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = built(Dense(2), shape=(3,))
+    model = built(L.Dense(2), shape=(3,))
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(MissingExtraError, match=r"phitodeep\[onnx\]"):
         model.export_onnx(tmp_path / "net.onnx")

@@ -13,47 +13,15 @@ import numpy as np
 import onnx
 import pytest
 
-from phitodeep import inference, layers
+from phitodeep import inference
+from phitodeep import layers as L
 from phitodeep.core.types import Array
 from phitodeep.errors import ShapeError
-from phitodeep.exchange.onnx.write import export, forms
+from phitodeep.exchange import correspondence
+from phitodeep.exchange.onnx.write import export
 from phitodeep.exchange.onnx.write.export import OPSETS, export_onnx
 from phitodeep.exchange.onnx.write.forms import exports
 from phitodeep.functional.rotary import YarnRope
-from phitodeep.layers import (
-    GELU,
-    BatchNorm,
-    Chain,
-    Conv1D,
-    Dense,
-    Embedding,
-    Flatten,
-    GroupNorm,
-    Lambda,
-    Layer,
-    LayerNorm,
-    LogSoftmax,
-    MaxPool1D,
-    MultiHeadAttention,
-    Parallel,
-    Permute,
-    PReLU,
-    RandomCrop,
-    Reparameterize,
-    Reshape,
-    Residual,
-    RMSNorm,
-    RotaryEmbedding,
-    Select,
-    Sigmoid,
-    SiLU,
-    SinusoidalEncoding,
-    SkipConcat,
-    Softmax,
-    Softplus,
-    Tanh,
-    TransformerBlock,
-)
 from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
 from phitodeep.testing.examples import ELEMENTWISE, EXAMPLES, TOKENS, data, made
@@ -67,12 +35,16 @@ PRECISION = 1e-5  # compared with the largest output
 CASES = [
     (i, make, shape, *tokens)
     for i, (make, shape, *tokens) in enumerate([*EXAMPLES, *TOKENS])
-    if not any(isinstance(part, Lambda) for _, part in make().walk())
+    if not any(isinstance(part, L.Lambda) for _, part in make().walk())
 ]
 NO_DOUBLE = (  # what onnxruntime says of operators that it has in float32 only
     "NOT_IMPLEMENTED",
     "does not support double yet",
 )
+
+
+def named(kinds: str) -> list[Callable[[], L.Layer]]:
+    return [getattr(L, kind) for kind in kinds.split()]
 
 
 def session(path: Path) -> Any:
@@ -81,7 +53,9 @@ def session(path: Path) -> Any:
     return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def check(layer: Layer, X: Array, path: Path, opset: int = 20, precision: float = PRECISION) -> Any:
+def check(
+    layer: L.Layer, X: Array, path: Path, opset: int = 20, precision: float = PRECISION
+) -> Any:
     """Export the layer, and compare the predictions for X and for other sizes; return Y of X."""
     export_onnx(layer, path, opset)
     running = session(path)
@@ -101,7 +75,7 @@ def check(layer: Layer, X: Array, path: Path, opset: int = 20, precision: float 
     return running
 
 
-def shorter(layer: Layer, X: Array) -> Iterator[Array]:
+def shorter(layer: L.Layer, X: Array) -> Iterator[Array]:
     """X without its last steps, if the layer takes it."""
     for steps in {1, X.shape[1] - 1} - {0}:
         with suppress(ShapeError), inference():
@@ -140,7 +114,7 @@ def test_in_float64_where_onnxruntime_has_it(opset: int, tmp_path: Path) -> None
     assert checked > 90
 
 
-def has_kernels(path: Path, X: Array, layer: Layer) -> bool:
+def has_kernels(path: Path, X: Array, layer: L.Layer) -> bool:
     """Whether onnxruntime can run a model in float64."""
     try:
         session(path).run(None, {"X": X if layer.takes_tokens else X.astype(layer.dtype)})
@@ -164,10 +138,11 @@ def test_sequences_of_a_fixed_length(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("size", [1e2, 1e4, 1e6])
 def test_large_inputs(size: float, tmp_path: Path) -> None:
-    makers: list[Callable[[], Layer]] = [
+    makers: list[Callable[[], L.Layer]] = [
         *ELEMENTWISE,
-        *(GELU, SiLU, Softplus, Sigmoid, Tanh, Softmax, LogSoftmax, LayerNorm, RMSNorm, BatchNorm),
-        *(lambda: GELU("tanh"), lambda: MultiHeadAttention(1, causal=True), lambda: GroupNorm(2)),
+        *named("GELU SiLU Softplus Sigmoid Tanh Softmax LogSoftmax LayerNorm RMSNorm BatchNorm"),
+        *(lambda: L.GELU("tanh"), lambda: L.GroupNorm(2)),
+        lambda: L.MultiHeadAttention(1, causal=True),
     ]
     rng = np.random.default_rng(4)
     for make in makers:
@@ -183,10 +158,10 @@ def test_late_positions(opset: int, tmp_path: Path) -> None:
     """Their angles, such as 2999.123, have few digits after the point in float32."""
     rng = np.random.default_rng(5)
     for layer in (
-        RotaryEmbedding(),
-        SinusoidalEncoding(),
-        MultiHeadAttention(1, causal=True, rope=True),
-        MultiHeadAttention(2, kv_heads=1, rope=YarnRope(4.0, max_positions=64)),
+        L.RotaryEmbedding(),
+        L.SinusoidalEncoding(),
+        L.MultiHeadAttention(1, causal=True, rope=True),
+        L.MultiHeadAttention(2, kv_heads=1, rope=YarnRope(4.0, max_positions=64)),
     ):
         layer.build((7, 8), seed=1)
         check(
@@ -199,41 +174,39 @@ def test_late_positions(opset: int, tmp_path: Path) -> None:
 
 # --- orders of axes -------------------------------------------------------------------------------
 
-BEHIND_IMAGES: list[Callable[[], Layer]] = [
-    *(PReLU, Softmax, LogSoftmax, LayerNorm, RMSNorm, BatchNorm, Flatten, Reparameterize),
-    *(layers.GlobalMaxPool, layers.GlobalAvgPool, layers.InstanceNorm),
-    *(lambda: Softmax(1), lambda: Softmax(-2), lambda: GroupNorm(2), lambda: Dense(3)),
-    *(lambda: Select([2, 0]), lambda: layers.ZeroPad2D(((0, 1), (2, 0))), lambda: RandomCrop(2)),
-    *(lambda: RandomCrop((2, 6), padding=(0, 2)), lambda: Reshape(-1, 2)),
-    *(lambda: Permute(2, 3, 1), lambda: Chain(Permute(3, 1, 2), Softmax(1), Permute(2, 3, 1))),
-    *(
-        lambda: Parallel(Tanh(), Dense(3)),
-        lambda: SkipConcat(Select([0])),
-        lambda: Residual(Tanh()),
-    ),
+BEHIND_IMAGES: list[Callable[[], L.Layer]] = [
+    *named("PReLU Softmax LogSoftmax LayerNorm RMSNorm BatchNorm Flatten Reparameterize"),
+    *named("GlobalMaxPool GlobalAvgPool InstanceNorm"),
+    *(lambda: L.Softmax(1), lambda: L.Softmax(-2), lambda: L.GroupNorm(2), lambda: L.Dense(3)),
+    *(lambda: L.Select([2, 0]), lambda: L.ZeroPad2D(((0, 1), (2, 0))), lambda: L.RandomCrop(2)),
+    *(lambda: L.RandomCrop((2, 6), padding=(0, 2)), lambda: L.Reshape(-1, 2)),
+    lambda: L.Permute(2, 3, 1),
+    lambda: L.Chain(L.Permute(3, 1, 2), L.Softmax(1), L.Permute(2, 3, 1)),
+    *(lambda: L.Parallel(L.Tanh(), L.Dense(3)), lambda: L.SkipConcat(L.Select([0]))),
+    lambda: L.Residual(L.Tanh()),
 ]
-BEHIND_STEPS: list[Callable[[], Layer]] = [
-    *(PReLU, Softmax, LayerNorm, RMSNorm, BatchNorm, Reparameterize, SinusoidalEncoding),
-    *(layers.GlobalMaxPool, layers.GlobalAvgPool, layers.InstanceNorm, RotaryEmbedding),
-    *(lambda: Softmax(1), lambda: GroupNorm(2), lambda: Dense(3), lambda: Select([2, 0])),
-    lambda: Chain(Permute(2, 1), layers.GlobalMaxPool()),
-    *(lambda: Permute(2, 1), lambda: MultiHeadAttention(2), lambda: Conv1D(2, 2), Tanh),
-    *(lambda: layers.PositionalEmbedding(20), lambda: layers.TimeDistributed(Dense(2))),
-    *(lambda: Parallel(Tanh(), Conv1D(3, 1)), lambda: Residual(layers.GRU(4), Tanh())),
+BEHIND_STEPS: list[Callable[[], L.Layer]] = [
+    *named("PReLU Softmax LayerNorm RMSNorm BatchNorm Reparameterize SinusoidalEncoding"),
+    *named("GlobalMaxPool GlobalAvgPool InstanceNorm RotaryEmbedding Tanh"),
+    *(lambda: L.Softmax(1), lambda: L.GroupNorm(2), lambda: L.Dense(3), lambda: L.Select([2, 0])),
+    lambda: L.Chain(L.Permute(2, 1), L.GlobalMaxPool()),
+    *(lambda: L.Permute(2, 1), lambda: L.MultiHeadAttention(2), lambda: L.Conv1D(2, 2)),
+    *(lambda: L.PositionalEmbedding(20), lambda: L.TimeDistributed(L.Dense(2))),
+    *(lambda: L.Parallel(L.Tanh(), L.Conv1D(3, 1)), lambda: L.Residual(L.GRU(4), L.Tanh())),
 ]
 
 
-def behind(first: Callable[[], Layer], second: Callable[[], Layer]) -> Layer:
-    return Chain(first(), second())
+def behind(first: Callable[[], L.Layer], second: Callable[[], L.Layer]) -> L.Layer:
+    return L.Chain(first(), second())
 
 
 @pytest.mark.parametrize("opset", [17, 20, NEWEST])
 def test_layers_behind_others_that_move_the_axes(opset: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(9)
     for first, shape, makers in (
-        (lambda: layers.Conv2D(4, 2), (5, 4, 3), BEHIND_IMAGES),
-        (lambda: layers.LSTM(4), (5, 3), BEHIND_STEPS),
-        (lambda: layers.Bidirectional(layers.GRU(2)), (5, 3), BEHIND_STEPS),
+        (lambda: L.Conv2D(4, 2), (5, 4, 3), BEHIND_IMAGES),
+        (lambda: L.LSTM(4), (5, 3), BEHIND_STEPS),
+        (lambda: L.Bidirectional(L.GRU(2)), (5, 3), BEHIND_STEPS),
     ):
         for make in makers:
             layer = made(partial(behind, first, make), (2, *shape), np.float32)
@@ -243,7 +216,7 @@ def test_layers_behind_others_that_move_the_axes(opset: int, tmp_path: Path) -> 
 # --- random settings ------------------------------------------------------------------------------
 
 
-def random_window_layer(rng: random.Random) -> tuple[Layer, tuple[int, ...]]:
+def random_window_layer(rng: random.Random) -> tuple[L.Layer, tuple[int, ...]]:
     """A convolution or pool of random settings, and a shape that may be too small for it."""
     pick, rank = rng.choice, rng.choice((1, 2))
     size, stride, dilation = ([rng.randint(1, n) for _ in range(rank)] for n in (4, 4, 3))
@@ -252,11 +225,11 @@ def random_window_layer(rng: random.Random) -> tuple[Layer, tuple[int, ...]]:
     padding = pick(("valid", "same", 1, 2))
     if "Pool" in kind:
         padding = padding if isinstance(padding, str) else min(size) // 2
-        return getattr(layers, f"{kind}{rank}D")(size, pick((stride, None)), padding), shape
+        return getattr(L, f"{kind}{rank}D")(size, pick((stride, None)), padding), shape
     settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": pick((1, 2))}
     if kind == "ConvTranspose" and padding != "same":
         settings["output_padding"] = [rng.randint(0, s - 1) for s in stride]
-    return getattr(layers, f"{kind}{rank}D")(4, size, **settings, bias=pick((True, False))), shape
+    return getattr(L, f"{kind}{rank}D")(4, size, **settings, bias=pick((True, False))), shape
 
 
 def test_random_windows(tmp_path: Path) -> None:
@@ -276,7 +249,7 @@ def test_random_crops(tmp_path: Path) -> None:
     for seed in range(40):
         rng = random.Random(seed)
         size, pads = ([rng.randint(low, 4) for _ in range(2)] for low in (1, 0))
-        layer = RandomCrop(size, padding=pads)
+        layer = L.RandomCrop(size, padding=pads)
         shape = (rng.randint(1, 5), rng.randint(1, 5), 2)
         with suppress(ShapeError):
             layer.build(shape)
@@ -318,7 +291,7 @@ def test_models(name: str, opset: int, tmp_path: Path) -> None:
 
 
 def test_a_causal_model_does_not_see_later_tokens(tmp_path: Path) -> None:
-    model = Sequential(Embedding(5, 8), TransformerBlock(2, causal=True, rope=True), Dense(5))
+    model = Sequential(L.Embedding(5, 8), L.TransformerBlock(2, causal=True, rope=True), L.Dense(5))
     model.build((6,), seed=1)
     model.export_onnx(tmp_path / "net.onnx")
     X = np.array([[1, 2, 3, 4, 0, 1]])
@@ -328,7 +301,7 @@ def test_a_causal_model_does_not_see_later_tokens(tmp_path: Path) -> None:
 
 
 def test_steps_of_every_length_with_padding_that_depends_on_it(tmp_path: Path) -> None:
-    model = Sequential(Conv1D(2, 4, stride=3, padding="same"), MaxPool1D(3, 2, "same"))
+    model = Sequential(L.Conv1D(2, 4, stride=3, padding="same"), L.MaxPool1D(3, 2, "same"))
     model.build((9, 2), seed=1)
     rng = np.random.default_rng(7)
     for steps in range(1, 20):
@@ -350,8 +323,7 @@ def test_large_weights_in_a_file_of_their_own(
 
 @pytest.fixture
 def own_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "FORMS", {**forms.FORMS})
-    monkeypatch.setattr(export, "FORMS", forms.FORMS)
+    monkeypatch.setattr(correspondence, "TABLE", {**correspondence.TABLE})
 
     @exports(Scale)
     def scale(graph: Any, layer: Any, x: Any) -> Any:
@@ -365,7 +337,7 @@ def test_random_networks(start: int, tmp_path: Path) -> None:
     for seed in range(start, start + 50):
         rng = random.Random(seed)
         size, depth = rng.choice((1, 2, 3, 4)), rng.choice((0, 1, 2))
-        maker = Maker(rng, (Lambda, Centred, Gate, Ladder), masked=False)
+        maker = Maker(rng, (L.Lambda, Centred, Gate, Ladder), masked=False)
         network = drawn(maker, KINDS, (1, 2, 5), size, depth, seed)
         network.chain.cast("float32")
         opset = rng.choice([17, 18, 20, 21, 23, NEWEST])
@@ -374,7 +346,7 @@ def test_random_networks(start: int, tmp_path: Path) -> None:
 
 
 def test_columns_from_the_end_of_any_number_of_steps(tmp_path: Path) -> None:
-    model = Sequential(Permute(2, 1), Select([-1, 0]))
+    model = Sequential(L.Permute(2, 1), L.Select([-1, 0]))
     model.build((4, 3))
     model.export_onnx(tmp_path / "net.onnx")
     running = session(tmp_path / "net.onnx")
@@ -388,6 +360,6 @@ def test_updates_of_a_whole_model(tmp_path: Path) -> None:
     model = models.gpt(9, 12, layers=1, heads=2, dim=8).build()
     model.add_lora("*", rank=2)
     for _, layer in model.walk():
-        if isinstance(layer, layers.LowRank):
+        if isinstance(layer, L.LowRank):
             layer.B = rng.standard_normal(layer.B.shape)
     check(model, rng.integers(0, 9, (2, 12)), tmp_path / "net.onnx")

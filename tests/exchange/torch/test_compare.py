@@ -9,38 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from phitodeep import layers as L
 from phitodeep import loss as losses
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.exchange.torch.losses import LOSSES
 from phitodeep.io import compare_with_torch
-from phitodeep.layers import (
-    GRU,
-    LSTM,
-    BatchNorm,
-    Bidirectional,
-    Chain,
-    Conv2D,
-    Dense,
-    Dropout,
-    Embedding,
-    Flatten,
-    LayerNorm,
-    LogSoftmax,
-    LowRank,
-    MaxPool2D,
-    Parallel,
-    PositionalEmbedding,
-    RandomFlip,
-    ReLU,
-    Residual,
-    ScaledDotProductAttention,
-    Sigmoid,
-    SkipConcat,
-    Softmax,
-    TiedDense,
-    TimeDistributed,
-    TransformerBlock,
-)
 from phitodeep.loss import Loss
 from phitodeep.model import Sequential
 
@@ -49,14 +22,14 @@ SMALL = {"float32": 2e-5, "float64": 1e-13}
 
 def images(**settings: Any) -> tuple[Sequential, Any, Any]:
     model = Sequential(
-        Conv2D(4, 3, padding="same"),
-        BatchNorm(),
-        ReLU(),
-        Residual(Conv2D(4, 3, padding="same"), Dropout(0.5)),
-        SkipConcat(Conv2D(2, 1)),
-        MaxPool2D(2),
-        Flatten(),
-        Dense(3),
+        L.Conv2D(4, 3, padding="same"),
+        L.BatchNorm(),
+        L.ReLU(),
+        L.Residual(L.Conv2D(4, 3, padding="same"), L.Dropout(0.5)),
+        L.SkipConcat(L.Conv2D(2, 1)),
+        L.MaxPool2D(2),
+        L.Flatten(),
+        L.Dense(3),
         loss_class="softmax_cross_entropy",
         seed=0,
         **settings,
@@ -67,14 +40,14 @@ def images(**settings: Any) -> tuple[Sequential, Any, Any]:
 
 
 def tokens(**settings: Any) -> tuple[Sequential, Any, Any]:
-    embedding = Embedding(7, 4)
+    embedding = L.Embedding(7, 4)
     model = Sequential(
         embedding,
-        PositionalEmbedding(6),
-        TransformerBlock(2, causal=True, dropout=0.2, checkpoint=True),
-        Parallel(Bidirectional(LSTM(2)), GRU(4), merge="add"),
-        TimeDistributed(Chain(LayerNorm(), Dense(4))),
-        TiedDense(embedding),
+        L.PositionalEmbedding(6),
+        L.TransformerBlock(2, causal=True, dropout=0.2, checkpoint=True),
+        L.Parallel(L.Bidirectional(L.LSTM(2)), L.GRU(4), merge="add"),
+        L.TimeDistributed(L.Chain(L.LayerNorm(), L.Dense(4))),
+        L.TiedDense(embedding),
         loss_class="softmax_cross_entropy",
         seed=0,
         **settings,
@@ -102,12 +75,12 @@ def test_all_is_well(make: Any, dtype: str) -> None:
     assert [row.array for row in found.rows[-2:]] == ["L", "dP"]
 
 
-class LeakyPool(MaxPool2D):
+class LeakyPool(L.MaxPool2D):
     def backward(self, dY: Any) -> Any:
         return super().backward(dY) * 1.001
 
 
-class LostBias(Dense):
+class LostBias(L.Dense):
     def backward(self, dY: Any) -> Any:
         dX = super().backward(dY)
         self.grads["b"][0] = 0
@@ -131,7 +104,7 @@ def test_a_fault_shows_in_its_own_row_alone(place: int, layer: Any, array: str) 
 
 def test_a_fault_inside_a_container() -> None:
     model, X, y = images(dtype="float64")
-    model.layers[3] = Residual(LeakyPool(1), LeakyPool(1))
+    model.layers[3] = L.Residual(LeakyPool(1), LeakyPool(1))
     model.build((8, 6, 2))
     found = compare_with_torch(model, X, y)
     wrong = [(row.path, row.array) for row in found.rows if row.relative > 1e-12]
@@ -145,14 +118,14 @@ CASES: list[tuple[Loss, Any, Any]] = [
     (losses.LogCosh(), None, "numbers"),
     (losses.PoissonNLL(), None, "counts"),
     (losses.CosineSimilarityLoss(), None, "numbers"),
-    (losses.BinaryCrossEntropy(), Sigmoid, "binary"),
+    (losses.BinaryCrossEntropy(), L.Sigmoid, "binary"),
     (losses.BinaryCrossEntropyWithLogits(), None, "binary"),
     (losses.Hinge(), None, "signs"),
     (losses.SquaredHinge(), None, "signs"),
-    (losses.KLDivergence(), LogSoftmax, "rows"),
-    (losses.CategoricalCrossEntropy(), Softmax, "labels"),
-    (losses.CategoricalCrossEntropy(0.1), Softmax, "labels"),
-    (losses.NegativeLogLikelihood(ignore_index=1), LogSoftmax, "labels"),
+    (losses.KLDivergence(), L.LogSoftmax, "rows"),
+    (losses.CategoricalCrossEntropy(), L.Softmax, "labels"),
+    (losses.CategoricalCrossEntropy(0.1), L.Softmax, "labels"),
+    (losses.NegativeLogLikelihood(ignore_index=1), L.LogSoftmax, "labels"),
     (losses.SoftmaxCrossEntropy(), None, "rows"),
     (losses.SoftmaxCrossEntropy(0.2, 1, [0.5, 2, 1]), None, "labels"),
     (losses.SoftmaxCrossEntropy(class_weight=[0.5, 2, 1]), None, "rows"),
@@ -173,7 +146,7 @@ def test_losses(loss: Loss, last: Any, kind: str, steps: bool) -> None:
         "rows": rows / rows.sum(axis=-1, keepdims=True),
         "labels": rng.integers(0, 3, shape[:-1]),
     }[kind]
-    layers = [Dense(3), *([last()] if last else [])]
+    layers = [L.Dense(3), *([last()] if last else [])]
     model = Sequential(*layers, loss_class=loss, dtype="float64", seed=0)
     model.build((*shape[1:-1], 2))
     X = rng.standard_normal((*shape[:-1], 2))
@@ -196,7 +169,7 @@ def test_a_loss_that_differs_shows() -> None:
 
     LOSSES[Wrong] = LOSSES[losses.MeanAbsoluteError]
     try:
-        model = Sequential(Dense(3), loss_class=Wrong(), dtype="float64")
+        model = Sequential(L.Dense(3), loss_class=Wrong(), dtype="float64")
         model.build((2,))
         found = compare_with_torch(model, np.ones((4, 2)), np.zeros((4, 3)))
     finally:
@@ -208,7 +181,7 @@ def test_a_loss_that_differs_shows() -> None:
 def test_layers_that_always_draw_are_compared_in_prediction_mode() -> None:
     model, X, y = images(dtype="float64")
     assert compare_with_torch(model, X, y).training
-    model.layers[2] = RandomFlip()
+    model.layers[2] = L.RandomFlip()
     model.build((8, 6, 2))
     found = compare_with_torch(model, X, y)
     assert not found.training
@@ -227,21 +200,21 @@ def test_how_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_refusals() -> None:
     with pytest.raises(ArgumentTypeError, match="a model with a loss"):
-        compare_with_torch(Dense(3), np.ones((2, 3)), np.ones((2, 3)))
+        compare_with_torch(L.Dense(3), np.ones((2, 3)), np.ones((2, 3)))
     model, X, y = images()
     with pytest.raises(ArgumentError):
         compare_with_torch(model, X, y + 10)
 
 
 def test_a_nan_is_the_worst_of_all() -> None:
-    model = Sequential(Dense(3), loss_class=losses.SoftmaxCrossEntropy(ignore_index=0), seed=0)
+    model = Sequential(L.Dense(3), loss_class=losses.SoftmaxCrossEntropy(ignore_index=0), seed=0)
     model.build((4,))
     found = compare_with_torch(model, np.ones((2, 4)), np.zeros(2, int))  # PyTorch divides 0 by 0
     assert (found.worst.path, found.worst.array, found.worst.relative) == ("loss", "L", np.inf)
 
 
 def test_a_batch_norm_of_one_row_is_refused() -> None:
-    model = Sequential(Dense(3), BatchNorm(), loss_class="softmax_cross_entropy", seed=0)
+    model = Sequential(L.Dense(3), L.BatchNorm(), loss_class="softmax_cross_entropy", seed=0)
     model.build((4,))
     with pytest.raises(ArgumentError, match="PyTorch refuses this X: Expected more than 1 value"):
         compare_with_torch(model, np.ones((1, 4)), np.zeros(1, int))
@@ -249,14 +222,14 @@ def test_a_batch_norm_of_one_row_is_refused() -> None:
 
 def test_layers_with_updates_and_dropout_of_attention() -> None:
     model = Sequential(
-        Dense(12), ScaledDotProductAttention(2, dropout=0.5), TransformerBlock(2, rope=True),
+        L.Dense(12), L.ScaledDotProductAttention(2, dropout=0.5), L.TransformerBlock(2, rope=True),
         loss_class="mean_squared_error", seed=0, dtype="float64",
     )  # fmt: skip
     rng = np.random.default_rng(0)
     model.build((3, 5))
     model.add_lora("*", rank=2)
     for _, layer in model.walk():
-        if isinstance(layer, LowRank):
+        if isinstance(layer, L.LowRank):
             layer.B = rng.standard_normal(layer.B.shape)
     found = compare_with_torch(
         model, rng.standard_normal((2, 3, 5)), rng.standard_normal((2, 3, 4))

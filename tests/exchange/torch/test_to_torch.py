@@ -13,33 +13,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from phitodeep import (
-    BatchNorm,
-    Chain,
-    Conv2D,
-    Dense,
-    Embedding,
-    Flatten,
-    Lambda,
-    Layer,
-    LowRank,
-    MaxPool2D,
-    MultiHeadAttention,
-    Param,
-    ReLU,
-    Residual,
-    RotaryEmbedding,
-    ScaledDotProductAttention,
-    Select,
-    Sequential,
-    TiedDense,
-    TimeDistributed,
-    TransformerBlock,
-)
+from phitodeep import Sequential
+from phitodeep import layers as L
 from phitodeep.core.call import inference
 from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError
+from phitodeep.exchange.correspondence import TABLE
 from phitodeep.exchange.torch.layouts import outer, to_ours
-from phitodeep.exchange.torch.pairs import REGISTERED, counterpart
+from phitodeep.exchange.torch.pairs import counterpart
 from phitodeep.functional.rotary import LongRope, Rope, YarnRope
 from phitodeep.io import from_torch, to_torch
 from phitodeep.optimization.optimizers import SGD
@@ -50,7 +30,7 @@ from tests.exchange.torch.support import draws, tensor, their_passes
 from tests.random_networks import Centred, Gate, Ladder, Maker, Scale
 
 ROWS = [(*row, 0)[:3] for row in [*EXAMPLES, *TOKENS]]
-ROWS = [row for row in ROWS if not isinstance(row[0](), Lambda)]
+ROWS = [row for row in ROWS if not isinstance(row[0](), L.Lambda)]
 INEXACT = ("CELU", "HardSigmoid")  # PyTorch computes with constants in single precision
 
 
@@ -72,12 +52,12 @@ def test_every_layer(row: Any, training: bool) -> None:
     layer = made(make, shape)
     if training and draws(layer):
         pytest.skip("its masks are its own")
-    if training and isinstance(layer, BatchNorm) and shape[0] == 1:
+    if training and isinstance(layer, L.BatchNorm) and shape[0] == 1:
         pytest.skip("PyTorch refuses a single row")
     X, dY = data(layer, shape, tokens)
     ours = our_passes(layer, X, dY, training=training)
     ours = {key: ours[key] for key in ("Y", "dX") if key in ours}
-    tied = any(isinstance(part, TiedDense) for _, part in layer.walk())
+    tied = any(isinstance(part, L.TiedDense) for _, part in layer.walk())
     own = {path: a for path, a in layer.gradients().items() if "embedding" not in path}
     exact = not any(part in repr(layer) for part in INEXACT)
     theirs = their_passes(layer, X, dY, training)
@@ -106,20 +86,22 @@ def test_every_layer_comes_back(row: Any) -> None:
 
 
 SETTINGS = [
-    MultiHeadAttention(2, rope=True),
-    MultiHeadAttention(3, causal=True, kv_heads=1, rope=YarnRope(4.0, 64), head_dim=2, bias=False),
-    MultiHeadAttention(2, rope=LongRope([1.0], [3.0], 3)),
-    ScaledDotProductAttention(1, rope=Rope(50.0), dropout=0.3),
-    LowRank(3, 2, alpha=5.0),
-    RotaryEmbedding(77.0),
-    Select([0, -1]),
+    L.MultiHeadAttention(2, rope=True),
+    L.MultiHeadAttention(
+        3, causal=True, kv_heads=1, rope=YarnRope(4.0, 64), head_dim=2, bias=False
+    ),
+    L.MultiHeadAttention(2, rope=LongRope([1.0], [3.0], 3)),
+    L.ScaledDotProductAttention(1, rope=Rope(50.0), dropout=0.3),
+    L.LowRank(3, 2, alpha=5.0),
+    L.RotaryEmbedding(77.0),
+    L.Select([0, -1]),
 ]
 
 
 @pytest.mark.parametrize("layer", SETTINGS, ids=repr)
-def test_settings_come_back(layer: Layer) -> None:
+def test_settings_come_back(layer: L.Layer) -> None:
     layer = layer.copy()
-    layer.build((3, 6) if isinstance(layer, ScaledDotProductAttention) else (3, 4))
+    layer.build((3, 6) if isinstance(layer, L.ScaledDotProductAttention) else (3, 4))
     module = to_torch(layer)
     assert repr(from_torch(module, layer.input_shape).layers) == f"[{layer!r}]"
     X = np.random.default_rng(0).standard_normal((2, 9, layer.input_shape[1])).astype("float32")
@@ -130,23 +112,23 @@ def test_settings_come_back(layer: Layer) -> None:
 
 
 def test_updates_and_what_is_frozen_come_back() -> None:
-    model = Sequential(Conv2D(3, 2), Flatten(), Dense(4), dtype="float64", seed=0)
+    model = Sequential(L.Conv2D(3, 2), L.Flatten(), L.Dense(4), dtype="float64", seed=0)
     model.build((3, 3, 2))
     model.add_lora(rank=2)
     found = from_torch(to_torch(model), (3, 3, 2))
     X = np.random.default_rng(0).standard_normal((2, 3, 3, 2))
     np.testing.assert_allclose(found.predict(X), model.predict(X), rtol=1e-12)
-    assert [type(part) for _, part in found.walk() if part.params and part.trainable] == [LowRank]
+    assert [type(part) for _, part in found.walk() if part.params and part.trainable] == [L.LowRank]
 
 
 def test_tokens_of_several_axes_come_back() -> None:
-    model = Sequential(TimeDistributed(Embedding(9, 2)))
+    model = Sequential(L.TimeDistributed(L.Embedding(9, 2)))
     model.build((3, 4))
     X = np.random.default_rng(0).integers(0, 9, (2, 3, 4))
     np.testing.assert_array_equal(from_torch(to_torch(model), (3, 4)).predict(X), model.predict(X))
 
 
-UNKNOWN = (Scale, Gate, Ladder, Centred, Lambda)
+UNKNOWN = (Scale, Gate, Ladder, Centred, L.Lambda)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -198,9 +180,11 @@ def their_passes_or_none(chain: Any, X: Any, dY: Any, training: bool) -> Any:
 
 def image_model(dtype: str = "float64") -> Sequential:
     model = Sequential(
-        Conv2D(4, 3), BatchNorm(), ReLU(), MaxPool2D(2), Flatten(), ReLU(), Dense(5), Dense(3),
-        seed=0, dtype=dtype,
-    )  # fmt: skip
+        *(L.Conv2D(4, 3), L.BatchNorm(), L.ReLU(), L.MaxPool2D(2), L.Flatten(), L.ReLU()),
+        *(L.Dense(5), L.Dense(3)),
+        seed=0,
+        dtype=dtype,
+    )
     model.build((8, 6, 2))
     return model
 
@@ -216,15 +200,15 @@ def test_layouts_and_names() -> None:
     X = np.random.default_rng(0).standard_normal((5, 8, 6, 2))
     found = module(torch.from_numpy(X.transpose(0, 3, 1, 2).copy())).detach().numpy()
     np.testing.assert_allclose(found, image_model().predict(X), rtol=1e-12)
-    nested = Sequential(Residual(Dense(4), Chain(Dense(4))))
+    nested = Sequential(L.Residual(L.Dense(4), L.Chain(L.Dense(4))))
     nested.build((4,))
     names = [name for name, _ in to_torch(nested).named_parameters()]
     assert names[0] == "0.layers.0.weight"
     assert names[2] == "0.layers.1.layers.0.weight"
-    tokens = Sequential(Embedding(5, 4), MultiHeadAttention(2))
+    tokens = Sequential(L.Embedding(5, 4), L.MultiHeadAttention(2))
     tokens.build((3,))
     assert (to_torch(tokens).input_layout, to_torch(tokens).output_layout) == ("NT", "NTC")
-    images = Sequential(Conv2D(4, 1), Dense(3))  # a Dense of images takes the channels last
+    images = Sequential(L.Conv2D(4, 1), L.Dense(3))  # a Dense of images takes the channels last
     images.build((2, 3, 4))
     module = to_torch(images)
     assert (module.input_layout, module.output_layout) == ("NCHW", "NCHW")
@@ -232,7 +216,7 @@ def test_layouts_and_names() -> None:
 
 
 def test_a_flatten_that_no_dense_follows_keeps_our_order() -> None:
-    model = Sequential(Conv2D(3, 2), Flatten(), dtype="float64")
+    model = Sequential(L.Conv2D(3, 2), L.Flatten(), dtype="float64")
     model.build((4, 3, 2))
     X = np.random.default_rng(0).standard_normal((2, 4, 3, 2))
     found = to_torch(model)(torch.from_numpy(X.transpose(0, 3, 1, 2).copy()))
@@ -258,8 +242,10 @@ def test_dtype_and_copies(dtype: str) -> None:
 
 
 def test_pickles_and_state_dicts() -> None:
-    model = Sequential(Embedding(6, 4), TransformerBlock(2, rope=True), Dense(4), dtype="float64")
-    model.add(TiedDense(model.layers[0]))
+    model = Sequential(
+        L.Embedding(6, 4), L.TransformerBlock(2, rope=True), L.Dense(4), dtype="float64"
+    )
+    model.add(L.TiedDense(model.layers[0]))
     model.build((5,))
     module = to_torch(model)
     X = np.random.default_rng(0).integers(0, 6, (2, 5))
@@ -289,8 +275,8 @@ def test_one_step_of_training_in_both() -> None:
 
     rng = np.random.default_rng(0)
     for layers, shape in (
-        ([Conv2D(3, 2), BatchNorm(), ReLU(), Flatten(), Dense(4)], (4, 3, 2)),
-        ([LSTM(3), TransformerBlock(1), LSTM(2, return_sequences=False), Dense(4)], (4, 3)),
+        ([L.Conv2D(3, 2), L.BatchNorm(), L.ReLU(), L.Flatten(), L.Dense(4)], (4, 3, 2)),
+        ([LSTM(3), L.TransformerBlock(1), LSTM(2, return_sequences=False), L.Dense(4)], (4, 3)),
     ):
         model = Sequential(
             *layers, optimizer=SGD(), alpha=0.1, loss_class="softmax_cross_entropy", dtype="float64"
@@ -327,29 +313,29 @@ def test_frozen_layers() -> None:
 
 
 def test_a_layer_without_a_counterpart_is_named_by_its_path() -> None:
-    model = Sequential(Dense(3), Residual(Dense(3), Lambda(cube, cube_gradient)))
+    model = Sequential(L.Dense(3), L.Residual(L.Dense(3), L.Lambda(cube, cube_gradient)))
     model.build((3,))
     with pytest.raises(ArgumentError, match=r"Lambda\(cube, .*path '1.layers.1'.*counterpart"):
         to_torch(model)
     with pytest.raises(NotBuiltError, match="input shape"):
-        to_torch(Sequential(Dense(3)))
+        to_torch(Sequential(L.Dense(3)))
     with pytest.raises(ArgumentTypeError, match="takes a model or a layer, got 3"):
         to_torch(3)
-    for user in (Ladder(Dense(3)), Gate(Dense(3), Dense(3)), Scale()):
-        model = Sequential(Dense(3), user)
+    for user in (Ladder(L.Dense(3)), Gate(L.Dense(3), L.Dense(3)), Scale()):
+        model = Sequential(L.Dense(3), user)
         model.build((3,))
         with pytest.raises(ArgumentError, match="path '1'"):
             to_torch(model)
-    model = Sequential(BatchNorm())
+    model = Sequential(L.BatchNorm())
     model.build((2, 2, 2, 2, 2))
     with pytest.raises(ArgumentError, match=r"path '0'\) has samples with 5 axes"):
         to_torch(model)
 
 
-class Gain(Layer):
+class Gain(L.Layer):
     """A layer of another author, with a counterpart."""
 
-    s = Param()
+    s = L.Param()
 
     def create(self, shape: Any) -> Any:
         self.s = self.full(shape[-1], 1)
@@ -378,11 +364,10 @@ class TorchGain(torch.nn.Module):
         return Gain()
 
 
-def test_authors_may_declare_a_counterpart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phitodeep.exchange.torch.pairs.REGISTERED", REGISTERED)
+def test_authors_may_declare_a_counterpart() -> None:
     assert counterpart(Gain)(TorchGain) is TorchGain
     try:
-        model = made(lambda: Chain(Conv2D(3, 2), Gain(), Flatten(), Dense(2)), (2, 3, 3, 2))
+        model = made(lambda: L.Chain(L.Conv2D(3, 2), Gain(), L.Flatten(), L.Dense(2)), (2, 3, 3, 2))
         X, dY = data(model, (2, 3, 3, 2))
         ours = our_passes(model, X, dY)
         ours = {k: ours[k] for k in ("Y", "dX")} | model.gradients()
@@ -391,13 +376,13 @@ def test_authors_may_declare_a_counterpart(monkeypatch: pytest.MonkeyPatch) -> N
         assert any(isinstance(part, Gain) for part in again.layers)
         np.testing.assert_allclose(again.predict(X), ours["Y"], rtol=1e-10)
     finally:
-        REGISTERED.pop(Gain)
+        TABLE.pop(Gain)
     with pytest.raises(ArgumentTypeError, match="takes a class of layers"):
         counterpart(TorchGain)
 
 
 def test_images_of_any_network_come_back_channels_last() -> None:
-    model = Sequential(Conv2D(3, 2), dtype="float64")
+    model = Sequential(L.Conv2D(3, 2), dtype="float64")
     model.build((4, 5, 2))
     X = np.random.default_rng(0).standard_normal((2, 4, 5, 2))
     Y = to_torch(model)(tensor(X, "first").detach()).detach().numpy()

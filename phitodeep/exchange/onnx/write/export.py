@@ -1,7 +1,7 @@
 """Write a model as an ONNX file: see `Sequential.export_onnx`.
 
-How each layer is written: `forms_general.py`, `forms_images.py`, `forms_sequences.py`, and for
-containers `forms.py`.
+How each layer is written: `forms_containers.py`, `forms_general.py`, `forms_images.py` and
+`forms_sequences.py`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,10 +21,8 @@ from phitodeep.core.files import atomic_write, check_path
 from phitodeep.core.types import Array, Shape
 from phitodeep.core.version import __version__
 from phitodeep.errors import ArgumentError, MissingExtraError, NotBuiltError
+from phitodeep.exchange.correspondence import form_of, refuse_unknown
 from phitodeep.exchange.numpy.export import resized
-from phitodeep.exchange.numpy.forms import find
-from phitodeep.exchange.numpy.network import one_line
-from phitodeep.exchange.onnx.write.forms import FORMS
 from phitodeep.exchange.onnx.write.graph import Graph, UnknownSizeError, type_of
 from phitodeep.layers.base import Layer
 
@@ -31,9 +30,9 @@ OPSET = 20  # the newest that onnxruntime 1.17, of January 2024, reads
 OPSETS = range(17, 29)  # before 17, there is no LayerNormalization; after 28, nothing was tested
 LARGEST = 2_000_000_000  # bytes of constants in an ONNX file: protobuf's limit is 2^31 for all
 SMALL = 1024  # bytes: constants up to this size are always in the ONNX file
-REMEDY = (
-    "write it with standard operators and declare that with "
-    "@phitodeep.exchange.onnx.write.forms.exports(YourLayer)"
+REFUSAL = (
+    "ONNX has no operator for {}. Use another layer, or write it with standard operators and "
+    "declare that with @phitodeep.exchange.onnx.write.forms.exports(YourLayer)."
 )
 EMPTY: Mapping[str, int] = MappingProxyType({})
 Shapes = dict[int, list[tuple[Shape, Shape]]]  # see `Graph`
@@ -59,7 +58,7 @@ def export_onnx(model: Layer, path: str | os.PathLike[str], opset: int) -> None:
             "export_onnx: the model does not know its input shape yet: train it, or call "
             "model.build(input_shape)."
         )
-    refuse_unknown(model)
+    refuse_unknown(model, "onnx", "export_onnx", REFUSAL)
     graph = written(model, opset)
     outside, offset = dict[str, int](), 0
     for name, a in graph.arrays.items():
@@ -84,28 +83,14 @@ def files_of(model: Layer, path: Path) -> list[Path]:
     return [path, *([path.with_name(f"{path.name}.data")] if large else [])]
 
 
-def refuse_unknown(model: Layer) -> None:
-    """Refuse a model with layers that have no form, and name them all."""
-    unknown = []
-    for path, layer in model.walk():
-        try:
-            find(type(layer), FORMS)
-        except KeyError:
-            unknown.append(f"layer {path}, {one_line(layer)}" if path else one_line(layer))
-    if unknown:
-        raise ArgumentError(
-            f"export_onnx cannot export {', '.join(unknown)}: ONNX has no operator for "
-            f"{'it' if len(unknown) == 1 else 'them'}. Use another layer, or {REMEDY}."
-        )
-
-
 def written(model: Layer, opset: int) -> Graph:
     """Return the graph that computes Y from X, for any number of steps if that is possible."""
-    graph = Graph(model, FORMS, opset, shapes_of(model, free=True))
+    onnx_form = partial(form_of, library="onnx")
+    graph = Graph(model, onnx_form, opset, shapes_of(model, free=True))
     try:
         graph.write(model)
     except UnknownSizeError:
-        graph = Graph(model, FORMS, opset, shapes_of(model, free=False))
+        graph = Graph(model, onnx_form, opset, shapes_of(model, free=False))
         graph.write(model)
     return graph
 

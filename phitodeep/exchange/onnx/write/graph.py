@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep.core.types import Array, Shape
-from phitodeep.exchange.numpy.forms import find
 from phitodeep.layers.base import Layer
 
 Order = tuple[int, ...]
@@ -59,7 +58,7 @@ Form = Callable[["Graph", Any, Value], Value]  # writes a layer that reads a val
 class Graph:
     """The nodes and constants that compute Y from X.
 
-    forms     how each class of layers is written
+    form_of   returns the function that writes a layer
     opset     the version of the operators
     shapes    for each layer, by its id, the shapes of a sample of X and of Y in several builds of
               the model; a size that differs between them may be anything
@@ -68,11 +67,11 @@ class Graph:
     def __init__(
         self,
         model: Layer,
-        forms: dict[type[Layer], Form],
+        form_of: Callable[[Layer], Form],
         opset: int,
         shapes: Mapping[int, Sequence[tuple[Shape, Shape]]],
     ) -> None:
-        self.forms, self.opset, self.shapes = forms, opset, shapes
+        self.form_of, self.opset, self.shapes = form_of, opset, shapes
         self.dtype = np.dtype(model.dtype)
         self.nodes: list[Node] = []
         self.arrays: dict[str, Array] = {}  # parameters and constants, by name
@@ -103,7 +102,7 @@ class Graph:
         before, self._path = self._path, self._paths[id(layer)]
         if x.tokens and not layer.takes_tokens and not layer.children():
             x = self.node("Cast", x, to=type_of(self.dtype))
-        y: Value = find(type(layer), self.forms)(self, layer, x)
+        y = self.form_of(layer)(self, layer, x)
         self._path = before
         return y
 

@@ -1,4 +1,4 @@
-"""A single PyTorch module as layers: the table of `pairs.py` read backwards, and what has no row.
+"""A single PyTorch module as layers: the table `PAIRS` read backwards, and what has no row.
 
 Whatever a module may do and a layer cannot is refused here, with the module's path.
 """
@@ -11,8 +11,10 @@ from typing import Any
 from phitodeep import layers as L
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, PhitodeepError
-from phitodeep.exchange.torch.pairs import PAIRS, REGISTERED, SAME, TRANSPOSED, Move, Pair
+from phitodeep.exchange.correspondence import PAIRS
+from phitodeep.exchange.torch.pairs import declared_modules
 from phitodeep.exchange.torch.read.making import MAKE, Refused, as_tuple, short, upsample
+from phitodeep.exchange.torch.rows import SAME, TRANSPOSED, Move, Pair
 from phitodeep.layers.base import Layer
 
 Arrays = dict[str, Array]
@@ -74,7 +76,7 @@ class Leaves:
         kind = type(module)
         if kind in self.looked_into:
             return False
-        known = kind in self.rows or kind in self.composed or kind in REGISTERED.values()
+        known = kind in self.rows or kind in self.composed or kind in declared_modules()
         return known or kind.__module__.startswith("torch.nn.")
 
     def layers(self, module: Any, path: str, make: Callable[[Any], list[Layer]]) -> list[Layer]:
@@ -102,7 +104,7 @@ class Leaves:
             return self.composed[kind](module)
         if kind in self.rows:
             return self._by_row(module, self.rows[kind])
-        if kind in REGISTERED.values() and hasattr(module, "as_layer"):
+        if kind in declared_modules() and hasattr(module, "as_layer"):
             layer = module.as_layer()
             self.load(layer, module, {name: (there, SAME) for name, there in module.moves.items()})
             return [layer]

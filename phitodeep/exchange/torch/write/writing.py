@@ -1,7 +1,8 @@
 """To PyTorch: `phitodeep.io.to_torch`.
 
-Each layer becomes the module of its row in `pairs.py`. A module takes its input channels first or
-channels last; a move of the axes stands only where the next module takes another layout.
+Each layer becomes the module of its row in the table of correspondences. A module takes its input
+channels first or channels last; a move of the axes stands only where the next module takes another
+layout.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import numpy as np
 
 from phitodeep import layers as L
 from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError
-from phitodeep.exchange.numpy.forms import find
 from phitodeep.exchange.torch.layouts import FIRST, LAST, Layout, flat_order, named, outer
 from phitodeep.exchange.torch.library import load
-from phitodeep.exchange.torch.pairs import moves_of, pair_of, registered
+from phitodeep.exchange.torch.pairs import module_of, moves_of
+from phitodeep.exchange.torch.rows import Composed, Pair
 from phitodeep.layers.base import Layer
 
 MOST_AXES = 4  # of the samples that PyTorch's BatchNorm3d and its like take
@@ -89,26 +90,16 @@ def write(model: Layer) -> Written:
 
 def _check(path: str, layer: Layer) -> None:
     """Refuse a layer that has no counterpart."""
-    theirs, pair = registered(layer), pair_of(layer)
-    special = _special(layer)
-    if theirs is None and pair is None and special is None:
+    form, axes = module_of(layer), len(layer.input_shape or ())
+    if form is None:
         raise ArgumentError(
             f"to_torch: {layer!r} (path {path!r}) has no counterpart in PyTorch: {REMEDY}."
         )
-    axes = len(layer.input_shape or ())
-    if theirs is None and pair is not None and "#" in pair.theirs and axes > MOST_AXES:
+    if isinstance(form, Pair) and "#" in form.theirs and axes > MOST_AXES:
         raise ArgumentError(
             f"to_torch: {layer!r} (path {path!r}) has samples with {axes} axes, and PyTorch has "
             f"such a module for at most {MOST_AXES}."
         )
-
-
-def _special(layer: Layer) -> str | None:
-    """Return the name of the writer's method for a layer that has no row in the table."""
-    try:
-        return find(type(layer), SPECIAL)
-    except KeyError:
-        return None
 
 
 class _Writer:
@@ -156,44 +147,40 @@ class _Writer:
         """Return the layout that a layer's module takes."""
         if len(layer.input_shape or ()) < 2:
             return layout
-        pair, special = pair_of(layer), _special(layer)
-        if registered(layer) is not None or special in ("apart", "scores"):
+        form = module_of(layer)
+        if not isinstance(form, Pair | Composed):
             return LAST
-        if pair is not None and pair.ours is L.Flatten:
+        if isinstance(layer, L.Flatten):
             return layout if _absorbs(after) else LAST
-        if pair is not None and pair.layout != "any":
-            return pair.layout
-        return layout
+        return layout if form.layout == "any" else form.layout
 
     def place(self, layer: Layer, path: str, layout: Layout) -> tuple[Any, Layout]:
         """Return the module of a layer that takes this layout, and the layout that it returns."""
-        special, theirs = _special(layer), registered(layer)
+        form = module_of(layer)
         returns: Layout = layout if len(layer.input_shape or ()) > 1 else LAST
-        if theirs is not None:
-            module = theirs(layer)
-        elif special is not None:
-            module, returns = getattr(self, special)(layer, path, layout)
-        else:
-            module = self.leaf(layer)
+        if isinstance(form, Composed):
+            module, returns = form.make(self, layer, path, layout)
+        elif isinstance(form, Pair):
+            module = self.leaf(layer, form)
             if isinstance(layer, L.Flatten) and layout == FIRST:
                 returns = flat_order(layer.input_shape or ())
             elif not isinstance(layout, str) and not isinstance(layer, L.Dense):
                 returns = layout
+        else:
+            module = form(layer)
         if isinstance(returns, str) and len(layer.output_shape or ()) < 2:
             returns = LAST
         self.made[layer], self.places[path] = module, Place(module, layout, returns)
         self.fill(layer, module.to(_dtype(self.torch, layer)), layout)
         return module, returns
 
-    def leaf(self, layer: Layer) -> Any:
-        """Return a new module for a layer with a row in the table, without its weights."""
-        pair = pair_of(layer)
-        assert pair is not None
+    def leaf(self, layer: Layer, pair: Pair) -> Any:
+        """Return a new module for a layer, without its weights."""
         given = {theirs: getattr(layer, ours) for ours, theirs in pair.settings.items()}
         given |= pair.sizes(layer)
         spatial = len(layer.input_shape or ()) - 1
         name = pair.theirs.replace("#", f"{max(spatial, 1)}")
-        if pair.ours is L.SpatialDropout and spatial == 0:
+        if isinstance(layer, L.SpatialDropout) and spatial == 0:
             name = "Dropout"
         home = self.own if name.startswith("own.") else self.nn
         return getattr(home, name.removeprefix("own."))(*given.pop("sizes", ()), **given)
@@ -224,84 +211,14 @@ class _Writer:
             else:
                 module.weight.copy_(self.torch.from_numpy(layer.embedding.W))
 
-    # --- layers without a row ------------------------------------------------------------------
-
-    def nested(self, layer: L.Chain, path: str, layout: Layout) -> tuple[Any, Layout]:
-        names = [_below(path, f"layers.{i}") for i in range(len(layer.layers))]
-        keeps = not layer._ends_with_last
-        inside, returns = self.chain(layer.layers, names, layout, layout if keeps else None)
-        if isinstance(layer, L.Residual):
-            return self.own.Residual(inside), returns
-        if isinstance(layer, L.SkipConcat):
-            return self.own.SkipConcat(inside, _channel(layer, layout)), returns
-        return self.own.Chain(inside), returns
-
-    def parallel(self, layer: L.Parallel, path: str, layout: Layout) -> tuple[Any, Layout]:
-        branches, returns = [], None
-        for i, branch in enumerate(layer.branches):
-            name = _below(path, f"branches.{i}")
-            module, returns = self.alone(branch, name, layout, returns)
-            branches.append(module)
-        assert returns is not None
-        return self.own.Parallel(branches, layer.merge, _channel(layer, returns)), returns
-
-    def apart(self, layer: Any, path: str, layout: Layout) -> tuple[Any, Layout]:
-        """Layers that hold others and take their input channels last."""
-        names = ["layer"] if isinstance(layer, L.TimeDistributed) else ["layer", "reverse"]
-        parts = [self.alone(getattr(layer, n), _below(path, n), LAST, LAST)[0] for n in names]
-        if isinstance(layer, L.TimeDistributed):
-            return self.own.TimeDistributed(*parts), LAST
-        return self.own.Bidirectional(*parts, layer.merge), LAST
-
-    def softmax(self, layer: L.Softmax, path: str, layout: Layout) -> tuple[Any, Layout]:
-        axes = len(layer.input_shape or ())
-        axis = layer.axis % (axes + 1)
-        if layout == FIRST:
-            axis = 1 if axis == axes else axis + 1
-        return getattr(self.nn, type(layer).__name__)(axis), layout
-
-    def pooled(self, layer: Layer, path: str, layout: Layout) -> tuple[Any, Layout]:
-        dim = 1 if layout == FIRST else -1
-        return getattr(self.own, type(layer).__name__)(dim), LAST
-
-    def scores(self, layer: L.TiedDense, path: str, layout: Layout) -> tuple[Any, Layout]:
-        vocab_size, dim = layer.embedding.W.shape
-        module = self.nn.Linear(dim, vocab_size, bias=False)
-        self.tied.append((layer, module))
-        return module, LAST
-
-
-SPECIAL: dict[type[Layer], Any] = {
-    L.Chain: "nested",
-    L.Parallel: "parallel",
-    L.TimeDistributed: "apart",
-    L.Bidirectional: "apart",
-    L.Softmax: "softmax",
-    L.LogSoftmax: "softmax",
-    L.GlobalAvgPool: "pooled",
-    L.GlobalMaxPool: "pooled",
-    L.TiedDense: "scores",
-}
-
-
-def _below(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name.removeprefix("layers.")
-
-
-def _channel(layer: Layer, layout: Layout) -> int:
-    """Return the axis of the channels in the output of a layer."""
-    return 1 if layout == FIRST and len(layer.output_shape or ()) > 1 else -1
-
 
 def _absorbs(after: Sequence[Layer]) -> bool:
     """Return whether a Dense follows whose rows can be permuted instead of its input."""
     for layer in after:
-        pair = pair_of(layer)
-        if pair is None or registered(layer) is not None:
-            return False
-        if pair.ours is L.Dense:
-            return True
-        if pair.layout != "any" or pair.moves:
+        form = module_of(layer)
+        if isinstance(layer, L.Dense):
+            return isinstance(form, Pair)
+        if not isinstance(form, Pair) or form.layout != "any" or form.moves:
             return False
     return False
 

@@ -1,0 +1,323 @@
+"""The table of what corresponds to each layer in NumPy, in ONNX and in PyTorch.
+
+A layer has one row, and a class without a row has that of its nearest base. A library that a row
+leaves out does not have the layer, so that the export refuses it by its path.
+
+    numpy    a function of `numpy/plain.py` or NumPy, whose parameters are named like the layer's
+             parameters, states and settings, or `Lines`
+    onnx     a function that adds the layer's operators to a graph
+    torch    a `Pair` that names a module, or `Composed`; for a layer of another author, the class
+             of its module
+
+No other library is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from phitodeep import layers as L
+from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.exchange.numpy import network, plain
+from phitodeep.exchange.numpy.network import Lines, one_line
+from phitodeep.exchange.onnx.write import forms_containers as containers
+from phitodeep.exchange.onnx.write import forms_general as general
+from phitodeep.exchange.onnx.write import forms_images as images
+from phitodeep.exchange.onnx.write import forms_sequences as sequences
+from phitodeep.exchange.onnx.write.forms_general import elementwise, nothing
+from phitodeep.exchange.torch import rows
+from phitodeep.exchange.torch.layouts import FIRST, LAST
+from phitodeep.exchange.torch.rows import NORM, WEIGHT, Composed, Pair, conv, pair, pool, width
+from phitodeep.exchange.torch.write import composed
+from phitodeep.functional.rotary import Rope
+from phitodeep.layers.base import Layer
+
+
+class Row(NamedTuple):
+    """What corresponds to a layer class; None: nothing."""
+
+    numpy: Any = None
+    onnx: Any = None
+    torch: Any = None
+
+
+class Choice(NamedTuple):
+    """A layer with several forms: a setting says which of them it has."""
+
+    setting: str
+    forms: dict[Any, Any]
+
+
+NOTHING = Lines(network.nothing)  # the layer does nothing in prediction
+ATTENTION = {"none": plain.attention, "fixed": plain.rotary_attention}
+PRODUCT = {"none": plain.dot_product_attention, "fixed": plain.rotary_dot_product_attention}
+
+TABLE: dict[type[Layer], Row] = {
+    # containers
+    L.Chain: Row(Lines(network.chain), containers.chain, Composed(composed.chain)),
+    L.Residual: Row(Lines(network.merged), containers.merged, Composed(composed.chain)),
+    L.SkipConcat: Row(Lines(network.merged), containers.merged, Composed(composed.chain)),
+    L.Parallel: Row(Lines(network.merged), containers.merged, Composed(composed.parallel)),
+    L.TimeDistributed: Row(
+        Lines(network.time_distributed),
+        containers.time_distributed,
+        Composed(composed.time_distributed, LAST),
+    ),
+    L.Bidirectional: Row(
+        Lines(network.bidirectional),
+        sequences.bidirectional,
+        Composed(composed.bidirectional, LAST),
+    ),
+    # activations
+    L.ReLU: Row(plain.relu, elementwise("Relu"), pair("ReLU")),
+    L.LeakyReLU: Row(
+        plain.leaky_relu,
+        elementwise("LeakyRelu", alpha="alpha"),
+        pair("LeakyReLU", alpha="negative_slope"),
+    ),
+    L.PReLU: Row(
+        plain.leaky_relu,
+        general.prelu,
+        pair("PReLU", FIRST, width("num_parameters"), {"alpha": ("weight", rows.SAME)}),
+    ),
+    L.ELU: Row(plain.elu, elementwise("Elu", alpha="alpha"), pair("ELU", alpha="alpha")),
+    L.CELU: Row(plain.celu, general.celu, pair("CELU", alpha="alpha")),
+    L.SELU: Row(plain.selu, elementwise("Selu", alpha="alpha", gamma="scale"), pair("SELU")),
+    L.GELU: Row(
+        Choice("approximate", {"none": plain.gelu, "tanh": plain.gelu_tanh}),
+        general.gelu,
+        pair("GELU", approximate="approximate"),
+    ),
+    L.SiLU: Row(plain.silu, general.silu, pair("SiLU")),
+    L.Mish: Row(plain.mish, general.mish, pair("Mish")),
+    L.Sigmoid: Row(plain.sigmoid, elementwise("Sigmoid"), pair("Sigmoid")),
+    L.Tanh: Row(np.tanh, elementwise("Tanh"), pair("Tanh")),
+    L.Softsign: Row(plain.softsign, elementwise("Softsign"), pair("Softsign")),
+    L.Softplus: Row(
+        plain.softplus,
+        elementwise("Softplus"),
+        # PyTorch's threshold, above which y = x, is 20; ours has none
+        pair("Softplus", sizes=lambda layer: {"threshold": 40.0}, needs={"beta": 1}),
+    ),
+    L.HardSigmoid: Row(plain.hard_sigmoid, general.hard_sigmoid, pair("Hardsigmoid")),
+    L.HardSwish: Row(plain.hard_swish, elementwise("HardSwish"), pair("Hardswish")),
+    L.HardTanh: Row(
+        plain.hard_tanh, general.hard_tanh, pair("Hardtanh", needs={"min_val": -1, "max_val": 1})
+    ),
+    L.Softmax: Row(plain.softmax, general.along_axis("Softmax"), Composed(composed.softmax)),
+    L.LogSoftmax: Row(
+        plain.log_softmax, general.along_axis("LogSoftmax"), Composed(composed.softmax)
+    ),
+    # dense layers and embeddings
+    L.Dense: Row(plain.dense, general.dense, pair("Linear", LAST, rows.linear, rows.LINEAR)),
+    L.TiedDense: Row(plain.tied_dense, general.tied_dense, Composed(composed.tied_dense, LAST)),
+    L.LowRank: Row(
+        plain.low_rank,
+        general.low_rank,
+        pair("own.LowRank", LAST, rows.low_rank, rows.FACTORS, alpha="alpha"),
+    ),
+    L.Embedding: Row(
+        plain.embedding,
+        sequences.embedding,
+        pair(
+            "Embedding",
+            moves=WEIGHT,
+            needs={"padding_idx": None, "max_norm": None, "scale_grad_by_freq": False},
+            vocab_size="num_embeddings",
+            dim="embedding_dim",
+        ),
+    ),
+    L.PositionalEmbedding: Row(
+        plain.positional_embedding,
+        sequences.positional_embedding,
+        pair("own.PositionalEmbedding", LAST, rows.positions, WEIGHT),
+    ),
+    L.SinusoidalEncoding: Row(
+        plain.sinusoidal_encoding,
+        sequences.sinusoidal_encoding,
+        pair("own.SinusoidalEncoding", LAST),
+    ),
+    L.RotaryEmbedding: Row(
+        plain.rotary_embedding,
+        sequences.rotary_embedding,
+        pair("own.RotaryEmbedding", LAST, lambda layer: {"rope": Rope(layer.base)}),
+    ),
+    # attention and recurrent layers
+    L.MultiHeadAttention: Row(
+        Choice("rotation", ATTENTION),
+        sequences.attention,
+        pair("own.MultiHeadAttention", LAST, rows.attention, rows.ATTENTION),
+    ),
+    L.ScaledDotProductAttention: Row(
+        Choice("rotation", PRODUCT),
+        sequences.dot_product_attention,
+        pair("own.ScaledDotProductAttention", LAST, rows.heads),
+    ),
+    L.RNN: Row(plain.rnn, sequences.recurrent, rows.recurrent("own.RNN")),
+    L.LSTM: Row(plain.lstm, sequences.recurrent, rows.recurrent("own.LSTM")),
+    L.GRU: Row(plain.gru, sequences.recurrent, rows.recurrent("own.GRU")),
+    # convolutions and pools
+    L.Conv1D: Row(plain.conv, images.conv, conv("Conv1d", rows.CONV)),
+    L.Conv2D: Row(plain.conv, images.conv, conv("Conv2d", rows.CONV)),
+    L.ConvTranspose1D: Row(
+        plain.conv_transpose, images.conv_transpose, conv("ConvTranspose1d", rows.ADJOINT)
+    ),
+    L.ConvTranspose2D: Row(
+        plain.conv_transpose, images.conv_transpose, conv("ConvTranspose2d", rows.ADJOINT)
+    ),
+    L.MaxPool1D: Row(
+        plain.max_pool, images.max_pool, pool("MaxPool1d", return_indices=False, dilation=1)
+    ),
+    L.MaxPool2D: Row(
+        plain.max_pool, images.max_pool, pool("MaxPool2d", return_indices=False, dilation=1)
+    ),
+    L.AvgPool1D: Row(plain.avg_pool, images.avg_pool, pool("AvgPool1d", divisor_override=None)),
+    L.AvgPool2D: Row(plain.avg_pool, images.avg_pool, pool("AvgPool2d", divisor_override=None)),
+    L.GlobalAvgPool: Row(
+        plain.global_avg_pool, images.global_pool("ReduceMean"), Composed(composed.global_pool)
+    ),
+    L.GlobalMaxPool: Row(
+        plain.global_max_pool, images.global_pool("ReduceMax"), Composed(composed.global_pool)
+    ),
+    # norms
+    L.LayerNorm: Row(
+        plain.layer_norm,
+        general.layer_norm,
+        pair("LayerNorm", LAST, width("normalized_shape"), NORM, eps="eps"),
+    ),
+    L.RMSNorm: Row(
+        plain.rms_norm,
+        general.rms_norm,
+        pair("RMSNorm", LAST, width("normalized_shape"), rows.SCALE, eps="eps"),
+    ),
+    L.GroupNorm: Row(
+        plain.group_norm,
+        general.group_norm,
+        pair("GroupNorm", FIRST, width("num_channels"), NORM, groups="num_groups", eps="eps"),
+    ),
+    L.InstanceNorm: Row(
+        plain.instance_norm,
+        general.instance_norm,
+        pair(
+            "InstanceNorm#d",
+            FIRST,
+            rows.instance_norm,
+            NORM,
+            {"track_running_stats": False},
+            eps="eps",
+        ),
+    ),
+    L.BatchNorm: Row(
+        plain.batch_norm,
+        general.batch_norm,
+        pair(
+            "BatchNorm#d",
+            FIRST,
+            width("num_features"),
+            rows.BATCH,
+            {"affine": True, "track_running_stats": True},
+            "own.FrozenBatchNorm#d",
+            momentum="momentum",
+            eps="eps",
+        ),
+    ),
+    # layers that move elements
+    L.Flatten: Row(plain.flatten, general.flatten, pair("Flatten", LAST)),
+    L.Reshape: Row(
+        plain.reshape,
+        general.reshape,
+        pair("own.Reshape", LAST, lambda layer: {"sizes": layer.output_shape}),
+    ),
+    L.Permute: Row(
+        plain.permute,
+        general.permute,
+        pair("own.Permute", LAST, lambda layer: {"sizes": layer.dims}),
+    ),
+    L.Select: Row(
+        Choice("tokens", {False: plain.select, True: plain.select_tokens}),
+        general.select,
+        pair("own.Select", LAST, rows.columns),
+    ),
+    L.Upsample2D: Row(
+        Choice("mode", {"nearest": plain.upsample_nearest, "bilinear": plain.upsample_bilinear}),
+        images.upsample,
+        pair("Upsample", FIRST, rows.upsample),
+    ),
+    L.ZeroPad2D: Row(plain.zero_pad, images.zero_pad, pair("ZeroPad2d", FIRST, rows.sides)),
+    # layers that draw random numbers in training
+    L.Dropout: Row(NOTHING, nothing, pair("Dropout", rate="p")),
+    L.SpatialDropout: Row(NOTHING, nothing, pair("Dropout#d", FIRST, rate="p")),
+    L.GaussianNoise: Row(NOTHING, nothing, pair("own.GaussianNoise", std="std")),
+    L.Reparameterize: Row(
+        plain.latent_mean, general.reparameterize, pair("own.Reparameterize", LAST)
+    ),
+    L.RandomFlip: Row(
+        NOTHING,
+        nothing,
+        pair("own.RandomFlip", FIRST, horizontal="horizontal", vertical="vertical"),
+    ),
+    L.RandomCrop: Row(
+        plain.center_crop, images.random_crop, pair("own.RandomCrop", FIRST, rows.crop)
+    ),
+    L.RandomShift: Row(NOTHING, nothing, pair("own.RandomCrop", FIRST, rows.shift)),
+}
+HARMLESS = {  # what a class may override and still be exported like its base
+    *("create", "backward", "known_input", "flops", "compute_mask", "matrices"),
+    *("get_config", "from_config", "kept_as", "independent_samples", "time_steps", "gives"),
+    *("max_steps", "steps"),
+    *("keeps_lock", "skips_dX", "_declared", "_flops_per_output", "_mask_remedy"),
+}
+
+
+def form_of(layer: Layer, library: str) -> Any:
+    """Return what corresponds to a layer in a library, or None.
+
+    That is in the row of its class or of the nearest base. A class from outside phitodeep that
+    changes what its base computes has nothing.
+    """
+    bases = list(type(layer).__mro__)
+    base = next((b for b in bases if getattr(TABLE.get(b), library, None) is not None), None)
+    if base is None:
+        return None
+    own = [c for c in bases[: bases.index(base)] if not c.__module__.startswith("phitodeep.")]
+    names = {name for c in own for name in vars(c) if not name.startswith("__")} - HARMLESS
+    if any(hasattr(base, name) for name in names):
+        return None
+    form = getattr(TABLE[base], library)
+    return form.forms.get(getattr(layer, form.setting)) if isinstance(form, Choice) else form
+
+
+def refuse_unknown(model: Layer, library: str, who: str, reason: str) -> None:
+    """Refuse a model with layers that have nothing in a library, and name them all."""
+    unknown = [
+        f"layer {path}, {one_line(layer)}" if path else one_line(layer)
+        for path, layer in model.walk()
+        if form_of(layer, library) is None
+    ]
+    if unknown:
+        them = "it" if len(unknown) == 1 else "them"
+        raise ArgumentError(f"{who} cannot export {', '.join(unknown)}: {reason.format(them)}")
+
+
+def declare(kind: type[Layer], library: str, who: str) -> Callable[[Any], Any]:
+    """Return a decorator that enters what it decorates into the row of a layer class."""
+    if not (isinstance(kind, type) and issubclass(kind, Layer)):
+        raise ArgumentTypeError(f"{who} takes a class of layers, got {kind!r}.")
+
+    def declared(form: Any) -> Any:
+        TABLE[kind] = TABLE.get(kind, Row())._replace(**{library: form})
+        return form
+
+    return declared
+
+
+PAIRS = [
+    row.torch._replace(theirs=theirs, ours=kind)
+    for kind, row in TABLE.items()
+    if isinstance(row.torch, Pair)
+    for theirs in (row.torch.theirs, row.torch.other)
+    if theirs
+]
