@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from phitodeep.core.types import Array
+from phitodeep.exchange.hub.pretrained import read_plan
 from phitodeep.model import Sequential
 from phitodeep.model.architectures import from_pretrained
+from tests.rows import few
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -137,7 +139,7 @@ def assert_same_logits(ours: Sequential, model: Any, rng: np.random.Generator) -
     np.testing.assert_allclose(found, logits(model, X), **NEAR)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", few(range(25), 8))
 @pytest.mark.parametrize("family", CONFIGS)
 def test_logits_of_random_configs(family: str, seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng([seed, len(family)])
@@ -145,7 +147,7 @@ def test_logits_of_random_configs(family: str, seed: int, tmp_path: Path) -> Non
     assert_same_logits(from_pretrained(saved(model, tmp_path)), model, rng)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", few(range(6), 2))
 @pytest.mark.parametrize("kind", ["default", "linear", "dynamic", "llama3", "yarn", "longrope"])
 def test_every_kind_of_rotary_angles(kind: str, seed: int, tmp_path: Path) -> None:
     """With sequences shorter and longer than the first context, in the old spelling and the new."""
@@ -174,7 +176,7 @@ def test_every_kind_of_rotary_angles(kind: str, seed: int, tmp_path: Path) -> No
             np.testing.assert_allclose(ours.predict(X), logits(fresh, X), **NEAR)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", few(range(10), 3))
 @pytest.mark.parametrize("family", CONFIGS)
 def test_gradients_of_every_parameter(family: str, seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng([seed, 1])
@@ -192,7 +194,7 @@ def test_gradients_of_every_parameter(family: str, seed: int, tmp_path: Path) ->
     assert value == pytest.approx(loss.item(), rel=1e-5)
     gradients = ours.gradients()
     compared = 0
-    for path, names in sources_of(tmp_path).items():
+    for path, names in read_plan(tmp_path).sources().items():
         parts = [dict(model.named_parameters())[name].grad.numpy() for name in names.shapes]
         wanted = np.concatenate([a.T if names.transposed else a for a in parts], axis=-1)
         np.testing.assert_allclose(gradients[path], wanted, err_msg=path, **NEAR)
@@ -201,13 +203,7 @@ def test_gradients_of_every_parameter(family: str, seed: int, tmp_path: Path) ->
     assert compared == len(gradients)
 
 
-def sources_of(folder: Path) -> dict[str, Any]:
-    from phitodeep.exchange.hub.pretrained import read_plan
-
-    return read_plan(folder).sources()
-
-
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", few(range(8), 3))
 @pytest.mark.parametrize("family", CONFIGS)
 def test_the_same_greedy_tokens(family: str, seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng([seed, 2])
@@ -215,13 +211,9 @@ def test_the_same_greedy_tokens(family: str, seed: int, tmp_path: Path) -> None:
     ours = from_pretrained(saved(model, tmp_path))
     prompt = tokens(model, rng, steps=int(rng.integers(1, 6)))
     new = STEPS - prompt.shape[1]
-    wanted = model.generate(
-        torch.tensor(prompt),
-        attention_mask=torch.ones(prompt.shape, dtype=torch.int64),
-        max_new_tokens=new,
-        do_sample=False,
-        pad_token_id=0,
-    ).numpy()
+    mask = torch.ones(prompt.shape, dtype=torch.int64)
+    options = {"attention_mask": mask, "do_sample": False, "pad_token_id": 0}
+    wanted = model.generate(torch.tensor(prompt), max_new_tokens=new, **options).numpy()
     best = np.sort(logits(model, wanted), axis=-1)
     assert (best[..., -1] - best[..., -2]).min() > 1e-5  # no two tokens are equally good
     for cache in (True, False):
@@ -240,7 +232,7 @@ def test_half_precision_becomes_float32(family: str, dtype: str, tmp_path: Path)
     assert_same_logits(ours, again, rng)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", few(range(4), 1))
 @pytest.mark.parametrize("family", CONFIGS)
 def test_several_files(family: str, seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng([seed, 3])
