@@ -36,18 +36,15 @@ def one_thread() -> None:
 def gpt2_config(rng: np.random.Generator, **more: Any) -> Any:
     heads = int(rng.integers(1, 5))
     chosen = {
-        "vocab_size": int(rng.integers(20, 90)),
-        "n_positions": int(rng.integers(STEPS, 40)),
-        "n_embd": heads * int(rng.integers(1, 9)),
-        "n_layer": int(rng.integers(0, 4)),
-        "n_head": heads,
-        "n_inner": rng.choice([None, 20, 33]),
+        "vocab_size": int(rng.integers(20, 90)), "n_positions": int(rng.integers(STEPS, 40)),
+        "n_embd": heads * int(rng.integers(1, 9)), "n_layer": int(rng.integers(0, 4)),
+        "n_head": heads, "n_inner": rng.choice([None, 20, 33]),
         "layer_norm_epsilon": float(rng.choice([1e-5, 1e-6, 1e-3])),
         "activation_function": str(rng.choice(["gelu_new", "gelu", "relu", "silu", "gelu_fast"])),
         "tie_word_embeddings": bool(rng.integers(2)),
         "reorder_and_upcast_attn": bool(rng.integers(2)),
         **{f"{at}_pdrop": float(rng.choice([0.0, 0.1])) for at in ("embd", "attn", "resid")},
-    }
+    }  # fmt: skip
     return transformers.GPT2Config(**(chosen | NONE | more))
 
 
@@ -59,17 +56,13 @@ def llama_config(rng: np.random.Generator, **more: Any) -> Any:
         "hidden_size": heads * shared * int(rng.choice([d, 2 * d])),
         "intermediate_size": int(rng.integers(5, 60)),
         "num_hidden_layers": int(rng.integers(0, 4)),
-        "num_attention_heads": heads * shared,
-        "num_key_value_heads": heads,
-        "head_dim": d,
+        "num_attention_heads": heads * shared, "num_key_value_heads": heads, "head_dim": d,
         "hidden_act": str(rng.choice(["silu", "gelu", "gelu_pytorch_tanh"])),
         "max_position_embeddings": int(rng.integers(16, 100)),
         "rms_norm_eps": float(rng.choice([1e-6, 1e-5, 1e-3])),
-        "tie_word_embeddings": bool(rng.integers(2)),
-        "attention_bias": bool(rng.integers(2)),
-        "mlp_bias": bool(rng.integers(2)),
+        **{f: bool(rng.integers(2)) for f in ("tie_word_embeddings", "attention_bias", "mlp_bias")},
         "rope_parameters": rope(rng, d),
-    }
+    }  # fmt: skip
     return transformers.LlamaConfig(**(chosen | NONE | more))
 
 
