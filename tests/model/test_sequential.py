@@ -119,6 +119,7 @@ def test_sizes_are_inferred_from_the_input() -> None:
     by_input = SequentialBuilder().input(28, 28).flatten().dense(128).relu().dense(10).seed(0)
     by_hand = SequentialBuilder(seed=0).flatten().dense(784, 128).relu().dense(128, 10).build()
     assert by_call.output_shape == (10,)
+    assert by_call.count_params() == 784 * 128 + 128 + 128 * 10 + 10
     assert by_call.layers[1].W.shape == (784, 128)
     assert same_weights(by_call, by_input.build())
     assert same_weights(by_call, by_hand)
@@ -250,7 +251,7 @@ def test_the_defaults_are_the_originals() -> None:
 # --- the rate ----------------------------------------------------------------------------------
 
 
-def test_alpha_holds_in_whichever_order_the_builder_is_called() -> None:
+def test_alpha_holds_in_whichever_order_it_is_set() -> None:
     first = SequentialBuilder().dense(4, 2).alpha(0.3).optimizer(SGD(0.1)).build()
     last = SequentialBuilder().dense(4, 2).optimizer(SGD(0.1)).alpha(0.3).build()
     assert first.optimizer.alpha == last.optimizer.alpha == first.alpha == 0.3
@@ -258,9 +259,6 @@ def test_alpha_holds_in_whichever_order_the_builder_is_called() -> None:
     assert by_name.optimizer.rate == 0.3
     left_out = SequentialBuilder().optimizer(RMSProp(0.7)).dense(4, 2).build()
     assert left_out.alpha == 0.7
-
-
-def test_alpha_holds_for_an_optimizer_that_is_set_later() -> None:
     model = Sequential(Dense(4, 2), alpha=0.3)
     assert model.optimizer.alpha == 0.3
     model.setoptimizer(SGD(0.1))
@@ -574,12 +572,6 @@ def test_zero_epochs_change_nothing() -> None:
     assert model.train(X, LABELS, epochs=0, verbose=0) == []
     assert all(np.array_equal(a, before[path]) for path, a in model.get_weights().items())
     assert net(epochs=0).train(X, LABELS, verbose=0) == []
-
-
-def test_count_params() -> None:
-    moons = Sequential(Dense(2, 16), Tanh(), Dense(16, 16), Tanh(), Dense(16, 1))
-    assert moons.count_params() == 337
-    assert SequentialBuilder(28, 28).flatten().dense(10).build().count_params() == 7850
 
 
 def test_labels_that_the_loss_ignores_do_not_count_in_metrics() -> None:
