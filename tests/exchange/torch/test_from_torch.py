@@ -521,7 +521,7 @@ WRONG: list[tuple[Callable[[], Any], Shape, str]] = [
      "has hooks"),
     (lambda: changed(linear(), lambda m: m.bias.requires_grad_(False)), (3,),
      "both frozen and trainable"),
-    (lambda: Calls(lambda s, x: s.a(x)[:, 3 if s.training else 2], **LINEARS), (3, 4),
+    (lambda: Calls(lambda s, x: s.a(x)[:, :, 3 if s.training else 2], **LINEARS), (3, 4),
      "other steps in training"),
     (lambda: Calls(lambda s, x: s.a(x)[:, :, len(x) - 2], **LINEARS), (3, 4), "for 4 samples"),
     (lambda: nn.Linear(4, 2), (3,), r"does not take samples of shape \(3,\)"),
