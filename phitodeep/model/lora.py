@@ -27,7 +27,6 @@ from phitodeep.errors import (
 )
 from phitodeep.io.model_file import differences
 from phitodeep.io.tensors import Entry, Tensors, open_tensors, write_tensors
-from phitodeep.layers.attention import MultiHeadAttention
 from phitodeep.layers.base import Layer
 from phitodeep.layers.container import Container
 from phitodeep.layers.lora import ADAPTED, Adapted, LowRank, Update
@@ -91,15 +90,14 @@ class Adaptable(Trainable, registered=False):
         path. Nothing changes then.
         Source: Hu et al. 2021, "LoRA", arXiv:2106.09685, sec. 4.
         """
-        update = Update(
-            check_count(rank, "add_lora rank"), check_number(alpha, "add_lora alpha", above=0)
-        )
+        rank = check_count(rank, "add_lora rank")
+        alpha = check_number(alpha, "add_lora alpha", above=0)
         if self._updates():
             raise OrderError(
                 "the model has the updates of an earlier add_lora: call merge_lora or remove_lora "
                 "first, or give add_lora several patterns in a list."
             )
-        self._adapt(dict.fromkeys(self._chosen(pattern), update))
+        self._adapt(dict.fromkeys(self._chosen(pattern), Update(rank, alpha)))
         return self._share()
 
     def merge_lora(self) -> None:
@@ -143,9 +141,7 @@ class Adaptable(Trainable, registered=False):
         updates = self._updates()
         with open_tensors(path) as tensors:
             plan = self._plan_in(tensors, updates)
-            new = {
-                weight: [tensors.read(f"{weight}.{name}") for name in ("A", "B")] for weight in plan
-            }
+            new = {w: (tensors.read(f"{w}.A"), tensors.read(f"{w}.B")) for w in plan}
         if updates:
             self._start_afresh("call load_lora")
         else:
@@ -168,13 +164,12 @@ class Adaptable(Trainable, registered=False):
 
     def _shapes(self) -> dict[str, Shape]:
         """Return the shapes of the weights that have updates or, if none has, that can."""
-        shapes: dict[str, Shape] = {}
-        for path, layer in self.walk():
-            if isinstance(layer, Adapted):
-                shapes |= {f"{path}.{name}": layer.weight(name).shape for name in layer.updates()}
-        if shapes:
-            return shapes
         return {
+            f"{path}.{name}": layer.weight(name).shape
+            for path, layer in self.walk()
+            if isinstance(layer, Adapted)
+            for name in layer.updates()
+        } or {
             f"{path}.{name}": layer.params[name].shape
             for path, layer in self.walk()
             for name in (ADAPTED[type(layer)].names if type(layer) in ADAPTED else ())
@@ -201,14 +196,8 @@ class Adaptable(Trainable, registered=False):
         every = [f"{path}.{name}" for path, layer in self.walk() for name in layer.params]
         chosen: set[str] = set()
         for p in patterns:
-            if p is None:
-                layers = dict(self.walk())
-                of_attention = {
-                    weight
-                    for weight in able
-                    if type(layers[weight.rpartition(".")[0]]) is MultiHeadAttention
-                }
-                chosen |= of_attention or set(able)
+            if p is None:  # the weights of attention or, if there is none, of Dense
+                chosen |= {weight for weight in able if not weight.endswith(".W")} or {*able}
                 continue
             if not isinstance(p, str):
                 raise ArgumentTypeError(f"add_lora: a pattern must be text, got {p!r}.")
@@ -222,11 +211,8 @@ class Adaptable(Trainable, registered=False):
         return [weight for weight in able if weight in chosen]
 
     def _share(self) -> Share:
-        arrays = {
-            id(a): (a.size, layer.trainable)
-            for _, layer in self.walk()
-            for a in layer.params.values()
-        }
+        layers = [layer for _, layer in self.walk()]
+        arrays = {id(a): (a.size, lay.trainable) for lay in layers for a in lay.params.values()}
         learning = sum(size for size, learns in arrays.values() if learns)
         return Share(tuple(self._updates()), learning, sum(size for size, _ in arrays.values()))
 
@@ -340,12 +326,8 @@ class Adaptable(Trainable, registered=False):
             remedy = " Call remove_lora first to read updates of another form." if updates else ""
             raise DataError(f"{tensors.path} does not fit {self!r}: {found}.{remedy}")
         where = f"{tensors.path}: alpha"
-        return {
-            weight: Update(
-                ranks[weight], check_number(float(tensors.read(f"{weight}.alpha")), where, above=0)
-            )
-            for weight in weights
-        }
+        alphas = {weight: float(tensors.read(f"{weight}.alpha")) for weight in weights}
+        return {w: Update(ranks[w], check_number(a, where, above=0)) for w, a in alphas.items()}
 
     def _written_lora(self) -> dict[str, Any]:
         """Return what a config holds: rank and alpha by weight, and what was frozen before."""

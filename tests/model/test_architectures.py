@@ -26,8 +26,8 @@ MODELS = {
     "mlp": (lambda: mlp(4, 6, 3, activation="tanh"), rng.standard_normal((3, 4)), (3, 3)),
     "lenet": (lambda: lenet(16, 16, 1), rng.standard_normal((2, 16, 16, 1)), (2, 10)),
     "resnet": (
-        lambda: resnet_small(8, 8, 3, classes=4, blocks=1),
-        rng.standard_normal((3, 8, 8, 3)),
+        lambda: resnet_small(4, 4, 3, classes=4, blocks=1),
+        rng.standard_normal((3, 4, 4, 3)),
         (3, 4),
     ),
     "autoencoder": (lambda: autoencoder(6, 4, 2), rng.standard_normal((3, 6)), (3, 6)),

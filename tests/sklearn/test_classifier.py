@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from typing import Any
 
@@ -11,15 +12,11 @@ import pytest
 pytest.importorskip("sklearn")
 
 from scipy.sparse import csr_matrix
-from sklearn.datasets import (
-    load_digits,
-    load_iris,
-    make_classification,
-    make_multilabel_classification,
-)
+from sklearn import datasets
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import accuracy_score
 from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
 
 from phitodeep import SGD, AdamW, Sequential, SequentialBuilder
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepWarning
@@ -28,10 +25,10 @@ from phitodeep.optimization.schedules import Constant, CosineDecay
 from phitodeep.sklearn import PhitoClassifier
 from phitodeep.sklearn.estimator import DECAY, RATE
 
-X, y = load_iris(return_X_y=True)
+X, y = datasets.load_iris(return_X_y=True)
 NAMES = np.array(["setosa", "versicolor", "virginica"])
-TWO_X, TWO_Y = make_classification(200, 6, n_informative=4, random_state=0)
-MANY_X, MANY_Y = make_multilabel_classification(300, 8, n_classes=4, random_state=0)
+TWO_X, TWO_Y = datasets.make_classification(200, 6, n_informative=4, random_state=0)
+MANY_X, MANY_Y = datasets.make_multilabel_classification(300, 8, n_classes=4, random_state=0)
 
 
 def same(a: Any, b: Any, rows: Any = X) -> bool:
@@ -39,25 +36,29 @@ def same(a: Any, b: Any, rows: Any = X) -> bool:
     return np.array_equal(a.decision_function(rows), b.decision_function(rows))
 
 
+def fitted(rows: Any = X, labels: Any = y, w: Any = None, **settings: Any) -> PhitoClassifier:
+    """A classifier that has learnt these samples, with random_state=0 unless it is given."""
+    est = PhitoClassifier(**{"random_state": 0, **settings})
+    return est.fit(rows, labels, sample_weight=w)
+
+
 def test_it_learns_digits_as_well_as_it_should() -> None:
-    data = train_test_split(*load_digits(return_X_y=True), random_state=0)
-    est = PhitoClassifier(random_state=0).fit(data[0], data[2])
+    data = train_test_split(*datasets.load_digits(return_X_y=True), random_state=0)
+    est = fitted(data[0], data[2])
     assert est.score(data[1], data[3]) > 0.96
-    assert est.n_features_in_ == 64
-    assert est.n_outputs_ == 10
+    assert (est.n_features_in_, est.n_outputs_) == (64, 10)
     assert isinstance(est.model_, Sequential)
 
 
 def test_classes_may_be_texts() -> None:
-    numbers = PhitoClassifier(random_state=0).fit(X, y)
-    names = PhitoClassifier(random_state=0).fit(X, NAMES[y])
+    numbers, names = fitted(), fitted(labels=NAMES[y])
     assert names.classes_.tolist() == NAMES.tolist()
     np.testing.assert_array_equal(names.predict(X), NAMES[numbers.predict(X)])
     assert names.score(X, NAMES[y]) == numbers.score(X, y) > 0.95
 
 
 def test_probabilities_and_logits_belong_together() -> None:
-    est = PhitoClassifier(random_state=0, epochs=5).fit(X, y)
+    est = fitted(epochs=5)
     Z, P = est.decision_function(X), est.predict_proba(X)
     assert Z.shape == P.shape == (150, 3)
     np.testing.assert_allclose(P.sum(axis=1), 1, rtol=1e-12)
@@ -68,7 +69,7 @@ def test_probabilities_and_logits_belong_together() -> None:
 
 
 def test_two_classes_have_one_logit() -> None:
-    est = PhitoClassifier(random_state=0).fit(TWO_X, TWO_Y)
+    est = fitted(TWO_X, TWO_Y)
     z = est.decision_function(TWO_X)
     assert z.shape == (200,)
     np.testing.assert_array_equal(est.predict(TWO_X), (z > 0).astype(int))
@@ -85,7 +86,7 @@ def test_logarithms_of_tiny_probabilities_are_finite() -> None:
 
 
 def test_several_labels_at_once() -> None:
-    est = PhitoClassifier(random_state=0).fit(MANY_X, MANY_Y)
+    est = fitted(MANY_X, MANY_Y)
     P = est.predict_proba(MANY_X)
     assert P.shape == (300, 4)
     assert est.classes_.tolist() == [0, 1, 2, 3]
@@ -93,19 +94,11 @@ def test_several_labels_at_once() -> None:
     np.testing.assert_allclose(P, 1 / (1 + np.exp(-est.decision_function(MANY_X))), rtol=1e-9)
     np.testing.assert_allclose(est.predict_log_proba(MANY_X), np.log(P), rtol=1e-9, atol=1e-12)
     assert est.score(MANY_X, MANY_Y) == accuracy_score(MANY_Y, est.predict(MANY_X)) > 0.5
-    sparse = PhitoClassifier(random_state=0).fit(MANY_X, csr_matrix(MANY_Y))
-    assert same(est, sparse, MANY_X)
-
-
-def test_several_outputs_with_several_classes_are_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"MultiOutputClassifier\(PhitoClassifier\(\)\)"):
-        PhitoClassifier().fit(X, np.stack([y, y], axis=1))
-    with pytest.raises(ArgumentError, match=r"only one class, 'a', .* at least 2\."):
-        PhitoClassifier().fit(X, ["a"] * 150)
+    assert same(est, fitted(MANY_X, csr_matrix(MANY_Y)), MANY_X)
 
 
 def test_probabilities_of_float32_networks_are_exact() -> None:
-    P = PhitoClassifier(random_state=0).fit(X.astype(np.float32), y).predict_proba(X)
+    P = fitted(X.astype(np.float32)).predict_proba(X)
     assert P.dtype == np.float64
     np.testing.assert_allclose(P.sum(axis=1), 1, rtol=1e-12)
 
@@ -114,27 +107,16 @@ def test_probabilities_of_float32_networks_are_exact() -> None:
 
 
 def test_an_integer_repeats_and_none_does_not() -> None:
-    first, second, other = (PhitoClassifier(random_state=s, epochs=2).fit(X, y) for s in (3, 3, 4))
+    first, second, other = (fitted(random_state=s, epochs=2) for s in (3, 3, 4))
     assert same(first, second)
     assert not same(first, other)
-    state = np.random.default_rng(0).bit_generator.state
-    unseeded = [PhitoClassifier(epochs=2).fit(X, y) for _ in range(2)]
-    assert not same(*unseeded)
-    assert state == np.random.default_rng(0).bit_generator.state
-
-
-def random_state(seed: int) -> Any:
-    """A RandomState of NumPy's older interface, which scikit-learn's estimators accept."""
-    from sklearn.utils import check_random_state
-
-    return check_random_state(seed)
+    assert not same(*(fitted(random_state=None, epochs=2) for _ in range(2)))
 
 
 def test_a_random_state_goes_on_from_call_to_call() -> None:
-    shared = random_state(7)
-    first, second = (PhitoClassifier(random_state=shared, epochs=2).fit(X, y) for _ in range(2))
-    again = PhitoClassifier(random_state=random_state(7), epochs=2).fit(X, y)
-    assert same(first, again)
+    shared = check_random_state(7)  # of NumPy's older interface
+    first, second = (fitted(random_state=shared, epochs=2) for _ in range(2))
+    assert same(first, fitted(random_state=check_random_state(7), epochs=2))
     assert not same(first, second)
 
 
@@ -143,7 +125,7 @@ def test_a_random_state_goes_on_from_call_to_call() -> None:
 
 def test_samples_without_weight_do_not_count() -> None:
     w = (y != 2).astype(float)
-    est = PhitoClassifier(random_state=0).fit(X, y, sample_weight=w)
+    est = fitted(w=w)
     assert set(est.predict(X)) == {0, 1}
     with pytest.raises(ArgumentError, match="sample_weight is zero for every sample"):
         est.fit(X, y, sample_weight=0 * w)
@@ -152,18 +134,16 @@ def test_samples_without_weight_do_not_count() -> None:
 
 
 def test_class_weights_are_sample_weights_by_class() -> None:
-    rare = np.r_[0:50, 50:60]  # fifty of one class, ten of another
-    by_class = PhitoClassifier(class_weight="balanced", random_state=0).fit(X[rare], y[rare])
-    w = np.where(y[rare] == 0, 60 / (2 * 50), 60 / (2 * 10))
-    by_sample = PhitoClassifier(random_state=0).fit(X[rare], y[rare], sample_weight=w)
-    assert same(by_class, by_sample)
-    named = PhitoClassifier(class_weight={"setosa": 1.0, "versicolor": 5.0}, random_state=0)
-    named.fit(X[rare], NAMES[y[rare]])
-    assert not same(named, PhitoClassifier(random_state=0).fit(X[rare], NAMES[y[rare]]))
-    times = PhitoClassifier(class_weight={0: 2.0, 1: 3.0}, random_state=0)
-    times.fit(X[rare], y[rare], sample_weight=np.where(y[rare] == 0, 0.5, 2.0))
-    both = np.where(y[rare] == 0, 1.0, 6.0)
-    assert same(times, PhitoClassifier(random_state=0).fit(X[rare], y[rare], sample_weight=both))
+    rows, labels = X[:60], y[:60]  # fifty of one class, ten of another
+    for settings, given, w in (
+        ({"class_weight": "balanced"}, None, (60 / (2 * 50), 60 / (2 * 10))),
+        ({"class_weight": {0: 2.0, 1: 3.0}}, (0.5, 2.0), (1.0, 6.0)),
+    ):
+        given = None if given is None else np.where(labels == 0, *given)
+        by_sample = fitted(rows, labels, np.where(labels == 0, *w))
+        assert same(fitted(rows, labels, given, **settings), by_sample)
+    named = fitted(rows, NAMES[labels], class_weight={"setosa": 1.0, "versicolor": 5.0})
+    assert same(named, fitted(rows, labels, np.where(labels == 0, 1.0, 5.0)))
 
 
 def test_a_part_need_not_have_the_classes_that_have_weights() -> None:
@@ -193,13 +173,6 @@ def test_wrong_class_weights_are_named(weights: Any, error: type[Exception], say
         PhitoClassifier(class_weight=weights).fit(X, y)
 
 
-def test_both_parts_of_early_stopping_need_weights() -> None:
-    w = np.zeros(200)
-    w[0] = 1  # so that one of the two parts has no weight
-    with pytest.raises(ArgumentError, match="training part or in the validation part have weight"):
-        PhitoClassifier(early_stopping=True).fit(TWO_X, TWO_Y, sample_weight=w)
-
-
 def test_class_weights_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ArgumentError, match="y is multilabel: pass sample_weight"):
         PhitoClassifier(class_weight="balanced").fit(MANY_X, MANY_Y)
@@ -212,57 +185,45 @@ def test_class_weights_that_make_no_sense_are_refused() -> None:
 
 def test_an_optimizer_is_copied_and_its_rate_decays() -> None:
     rule = SGD(0.1, momentum=0.9)
-    est = PhitoClassifier(optimizer=rule, batch_size=50, epochs=3, random_state=0).fit(X, y)
-    assert est.model_.optimizer is not rule
-    assert rule.t == 0
-    assert est.model_.optimizer.alpha == CosineDecay(0.1, 9)
-    assert est.model_.optimizer.t == 9
-    by_name = PhitoClassifier(optimizer="sgd", learning_rate=0.2, batch_size=None, epochs=3)
-    by_name.fit(X, y)
+    used = fitted(optimizer=rule, batch_size=50, epochs=3).model_.optimizer
+    assert used is not rule
+    assert (rule.t, used.t, used.alpha) == (0, 9, CosineDecay(0.1, 9))
+    by_name = fitted(optimizer="sgd", learning_rate=0.2, batch_size=None, epochs=3)
     assert by_name.model_.optimizer.alpha == CosineDecay(0.2, 3)
-    usual = PhitoClassifier(batch_size=50, epochs=3).fit(X, y).model_.optimizer
+    usual = fitted(batch_size=50, epochs=3).model_.optimizer
     assert (usual.alpha, usual.weight_decay) == (CosineDecay(RATE, 9), DECAY)
-    longer = PhitoClassifier(batch_size=2, epochs=1).fit(X, y).model_.optimizer
-    assert longer.weight_decay == DECAY * 24 / 75
-    constant = PhitoClassifier(learning_rate=Constant(0.01), epochs=1).fit(X, y)
+    assert fitted(batch_size=2, epochs=1).model_.optimizer.weight_decay == DECAY * 24 / 75
+    constant = fitted(learning_rate=Constant(0.01), epochs=1)
     assert constant.model_.optimizer.alpha == Constant(0.01)
 
 
 def test_hidden_layers_are_those_that_were_asked_for() -> None:
-    est = PhitoClassifier((8, 4), "leaky_relu", dropout=0.1, epochs=1).fit(X, y)
+    est = fitted(hidden=(8, 4), activation="leaky_relu", dropout=0.1, epochs=1)
     kinds = [type(layer).__name__ for layer in est.model_.layers]
     assert kinds == ["Dense", "LeakyReLU", "Dropout", "Dense", "LeakyReLU", "Dropout", "Dense"]
     assert [d.output_shape for d in est.model_.layers if isinstance(d, Dense)] == [(8,), (4,), (3,)]
-    linear = PhitoClassifier((), epochs=1).fit(X, y)
-    assert [type(layer) for layer in linear.model_.layers] == [Dense]
-    assert PhitoClassifier(8, epochs=1).fit(X, y).model_.layers[0].output_shape == (8,)
+    assert [type(layer) for layer in fitted(hidden=(), epochs=1).model_.layers] == [Dense]
+    assert fitted(hidden=8, epochs=1).model_.layers[0].output_shape == (8,)
 
 
 def test_own_layers_get_the_output_layer_that_they_lack() -> None:
     def layers(builder: SequentialBuilder) -> list[Any]:
-        return PhitoClassifier(model=builder, epochs=1).fit(X, y).model_.layers
+        return fitted(model=builder, epochs=1).model_.layers
 
-    assert len(layers(SequentialBuilder().dense(5).gelu())) == 3
-    assert len(layers(SequentialBuilder().dense(5).gelu().dense(3))) == 3
-    assert len(layers(SequentialBuilder().dense(5).gelu().dense(4))) == 4
+    builder = SequentialBuilder().dense(5).gelu()
+    assert len(layers(builder)) == len(layers(copy.deepcopy(builder).dense(3))) == 3
+    assert len(layers(copy.deepcopy(builder).dense(4))) == 4
     assert len(layers(SequentialBuilder())) == 1
     first, *_, flatten, last = layers(SequentialBuilder(2, 2, 1).conv2d(3, 2, padding="same"))
     assert isinstance(first, Reshape)
-    assert flatten.output_shape == (12,)
-    assert last.output_shape == (3,)
-
-
-def test_a_builder_may_be_used_twice_and_is_not_changed() -> None:
-    builder = SequentialBuilder(4).dense(5).relu()
+    assert (flatten.output_shape, last.output_shape) == ((12,), (3,))
     before = repr(builder)
-    first, second = (PhitoClassifier(model=builder, random_state=0).fit(X, y) for _ in range(2))
-    assert same(first, second)
-    assert repr(builder) == before
+    assert same(*(fitted(model=builder) for _ in range(2)))
+    assert repr(builder) == before  # which is used twice
 
 
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
+WRONG = {
+    ArgumentError: [
         ({"model": SequentialBuilder().dense(3).softmax()}, r"ends with Softmax\(\): leave it out"),
         ({"model": SequentialBuilder().alpha(0.1)}, "model sets alpha.*use learning_rate= instead"),
         ({"model": SequentialBuilder(seed=0)}, "model sets seed.*use random_state= instead"),
@@ -276,15 +237,7 @@ def test_a_builder_may_be_used_twice_and_is_not_changed() -> None:
         ({"categories": "colour"}, r"write \['colour'\] for a single column"),
         ({"n_iter_no_change": 0}, "n_iter_no_change must be >= 1"),
     ],
-)
-def test_wrong_settings_are_named(settings: dict[str, Any], says: str) -> None:
-    with pytest.raises(ArgumentError, match=says):
-        PhitoClassifier(**settings).fit(X, y)
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
+    ArgumentTypeError: [
         ({"model": Sequential(Dense(4, 3))}, "a SequentialBuilder that has not been built"),
         ({"model": Softmax}, r"That is the class: write Softmax\(\)"),
         ({"optimizer": AdamW}, r"That is the class: write AdamW\(\)"),
@@ -293,15 +246,23 @@ def test_wrong_settings_are_named(settings: dict[str, Any], says: str) -> None:
         ({"early_stopping": 1}, "early_stopping must be True or False"),
         ({"scale": "yes"}, "scale must be True or False"),
     ],
-)
-def test_settings_of_a_wrong_type_are_named(settings: dict[str, Any], says: str) -> None:
-    with pytest.raises(ArgumentTypeError, match=says):
-        PhitoClassifier(**settings).fit(X, y)
+}
+
+
+@pytest.mark.parametrize("error", WRONG)
+def test_wrong_settings_and_targets_are_named(error: type[Exception]) -> None:
+    for settings, says in WRONG[error]:
+        with pytest.raises(error, match=says):
+            PhitoClassifier(**settings).fit(X, y)
+    with pytest.raises(ArgumentError, match=r"MultiOutputClassifier\(PhitoClassifier\(\)\)"):
+        PhitoClassifier().fit(X, np.stack([y, y], axis=1))
+    with pytest.raises(ArgumentError, match=r"only one class, 'a', .* at least 2\."):
+        PhitoClassifier().fit(X, ["a"] * 150)
 
 
 def test_the_dtype_is_that_of_x_unless_it_is_set() -> None:
     def dtype(rows: Any, **settings: Any) -> str:
-        return str(PhitoClassifier(epochs=1, **settings).fit(rows, y).model_.dtype)
+        return str(fitted(rows, epochs=1, **settings).model_.dtype)
 
     assert dtype(X) == "float64"
     assert dtype(X.astype(np.float32)) == "float32"
@@ -313,15 +274,10 @@ def test_the_dtype_is_that_of_x_unless_it_is_set() -> None:
 
 
 def test_early_stopping_keeps_the_weights_of_the_best_epoch() -> None:
-    est = PhitoClassifier(
-        *((50,), "relu"),
-        early_stopping=True,
-        validation_fraction=0.3,
-        n_iter_no_change=3,
-        learning_rate=Constant(0.05),
-        epochs=200,
-        random_state=1,
-    ).fit(TWO_X, TWO_Y)
+    est = fitted(
+        TWO_X, TWO_Y, hidden=(50,), early_stopping=True, validation_fraction=0.3,
+        n_iter_no_change=3, learning_rate=Constant(0.05), epochs=200, random_state=1,
+    )  # fmt: skip
     assert 4 <= est.n_iter_ < 200
     assert len(est.loss_curve_) == len(est.validation_scores_) == est.n_iter_
     best = est.n_iter_ - 3 - 1  # the epoch after which the loss did not improve three times
@@ -342,22 +298,24 @@ def split_of(est: PhitoClassifier) -> Any:
 
 def test_classes_that_cannot_be_held_out_are_explained() -> None:
     rare = np.where(np.arange(200) == 0, 2, TWO_Y)
-    with pytest.raises(
-        ArgumentError, match=r"of 200 samples: .* only 1 member.*early_stopping=Fal"
-    ):
+    few = r"of 200 samples: .* only 1 member.*early_stopping=Fal"
+    with pytest.raises(ArgumentError, match=few):
         PhitoClassifier(early_stopping=True).fit(TWO_X, rare)
     with pytest.raises(ArgumentError, match=r"0\.1 of 9 samples: .* number of classes = 3"):
         PhitoClassifier(early_stopping=True).fit(X[::17], y[::17])
+    w = np.eye(200)[0]  # so that one of the two parts has no weight
+    with pytest.raises(ArgumentError, match="training part or in the validation part have weight"):
+        PhitoClassifier(early_stopping=True).fit(TWO_X, TWO_Y, sample_weight=w)
 
 
 def test_the_scaling_knows_nothing_of_the_validation_part() -> None:
-    est = PhitoClassifier(early_stopping=True, epochs=1, random_state=0).fit(TWO_X, TWO_Y)
+    est = fitted(TWO_X, TWO_Y, early_stopping=True, epochs=1)
     part = split_of(est)[0]
     np.testing.assert_array_equal(est.encoder_.scaler_.mean_, part.mean(axis=0))
 
 
 def test_without_early_stopping_all_epochs_run() -> None:
-    est = PhitoClassifier(epochs=7, random_state=0).fit(X, y)
+    est = fitted(epochs=7)
     assert est.n_iter_ == len(est.loss_curve_) == 7
     assert est.validation_scores_ is est.best_validation_score_ is None
     assert est.best_loss_ == min(est.loss_curve_)
@@ -365,15 +323,9 @@ def test_without_early_stopping_all_epochs_run() -> None:
 
 
 def test_the_validation_part_is_weighted_too() -> None:
-    w = np.where(TWO_Y == 0, 1.0, 0.0)
-    est = PhitoClassifier(early_stopping=True, epochs=30, random_state=0)
-    est.fit(TWO_X, TWO_Y, sample_weight=w)
+    est = fitted(TWO_X, TWO_Y, np.where(TWO_Y == 0, 1.0, 0.0), early_stopping=True, epochs=30)
     assert est.best_validation_score_ == 1  # of class 0 alone, which the network predicts
-
-
-def test_the_validation_loss_is_weighted_too() -> None:
-    w = np.where(TWO_Y == 0, 1.0, 5.0)
-    est = PhitoClassifier(early_stopping=True, random_state=0).fit(TWO_X, TWO_Y, sample_weight=w)
+    est = fitted(TWO_X, TWO_Y, np.where(TWO_Y == 0, 1.0, 5.0), early_stopping=True)
     _, held, _, labels = split_of(est)
     settings = {"sample_weight": np.where(labels == 0, 1.0, 5.0)}
     loss = est.model_.evaluate(est.encode(held), labels, **settings)["loss"]
@@ -393,7 +345,7 @@ def test_early_stopping_in_a_warm_start_looks_at_its_own_epochs() -> None:
 
 
 def test_a_warm_start_goes_on() -> None:
-    est = PhitoClassifier(epochs=3, warm_start=True, random_state=0).fit(X, y)
+    est = fitted(epochs=3, warm_start=True)
     model, weights = est.model_, est.model_.get_weights()
     est.set_params(epochs=2).fit(X, y)
     assert est.model_ is model
@@ -435,7 +387,7 @@ def test_a_part_need_not_have_all_classes() -> None:
 
 
 def test_partial_fit_after_fit_learns_at_a_rate_above_zero() -> None:
-    est = PhitoClassifier(epochs=2, random_state=0).fit(X, y)
+    est = fitted(epochs=2)
     assert est.model_.optimizer.rate == pytest.approx(0, abs=1e-12)
     before = est.model_.get_weights()["0.W"]
     est.partial_fit(X, y)
@@ -444,13 +396,13 @@ def test_partial_fit_after_fit_learns_at_a_rate_above_zero() -> None:
 
 
 def test_another_optimizer_begins_with_the_next_part() -> None:
-    est = PhitoClassifier(random_state=0, batch_size=50).fit(X, y)
+    est = fitted(batch_size=50)
     est.set_params(optimizer=SGD(0.1, momentum=0.9)).partial_fit(X, y)
     assert isinstance(est.model_.optimizer, SGD)
     assert (est.model_.optimizer.rate, est.model_.optimizer.t) == (0.1, 3)
     assert est.partial_fit(X, y).model_.optimizer.t == 6
-    copy = pickle.loads(pickle.dumps(est))
-    assert copy.partial_fit(X, y).model_.optimizer.t == 9
+    twin = pickle.loads(pickle.dumps(est))
+    assert twin.partial_fit(X, y).model_.optimizer.t == 9
 
 
 def test_a_first_part_that_fails_leaves_no_classes() -> None:
@@ -468,7 +420,7 @@ def test_a_first_part_that_fails_leaves_no_classes() -> None:
 
 
 def test_other_labels_than_those_of_the_network_are_refused() -> None:
-    est = PhitoClassifier(random_state=0, warm_start=True, epochs=1).fit(MANY_X, MANY_Y)
+    est = fitted(MANY_X, MANY_Y, warm_start=True, epochs=1)
     with pytest.raises(ArgumentError, match="y has 3 outputs, but the network has 4"):
         est.fit(MANY_X, MANY_Y[:, :3])
     assert est.classes_.tolist() == [0, 1, 2, 3]
@@ -495,12 +447,9 @@ def test_a_training_that_diverges_is_told_of() -> None:
 def test_an_estimator_whose_fit_failed_is_not_fitted(
     fitted_before: bool, settings: dict[str, Any], labels: Any
 ) -> None:
-    est = PhitoClassifier(epochs=1)
-    if fitted_before:
-        est.fit(X[:, :2], y)
+    est = fitted(X[:, :2], epochs=1) if fitted_before else PhitoClassifier(epochs=1)
     with pytest.raises(ArgumentError):
         est.set_params(**settings).fit(X, labels)
-    with pytest.raises(NotFittedError):
-        est.predict(X)
-    with pytest.raises(NotFittedError):
-        est.encode(X)
+    for call in (est.predict, est.encode):
+        with pytest.raises(NotFittedError):
+            call(X)

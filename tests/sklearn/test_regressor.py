@@ -20,16 +20,12 @@ X, y = make_regression(300, 6, n_informative=4, noise=5.0, random_state=0)
 TWO = np.stack([y, 1000 - 3 * X[:, 0]], axis=1)
 
 
-def test_one_output() -> None:
+def test_one_output_or_several() -> None:
     est = PhitoRegressor(random_state=0).fit(X, y)
     P = est.predict(X)
-    assert P.shape == (300,)
-    assert P.dtype == np.float64
+    assert (P.shape, P.dtype) == ((300,), np.float64)
     assert est.score(X, y) == r2_score(y, P) > 0.95
     assert isinstance(est.model_.loss, MeanSquaredError)
-
-
-def test_several_outputs() -> None:
     est = PhitoRegressor(random_state=0).fit(X, TWO)
     P = est.predict(X)
     assert P.shape == (300, 2)
@@ -45,7 +41,7 @@ def test_the_unit_of_y_changes_nothing_but_the_unit() -> None:
     assert metres.loss_curve_[0] < 2  # of targets with standard deviation 1
 
 
-def test_float32_and_integers() -> None:
+def test_float32_integers_and_a_constant() -> None:
     exact = PhitoRegressor(random_state=0).fit(X, y)
     small = PhitoRegressor(random_state=0).fit(X.astype(np.float32), y.astype(np.float32))
     assert small.model_.dtype == np.float32
@@ -53,9 +49,6 @@ def test_float32_and_integers() -> None:
     np.testing.assert_allclose(small.predict(X), exact.predict(X), atol=0.05 * y.std())
     whole = PhitoRegressor(random_state=0).fit(X, np.round(y).astype(int))
     assert whole.score(X, y) > 0.95
-
-
-def test_a_constant_target_is_learnt() -> None:
     est = PhitoRegressor(random_state=0).fit(X, np.full(300, 7.0))
     np.testing.assert_allclose(est.predict(X), 7, atol=0.2)
 

@@ -56,8 +56,7 @@ def test_missing_and_unknown_categories_have_tokens_of_their_own() -> None:
     seen = pd.DataFrame({"a": ["x", None, "y"], "b": ["u", "u", "v"]})
     new = pd.DataFrame({"a": [None, "z", "y"], "b": [None, "w", "v"]})
     Z = TableEncoder(["a", "b"]).fit(seen).transform(new)
-    assert Z[:, 0].tolist() == [0, 1, 3]
-    assert Z[:, 1].tolist() == [6, 6, 8]  # missing values that fit did not see are unknown
+    assert Z.T.tolist() == [[0, 1, 3], [6, 6, 8]]  # missing values that fit did not see are unknown
 
 
 @pytest.mark.parametrize("known", [("x", "y"), (1, 2), (True, False)])
@@ -77,11 +76,8 @@ def test_all_kinds_of_missing_values_are_one(known: tuple[Any, Any]) -> None:
 
 
 def test_nullable_columns_may_have_missing_values() -> None:
-    texts = pd.array([None if s == 10 else c for c, s in zip(COLOUR, SIZE, strict=True)], "string")
-    sizes = pd.array(
-        [None if c == "red" else s for c, s in zip(COLOUR, SIZE, strict=True)], "Int64"
-    )
-    frame = FRAME.assign(colour=texts, size=sizes)
+    frame = FRAME.astype({"colour": "string", "size": "Int64"})
+    frame.loc[SIZE == 10, "colour"] = frame.loc[COLOUR == "red", "size"] = pd.NA
     est = PhitoRegressor(categories=["colour", "size"], random_state=0).fit(frame, VALUE)
     tokens = est.encoder_.transform(frame)[:, :2]
     np.testing.assert_array_equal(tokens[:, 0] == 0, SIZE == 10)
@@ -105,18 +101,12 @@ def test_categories_are_named_numbered_or_found(categories: Any, expected: int) 
 
 @pytest.mark.parametrize("kind", [object, "category", "string"])
 def test_all_types_of_text_columns_are_found(kind: Any) -> None:
-    frame = FRAME.astype({"colour": kind})
-    est = PhitoRegressor(random_state=0).fit(frame, VALUE)
-    assert est.encoder_.columns == [1]
     reference = PhitoRegressor(random_state=0, categories=["colour"]).fit(FRAME, VALUE)
-    np.testing.assert_array_equal(est.predict(frame), reference.predict(FRAME))
-
-
-def test_names_that_are_numbers_are_not_taken_for_places() -> None:
-    frame = FRAME.set_axis([7, 2, 0], axis="columns")
-    est = PhitoRegressor(random_state=0).fit(frame, VALUE)
-    named = PhitoRegressor(random_state=0).fit(FRAME, VALUE)
-    np.testing.assert_array_equal(est.predict(frame), named.predict(FRAME))
+    for names in (FRAME.columns, [7, 2, 0]):  # which are names here, not indices
+        frame = FRAME.astype({"colour": kind}).set_axis(names, axis="columns")
+        est = PhitoRegressor(random_state=0).fit(frame, VALUE)
+        assert est.encoder_.columns == [1]
+        np.testing.assert_array_equal(est.predict(frame), reference.predict(FRAME))
 
 
 def test_categories_are_learnt() -> None:
@@ -149,25 +139,23 @@ def test_categories_may_be_any_list_of_columns() -> None:
 
 
 def test_tables_of_a_wrong_shape_are_refused() -> None:
-    with pytest.raises(ValueError, match="Expected 2D array, got 1D array"):
-        PhitoRegressor(categories=[0]).fit(COLOUR, VALUE)
-    with pytest.raises(ValueError, match="Found array with dim 3"):
-        PhitoRegressor(categories=[0]).fit(COLOUR[:, None, None], VALUE)
-    with pytest.raises(ValueError, match=r"Expected a 2-dimensional container but got .*Series"):
-        PhitoRegressor().fit(pd.Series(LENGTH), VALUE)
+    for table, categories, message in (
+        (COLOUR, [0], "Expected 2D array, got 1D array"),
+        (COLOUR[:, None, None], [0], "Found array with dim 3"),
+        (pd.Series(LENGTH), "auto", r"Expected a 2-dimensional container but got .*Series"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            PhitoRegressor(categories=categories).fit(table, VALUE)
 
 
-def test_a_table_may_be_a_list_of_lists() -> None:
+def test_a_table_may_be_a_list_of_lists_or_categories_alone() -> None:
     rows = FRAME[["length", "colour"]].to_numpy(object)
     array = PhitoRegressor(categories=[1], random_state=0, epochs=1).fit(rows, VALUE)
     lists = PhitoRegressor(categories=[1], random_state=0, epochs=1).fit(rows.tolist(), VALUE)
     np.testing.assert_array_equal(lists.predict(rows.tolist()), array.predict(rows))
-
-
-def test_a_table_of_categories_alone() -> None:
-    names = np.array(["a", "b"])[(SIZE > 15).astype(int)]
-    est = PhitoClassifier(random_state=0).fit(FRAME[["colour"]].assign(s=SIZE.astype(str)), names)
-    assert est.score(FRAME[["colour"]].assign(s=SIZE.astype(str)), names) == 1
+    names, frame = np.where(SIZE > 15, "b", "a"), FRAME[["colour"]].assign(s=SIZE.astype(str))
+    est = PhitoClassifier(random_state=0).fit(frame, names)
+    assert est.score(frame, names) == 1
     assert not isinstance(est.model_.layers[0], Parallel)
 
 
@@ -231,11 +219,6 @@ def test_columns_behind_a_column_transformer() -> None:
 # --- sparse matrices --------------------------------------------------------------------------
 
 
-def test_sparse_rows_have_no_categories() -> None:
-    with pytest.raises(TypeError, match="Sparse data was passed for X, but dense data is required"):
-        PhitoRegressor(categories=[0]).fit(csr_matrix(np.eye(20)), np.arange(20))
-
-
 def test_sparse_rows_give_what_dense_rows_give() -> None:
     dense = random_array((200, 30), density=0.2, random_state=0).toarray()
     y = dense @ np.arange(30)
@@ -251,6 +234,8 @@ def test_a_network_that_scales_also_predicts_from_sparse_rows() -> None:
     dense = random_array((200, 30), density=0.2, random_state=0).toarray()
     est = PhitoRegressor(random_state=0).fit(dense, dense.sum(axis=1))
     np.testing.assert_array_equal(est.predict(csr_matrix(dense)), est.predict(dense))
+    with pytest.raises(TypeError, match="Sparse data was passed for X, but dense data is required"):
+        PhitoRegressor(categories=[0]).fit(csr_matrix(dense), dense.sum(axis=1))
 
 
 @pytest.mark.parametrize("size", [16, 64, None])
@@ -289,10 +274,7 @@ def test_text_is_classified_from_its_words() -> None:
     pipe = make_pipeline(TfidfVectorizer(), PhitoClassifier(early_stopping=True, random_state=0))
     assert pipe.fit(texts[:100], topics[:100]).score(texts[100:], topics[100:]) == 1
     assert pipe[-1].best_validation_score_ == 1
-
-
-def test_one_hot_columns_may_be_sparse() -> None:
-    pipe = make_pipeline(OneHotEncoder(), PhitoRegressor(random_state=0))
+    pipe = make_pipeline(OneHotEncoder(), PhitoRegressor(random_state=0))  # of sparse rows too
     assert pipe.fit(FRAME[["colour"]], VALUE).score(FRAME[["colour"]], VALUE) > 0.8
 
 

@@ -25,6 +25,8 @@ from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_s
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.utils import check_random_state
+from threadpoolctl import threadpool_info
 
 import phitodeep
 from phitodeep import AdamW, SequentialBuilder
@@ -35,31 +37,30 @@ X, y = load_iris(return_X_y=True)
 DIABETES = load_diabetes(return_X_y=True)
 
 
+NET, REGRESSOR = PhitoClassifier(random_state=0), PhitoRegressor(random_state=0)
+
+
 def fitted(**settings: Any) -> PhitoClassifier:
     return PhitoClassifier(random_state=0, **settings).fit(X, y)
-
-
-def accuracy(est: Any) -> float:
-    return float(est.score(X, y))
 
 
 # --- scikit-learn's tools ---------------------------------------------------------------------
 
 
 def test_a_pipeline_passes_arguments_on() -> None:
-    pipe = make_pipeline(StandardScaler(), PhitoClassifier(random_state=0))
+    pipe = make_pipeline(StandardScaler(), clone(NET))
     pipe.fit(X, y, phitoclassifier__sample_weight=(y != 2).astype(float))
     assert set(pipe.predict(X)) == {0, 1}
-    assert accuracy(pipe.fit(X, y)) > 0.95
+    assert pipe.fit(X, y).score(X, y) > 0.95
     assert pipe.predict_proba(X).shape == (150, 3)
 
 
 def test_a_pipeline_with_set_output_passes_names_on() -> None:
     frame, target = load_breast_cancer(return_X_y=True, as_frame=True)
-    pipe = make_pipeline(StandardScaler(), PhitoClassifier(random_state=0))
+    pipe, plain = (make_pipeline(StandardScaler(), clone(NET)) for _ in range(2))
     pipe.set_output(transform="pandas").fit(frame, target)
     assert pipe[-1].feature_names_in_.tolist() == frame.columns.tolist()
-    plain = make_pipeline(StandardScaler(), PhitoClassifier(random_state=0)).fit(frame, target)
+    plain.fit(frame, target)
     np.testing.assert_array_equal(pipe.predict(frame), plain.predict(frame))
     assert not hasattr(plain[-1], "feature_names_in_")
     assert pipe.score(frame, target) > 0.97
@@ -71,53 +72,40 @@ def test_columns_are_prepared_by_a_column_transformer() -> None:
     columns = make_column_transformer(
         (StandardScaler(), ["sepal length (cm)"]), (OneHotEncoder(), ["colour"])
     )
-    pipe = make_pipeline(columns, PhitoClassifier(random_state=0)).fit(frame, y == 0)
+    pipe = make_pipeline(columns, clone(NET)).fit(frame, y == 0)
     assert pipe.score(frame, y == 0) == 1
     assert pipe[-1].n_features_in_ == 3
 
 
 def test_a_grid_is_searched_in_two_processes() -> None:
-    grid = {
-        "hidden": [(20,), (40, 20)],
-        "optimizer": [None, AdamW(0.01, weight_decay=0.1)],
-    }
-    search = GridSearchCV(PhitoClassifier(random_state=0), grid, cv=3, n_jobs=2).fit(X, y)
+    grid = {"hidden": [(20,), (40, 20)], "optimizer": [None, AdamW(0.01, weight_decay=0.1)]}
+    search = GridSearchCV(NET, grid, cv=3, n_jobs=2).fit(X, y)
     assert search.best_score_ > 0.93
     assert len(search.cv_results_["params"]) == 4
     assert "best_estimator_" in vars(search)
-    alone = GridSearchCV(PhitoClassifier(random_state=0), grid, cv=3).fit(X, y)
-    np.testing.assert_array_equal(
-        search.cv_results_["mean_test_score"], alone.cv_results_["mean_test_score"]
-    )
-
-
-def test_builders_are_searched_too() -> None:
+    alone = GridSearchCV(NET, grid, cv=3).fit(X, y)
+    scores = [found.cv_results_["mean_test_score"] for found in (search, alone)]
+    np.testing.assert_array_equal(*scores)
     builders = [SequentialBuilder().dense(8).gelu(), SequentialBuilder().dense(4).tanh()]
-    search = GridSearchCV(PhitoClassifier(random_state=0), {"model": builders}, cv=3).fit(X, y)
+    search = GridSearchCV(NET, {"model": builders}, cv=3).fit(X, y)
     assert search.best_params_["model"] in builders
     assert search.best_score_ > 0.9
 
 
 def test_cross_validation() -> None:
-    scores = cross_val_score(PhitoClassifier(random_state=0), X, y, cv=5)
+    scores = cross_val_score(NET, X, y, cv=5)
     assert len(scores) == 5
     assert scores.min() > 0.85
-    again = cross_val_score(PhitoClassifier(random_state=0), X, y, cv=5, n_jobs=2)
-    np.testing.assert_array_equal(scores, again)
-    probabilities = cross_val_predict(
-        PhitoClassifier(random_state=0), X, y, cv=3, method="predict_proba"
-    )
+    np.testing.assert_array_equal(scores, cross_val_score(NET, X, y, cv=5, n_jobs=2))
+    probabilities = cross_val_predict(NET, X, y, cv=3, method="predict_proba")
     assert (probabilities.argmax(axis=1) == y).mean() > 0.9
-    r2 = cross_val_score(PhitoRegressor(random_state=0), *DIABETES, cv=5)
-    assert r2.mean() > 0.4
+    assert cross_val_score(REGRESSOR, *DIABETES, cv=5).mean() > 0.4
 
 
 def test_scorers_find_what_they_need() -> None:
     data = load_breast_cancer(return_X_y=True)
     for scoring, least in (("roc_auc", 0.98), ("neg_log_loss", -0.2), ("f1", 0.95)):
-        assert (
-            cross_val_score(PhitoClassifier(random_state=0), *data, scoring=scoring).mean() > least
-        )
+        assert cross_val_score(NET, *data, scoring=scoring).mean() > least
 
 
 def test_a_clone_has_the_settings_and_nothing_else() -> None:
@@ -150,25 +138,20 @@ def test_html_shows_the_parameters() -> None:
 
 
 def test_ensembles_and_calibration() -> None:
-    voting = VotingClassifier(
-        [("net", PhitoClassifier(random_state=0)), ("linear", LogisticRegression(max_iter=1000))],
-        voting="soft",
-    )
-    assert accuracy(voting.fit(X, y)) > 0.95
-    calibrated = CalibratedClassifierCV(PhitoClassifier(random_state=0), cv=3).fit(X, y)
-    assert accuracy(calibrated) > 0.95
+    parts = [("net", NET), ("linear", LogisticRegression(max_iter=1000))]
+    assert VotingClassifier(parts, voting="soft").fit(X, y).score(X, y) > 0.95
+    calibrated = CalibratedClassifierCV(NET, cv=3).fit(X, y)
+    assert calibrated.score(X, y) > 0.95
     np.testing.assert_allclose(calibrated.predict_proba(X).sum(axis=1), 1)
     bagged = BaggingClassifier(PhitoClassifier(epochs=10), 3, random_state=0).fit(X, y)
-    assert accuracy(bagged) > 0.9
-    stacked = StackingRegressor([("net", PhitoRegressor(random_state=0)), ("ridge", Ridge())], cv=3)
-    assert stacked.fit(*DIABETES).score(*DIABETES) > 0.4
-    several = MultiOutputClassifier(PhitoClassifier(random_state=0))
+    assert bagged.score(X, y) > 0.9
     labels = np.stack([y, (y + 1) % 3], axis=1)
-    assert (several.fit(X, labels).predict(X) == labels).mean() > 0.95
-    logarithmic = TransformedTargetRegressor(
-        PhitoRegressor(random_state=0), func=np.log, inverse_func=np.exp
-    )
-    assert logarithmic.fit(*DIABETES).score(*DIABETES) > 0.4
+    assert (MultiOutputClassifier(NET).fit(X, labels).predict(X) == labels).mean() > 0.95
+    for regressor in (
+        StackingRegressor([("net", REGRESSOR), ("ridge", Ridge())], cv=3),
+        TransformedTargetRegressor(REGRESSOR, func=np.log, inverse_func=np.exp),
+    ):
+        assert regressor.fit(*DIABETES).score(*DIABETES) > 0.4
 
 
 def test_permutation_importance_finds_the_feature_that_counts() -> None:
@@ -181,9 +164,8 @@ def test_permutation_importance_finds_the_feature_that_counts() -> None:
 
 
 def test_learning_curves_rise() -> None:
-    sizes, _, scores = learning_curve(
-        PhitoClassifier(random_state=0), X, y, train_sizes=[15, 100], shuffle=True, random_state=0
-    )
+    options = {"train_sizes": [15, 100], "shuffle": True, "random_state": 0}
+    sizes, _, scores = learning_curve(NET, X, y, **options)
     assert sizes.tolist() == [15, 100]
     assert scores.mean(axis=1)[1] > 0.9
 
@@ -228,26 +210,17 @@ def test_joblibs_back_ends_change_no_bit(backend: str) -> None:
 
 
 def test_nothing_of_the_process_changes() -> None:
-    from threadpoolctl import threadpool_info
-
     state = random_numbers()
     before = phitodeep.get_threads(), [lib["num_threads"] for lib in threadpool_info()]
     fitted(threads=1)
+    PhitoClassifier(epochs=1, early_stopping=True).fit(X, y)  # without a seed
     assert before == (phitodeep.get_threads(), [lib["num_threads"] for lib in threadpool_info()])
     assert state == random_numbers()
 
 
 def random_numbers() -> Any:
     """The state of NumPy's global generator, which scikit-learn uses for random_state=None."""
-    from sklearn.utils import check_random_state
-
     return check_random_state(None).get_state()[2], check_random_state(None).get_state()[1].tolist()
-
-
-def test_no_seed_leaves_numpys_generator_alone() -> None:
-    before = random_numbers()
-    PhitoClassifier(epochs=1, early_stopping=True).fit(X, y)
-    assert random_numbers() == before
 
 
 def threads_inside(_: int) -> int:
@@ -275,15 +248,9 @@ def test_the_network_is_a_model_for_every_tool(tmp_path: Path, capsys: Any) -> N
     again = phitodeep.load(tmp_path / "net.safetensors")
     np.testing.assert_array_equal(again.predict(est.encode(X)), est.model_.predict(est.encode(X)))
     np.testing.assert_array_equal(again.predict(est.encode(X)).argmax(axis=1), est.predict(X))
-
-
-def test_a_regressors_network_learns_scaled_targets() -> None:
-    rows, target = DIABETES
-    est = PhitoRegressor(random_state=0).fit(rows, target)
-    Z = est.model_.predict(est.encode(rows))
-    np.testing.assert_allclose(
-        est.target_scaler_.inverse_transform(Z).ravel(), est.predict(rows), rtol=1e-12
-    )
+    est, rows = PhitoRegressor(random_state=0).fit(*DIABETES), DIABETES[0]  # scales its targets
+    Y = est.target_scaler_.inverse_transform(est.model_.predict(est.encode(rows)))
+    np.testing.assert_allclose(Y.ravel(), est.predict(rows), rtol=1e-12)
 
 
 # --- imports ----------------------------------------------------------------------------------

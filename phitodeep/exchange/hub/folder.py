@@ -45,8 +45,8 @@ def _download(name: str, revision: str | None) -> Path:
     except ImportError:
         purpose = f"{name} is not a folder, and reading a model from the hub"
         raise MissingExtraError.of("huggingface_hub", "hub", purpose) from None
-    known = [kind for kind in vars(errors).values() if isinstance(kind, type)]
-    theirs = [kind for kind in known if issubclass(kind, Exception)]
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    theirs = [kind for kind in kinds if issubclass(kind, Exception)]
     failures: tuple[type[Exception], ...] = (OSError, ValueError, *theirs)
     try:
         found = huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=WANTED)

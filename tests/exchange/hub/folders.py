@@ -14,26 +14,14 @@ from phitodeep.io.tensors import write_tensors
 
 STORED = Path(__file__).parents[2] / "reference" / "hub"
 GPT2 = {
-    "model_type": "gpt2",
-    "vocab_size": 11,
-    "n_positions": 9,
-    "n_embd": 6,
-    "n_head": 2,
-    "n_layer": 2,
-    "embd_pdrop": 0.0,
-    "attn_pdrop": 0.0,
-    "resid_pdrop": 0.0,
-}
+    "model_type": "gpt2", "vocab_size": 11, "n_positions": 9, "n_embd": 6, "n_head": 2,
+    "n_layer": 2, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0,
+}  # fmt: skip
 LLAMA = {
-    "model_type": "llama",
-    "vocab_size": 11,
-    "hidden_size": 8,
-    "intermediate_size": 10,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "num_hidden_layers": 2,
+    "model_type": "llama", "vocab_size": 11, "hidden_size": 8, "intermediate_size": 10,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2,
     "max_position_embeddings": 16,
-}
+}  # fmt: skip
 
 
 def arrays_of(folder: Path) -> dict[str, Array]:

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 from phitodeep.core.types import Array
+from phitodeep.exchange.hub.pretrained import read_plan
 from phitodeep.model import Sequential
 from phitodeep.model.architectures import from_pretrained
+from tests.rows import few
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -34,18 +36,15 @@ def one_thread() -> None:
 def gpt2_config(rng: np.random.Generator, **more: Any) -> Any:
     heads = int(rng.integers(1, 5))
     chosen = {
-        "vocab_size": int(rng.integers(20, 90)),
-        "n_positions": int(rng.integers(STEPS, 40)),
-        "n_embd": heads * int(rng.integers(1, 9)),
-        "n_layer": int(rng.integers(0, 4)),
-        "n_head": heads,
-        "n_inner": rng.choice([None, 20, 33]),
+        "vocab_size": int(rng.integers(20, 90)), "n_positions": int(rng.integers(STEPS, 40)),
+        "n_embd": heads * int(rng.integers(1, 9)), "n_layer": int(rng.integers(0, 4)),
+        "n_head": heads, "n_inner": rng.choice([None, 20, 33]),
         "layer_norm_epsilon": float(rng.choice([1e-5, 1e-6, 1e-3])),
         "activation_function": str(rng.choice(["gelu_new", "gelu", "relu", "silu", "gelu_fast"])),
         "tie_word_embeddings": bool(rng.integers(2)),
         "reorder_and_upcast_attn": bool(rng.integers(2)),
         **{f"{at}_pdrop": float(rng.choice([0.0, 0.1])) for at in ("embd", "attn", "resid")},
-    }
+    }  # fmt: skip
     return transformers.GPT2Config(**(chosen | NONE | more))
 
 
@@ -57,17 +56,13 @@ def llama_config(rng: np.random.Generator, **more: Any) -> Any:
         "hidden_size": heads * shared * int(rng.choice([d, 2 * d])),
         "intermediate_size": int(rng.integers(5, 60)),
         "num_hidden_layers": int(rng.integers(0, 4)),
-        "num_attention_heads": heads * shared,
-        "num_key_value_heads": heads,
-        "head_dim": d,
+        "num_attention_heads": heads * shared, "num_key_value_heads": heads, "head_dim": d,
         "hidden_act": str(rng.choice(["silu", "gelu", "gelu_pytorch_tanh"])),
         "max_position_embeddings": int(rng.integers(16, 100)),
         "rms_norm_eps": float(rng.choice([1e-6, 1e-5, 1e-3])),
-        "tie_word_embeddings": bool(rng.integers(2)),
-        "attention_bias": bool(rng.integers(2)),
-        "mlp_bias": bool(rng.integers(2)),
+        **{f: bool(rng.integers(2)) for f in ("tie_word_embeddings", "attention_bias", "mlp_bias")},
         "rope_parameters": rope(rng, d),
-    }
+    }  # fmt: skip
     return transformers.LlamaConfig(**(chosen | NONE | more))
 
 
@@ -137,7 +132,7 @@ def assert_same_logits(ours: Sequential, model: Any, rng: np.random.Generator) -
     np.testing.assert_allclose(found, logits(model, X), **NEAR)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", few(range(25), 8))
 @pytest.mark.parametrize("family", CONFIGS)
 def test_logits_of_random_configs(family: str, seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng([seed, len(family)])
@@ -145,7 +140,7 @@ def test_logits_of_random_configs(family: str, seed: int, tmp_path: Path) -> Non
     assert_same_logits(from_pretrained(saved(model, tmp_path)), model, rng)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", few(range(6), 2))
 @pytest.mark.parametrize("kind", ["default", "linear", "dynamic", "llama3", "yarn", "longrope"])
 def test_every_kind_of_rotary_angles(kind: str, seed: int, tmp_path: Path) -> None:
     """With sequences shorter and longer than the first context, in the old spelling and the new."""
@@ -174,7 +169,7 @@ def test_every_kind_of_rotary_angles(kind: str, seed: int, tmp_path: Path) -> No
             np.testing.assert_allclose(ours.predict(X), logits(fresh, X), **NEAR)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", few(range(10), 3))
 @pytest.mark.parametrize("family", CONFIGS)
 def test_gradients_of_every_parameter(family: str, seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng([seed, 1])
@@ -192,7 +187,7 @@ def test_gradients_of_every_parameter(family: str, seed: int, tmp_path: Path) ->
     assert value == pytest.approx(loss.item(), rel=1e-5)
     gradients = ours.gradients()
     compared = 0
-    for path, names in sources_of(tmp_path).items():
+    for path, names in read_plan(tmp_path).sources().items():
         parts = [dict(model.named_parameters())[name].grad.numpy() for name in names.shapes]
         wanted = np.concatenate([a.T if names.transposed else a for a in parts], axis=-1)
         np.testing.assert_allclose(gradients[path], wanted, err_msg=path, **NEAR)
@@ -201,13 +196,7 @@ def test_gradients_of_every_parameter(family: str, seed: int, tmp_path: Path) ->
     assert compared == len(gradients)
 
 
-def sources_of(folder: Path) -> dict[str, Any]:
-    from phitodeep.exchange.hub.pretrained import read_plan
-
-    return read_plan(folder).sources()
-
-
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", few(range(8), 3))
 @pytest.mark.parametrize("family", CONFIGS)
 def test_the_same_greedy_tokens(family: str, seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng([seed, 2])
@@ -215,13 +204,9 @@ def test_the_same_greedy_tokens(family: str, seed: int, tmp_path: Path) -> None:
     ours = from_pretrained(saved(model, tmp_path))
     prompt = tokens(model, rng, steps=int(rng.integers(1, 6)))
     new = STEPS - prompt.shape[1]
-    wanted = model.generate(
-        torch.tensor(prompt),
-        attention_mask=torch.ones(prompt.shape, dtype=torch.int64),
-        max_new_tokens=new,
-        do_sample=False,
-        pad_token_id=0,
-    ).numpy()
+    mask = torch.ones(prompt.shape, dtype=torch.int64)
+    options = {"attention_mask": mask, "do_sample": False, "pad_token_id": 0}
+    wanted = model.generate(torch.tensor(prompt), max_new_tokens=new, **options).numpy()
     best = np.sort(logits(model, wanted), axis=-1)
     assert (best[..., -1] - best[..., -2]).min() > 1e-5  # no two tokens are equally good
     for cache in (True, False):
@@ -240,7 +225,7 @@ def test_half_precision_becomes_float32(family: str, dtype: str, tmp_path: Path)
     assert_same_logits(ours, again, rng)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", few(range(4), 1))
 @pytest.mark.parametrize("family", CONFIGS)
 def test_several_files(family: str, seed: int, tmp_path: Path) -> None:
     rng = np.random.default_rng([seed, 3])

@@ -15,15 +15,15 @@ import pytest
 from phitodeep.errors import ArgumentError, DataError, PhitodeepError
 from phitodeep.io.tensors import write_tensors
 from phitodeep.model.architectures import from_pretrained
+from tests.conftest import assert_same
 from tests.exchange.hub.folders import GPT2, LLAMA, STORED, arrays_of, write_config, written
 
 YARN = {"rope_type": "yarn", "factor": 2.0}
 LONG = {"rope_type": "longrope", "short_factor": [1.0, 1.0], "long_factor": [1.0, 1.0]}
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
+WRONG = {
+    "gpt2": [
         ({"model_type": "bert"}, 'model_type must be "gpt2", "llama" or "mistral", got \'bert\''),
         ({"model_type": None}, "lacks 'model_type'"),
         ({"scale_attn_weights": False}, "scale_attn_weights is False, which is not supported"),
@@ -47,17 +47,7 @@ LONG = {"rope_type": "longrope", "short_factor": [1.0, 1.0], "long_factor": [1.0
         ({"tie_word_embeddings": False}, "lacks lm_head.weight"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings must be True or False"),
     ],
-)
-def test_configs_of_gpt2(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
-    folder = written(tmp_path, GPT2, **changed)
-    with pytest.raises(PhitodeepError) as caught:
-        from_pretrained(folder)
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
+    "llama": [
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
         ({"rope_parameters": {"partial_rotary_factor": 0.25}}, "partial_rotary_factor is 0.25"),
         ({"rope_parameters": {"full_attention": {}}}, "differs between layers ('full_attention')"),
@@ -80,12 +70,18 @@ def test_configs_of_gpt2(changed: dict[str, Any], message: str, tmp_path: Path) 
         ({"tie_word_embeddings": True}, "has the unknown lm_head.weight"),
         ({"max_position_embeddings": 2**62}, "too large for any computer"),
     ],
-)
-def test_configs_of_llama(changed: dict[str, Any], message: str, tmp_path: Path) -> None:
-    folder = written(tmp_path, LLAMA | {"head_dim": 4}, **changed)
-    with pytest.raises(PhitodeepError) as caught:
-        from_pretrained(folder)
-    assert message in str(caught.value)
+}
+
+
+@pytest.mark.parametrize("family", WRONG)
+def test_wrong_configs(family: str, tmp_path: Path) -> None:
+    config = {"gpt2": GPT2, "llama": LLAMA | {"head_dim": 4}}[family]
+    folder = written(tmp_path, config)
+    for changed, message in WRONG[family]:
+        write_config(folder, config | changed)
+        with pytest.raises(PhitodeepError) as caught:
+            from_pretrained(folder)
+        assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +105,7 @@ def test_a_tied_head_may_be_stored_as_a_copy(tmp_path: Path) -> None:
     wanted = from_pretrained(folder).get_weights()
     arrays["lm_head.weight"] = arrays["transformer.wte.weight"].copy()
     write_tensors(folder / "model.safetensors", arrays, {})
-    found = from_pretrained(folder).get_weights()
-    assert all(np.array_equal(wanted[key], found[key]) for key in wanted | found)
+    assert_same(from_pretrained(folder).get_weights(), wanted)
     arrays["lm_head.weight"][3, 2] += 1
     write_tensors(folder / "model.safetensors", arrays, {})
     with pytest.raises(DataError, match=r"has the unknown lm_head\.weight"):
@@ -135,21 +130,21 @@ def test_buffers_are_ignored_and_a_base_model_has_no_prefix(
     if bare:
         kept = {name.removeprefix(prefix): a for name, a in kept.items()}
     write_tensors(folder / "model.safetensors", kept, {})
-    found = from_pretrained(folder).get_weights()
-    assert all(np.array_equal(wanted[key], found[key]) for key in wanted | found)
+    assert_same(from_pretrained(folder).get_weights(), wanted)
     write_tensors(folder / "model.safetensors", arrays, {})
     with pytest.raises(DataError, match="has the unknown"):
         from_pretrained(folder)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int32", "int8"])
-def test_types_that_no_weight_has(dtype: str, tmp_path: Path) -> None:
+def test_types_that_no_weight_has(tmp_path: Path) -> None:
     folder = written(tmp_path, GPT2)
     arrays = arrays_of(folder)
-    arrays["transformer.ln_f.bias"] = arrays["transformer.ln_f.bias"].astype(dtype)
-    write_tensors(folder / "model.safetensors", arrays, {})
-    with pytest.raises(DataError, match=rf"ln_f.bias \({dtype} \(6,\) instead of float32 \(6,\)"):
-        from_pretrained(folder)
+    for dtype in ("float64", "int32", "int8"):
+        arrays["transformer.ln_f.bias"] = np.ones(6, dtype)
+        write_tensors(folder / "model.safetensors", arrays, {})
+        wrong = rf"ln_f.bias \({dtype} \(6,\) instead of float32 \(6,\)"
+        with pytest.raises(DataError, match=wrong):
+            from_pretrained(folder)
 
 
 def test_files_that_are_missing_or_damaged(tmp_path: Path) -> None:
@@ -188,23 +183,21 @@ def index(folder: Path, change: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        "../model.safetensors", "/etc/model.safetensors", "a/b.safetensors", "..\\m.safetensors",
-        "C:m.safetensors", "..", "", "m.bin", "a\0.safetensors", 3, None, ["m.safetensors"],
-    ],
-)  # fmt: skip
-def test_an_index_names_only_files_of_its_folder(file: object, tmp_path: Path) -> None:
+def test_an_index_names_only_files_of_its_folder(tmp_path: Path) -> None:
     write_tensors(tmp_path / "model.safetensors", {"x": np.zeros(1)}, {})
-    folder = index(tmp_path / "llama", lambda names: names.update({"lm_head.weight": file}))
-    with pytest.raises(DataError, match=r"not the name of a safetensors file in the same folder"):
-        from_pretrained(folder)
+    folder = index(tmp_path / "llama", lambda names: {"weight_map": names})
+    path = folder / "model.safetensors.index.json"
+    names = json.loads(path.read_text())["weight_map"]
+    for file in (
+        *("../model.safetensors", "/etc/model.safetensors", "a/b.safetensors", "..\\m.safetensors"),
+        *("C:m.safetensors", "..", "", "m.bin", "a\0.safetensors", 3, None, ["m.safetensors"]),
+    ):
+        path.write_text(json.dumps({"weight_map": names | {"lm_head.weight": file}}))
+        with pytest.raises(DataError, match="not the name of a safetensors file in the same"):
+            from_pretrained(folder)
 
 
 NAMES = ["config.json", "tokenizer.json", "model.safetensors"]
-
-
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs pipes and links")
 
 
@@ -212,14 +205,11 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="needs pipes and link
 @pytest.mark.parametrize("name", [*NAMES, "model.safetensors.index.json"])
 def test_only_regular_files_are_read(name: str, tmp_path: Path) -> None:
     folder = shutil.copytree(STORED / ("llama" if "index" in name else "gpt2"), tmp_path / "a")
-    (folder / name).unlink()
-    os.mkfifo(folder / name)
-    with pytest.raises(DataError, match=rf"cannot read .*{name}: it is not a regular file"):
-        from_pretrained(folder)
-    (folder / name).unlink()
-    (folder / name).symlink_to("/dev/zero")
-    with pytest.raises(DataError, match=rf"cannot read .*{name}: it is not a regular file"):
-        from_pretrained(folder)
+    for replace in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        (folder / name).unlink()
+        replace(folder / name)
+        with pytest.raises(DataError, match=rf"cannot read .*{name}: it is not a regular file"):
+            from_pretrained(folder)
 
 
 @pytest.mark.parametrize("name", NAMES[:2])
@@ -243,8 +233,7 @@ def test_links_lead_out_of_the_folder_only_in_the_cache_of_the_hub(
     (tmp_path / "link").symlink_to(folder)
     wanted = from_pretrained(STORED / "gpt2").get_weights()
     for place in (folder, tmp_path / "link"):
-        found = from_pretrained(place).get_weights()
-        assert all(np.array_equal(wanted[key], found[key]) for key in wanted | found)
+        assert_same(from_pretrained(place).get_weights(), wanted)
     (cache / "blobs").rename(tmp_path / "elsewhere")
     (cache / "blobs").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(DataError, match=rf"cannot read .*{name}: it is a link to .*elsewhere"):
@@ -258,17 +247,20 @@ def test_links_lead_out_of_the_folder_only_in_the_cache_of_the_hub(
 
 def test_an_index_that_does_not_fit_its_files(tmp_path: Path) -> None:
     first = "model-00001-of-00003.safetensors"
-    with pytest.raises(
-        DataError, match=r"lacks 'other', which model\.safetensors\.index\.json names"
-    ):
-        from_pretrained(index(tmp_path / "a", lambda names: names.update({"other": first})))
     missing = "model-00009-of-00009.safetensors"
-    with pytest.raises(DataError, match=f"cannot read .*{missing}: there is no such file"):
-        from_pretrained(index(tmp_path / "b", lambda names: names.update({"other": missing})))
-    with pytest.raises(DataError, match="it has no 'weight_map'"):
-        from_pretrained(index(tmp_path / "c", lambda names: {"weight_map": {}}))
-    with pytest.raises(DataError, match="it has no 'weight_map'"):
-        from_pretrained(index(tmp_path / "d", lambda names: [1]))
+    for i, (change, message) in enumerate(
+        (
+            (
+                lambda names: names.update({"other": first}),
+                r"lacks .other., which model.*names",
+            ),
+            (lambda names: names.update({"other": missing}), f"read .*{missing}: there is no such"),
+            (lambda names: {"weight_map": {}}, "it has no 'weight_map'"),
+            (lambda names: [1], "it has no 'weight_map'"),
+        )
+    ):
+        with pytest.raises(DataError, match=message):
+            from_pretrained(index(tmp_path / str(i), change))
     folder = index(tmp_path / "e", lambda names: names.update({"more": "x.safetensors"}))
     more = {"more": np.zeros(1, np.float32), "lm_head.weight": np.zeros((64, 8), np.float32)}
     write_tensors(folder / "x.safetensors", more, {})

@@ -14,6 +14,7 @@ from phitodeep.core.types import Array
 from phitodeep.layers.base import saliency
 from phitodeep.model.architectures import from_pretrained
 from phitodeep.text import HubTokenizer
+from tests.conftest import assert_same
 from tests.exchange.hub.folders import STORED
 
 NEAR = {"rtol": 0, "atol": 1e-5}
@@ -63,8 +64,7 @@ def test_a_saved_model_keeps_its_tokenizer(name: str, tmp_path: Path) -> None:
     again = phitodeep.load(path)
     assert isinstance(again.tokenizer, HubTokenizer)
     assert again.tokenizer.json == model.tokenizer.json
-    before, after = model.get_weights(), again.get_weights()
-    assert all(np.array_equal(before[key], after[key]) for key in before | after)
+    assert_same(again.get_weights(), model.get_weights())
     options = ["--prompt", str(wanted["text"]), "--temperature", "0", "-n", "12"]
     shown = CliRunner().invoke(main, ["generate", str(path), *options])
     assert shown.exit_code == 0, shown.output
@@ -88,4 +88,4 @@ def test_a_checkpoint_gives_the_same_training() -> None:
         model = from_pretrained(STORED / "gpt2", checkpoint=checkpoint, seed=3)
         model.train(tokens[:, :-1], tokens[:, 1:], epochs=3, verbose=0)
         weights.append(model.get_weights())
-    assert all(np.array_equal(weights[0][key], weights[1][key]) for key in weights[0])
+    assert_same(*weights)

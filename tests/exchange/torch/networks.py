@@ -1,4 +1,4 @@
-"""PyTorch modules as people write them: classes with a forward."""
+"""PyTorch modules as people write them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+
+class Calls(nn.Module):
+    """A module of one function of x, and perhaps other modules."""
+
+    def __init__(self, function: Any, **modules: Any) -> None:
+        super().__init__()
+        for name, module in modules.items():
+            setattr(self, name, module)
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(self, x)
 
 
 class LeNet(nn.Module):
@@ -46,12 +59,8 @@ class Block(nn.Module):
 class ResNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, 4, 3, 1, 1),
-            nn.BatchNorm2d(4),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(3, 2, 1),
-        )
+        start = (nn.Conv2d(3, 4, 3, 1, 1), nn.BatchNorm2d(4), nn.ReLU(inplace=True))
+        self.stem = nn.Sequential(*start, nn.MaxPool2d(3, 2, 1))
         self.layers = nn.Sequential(Block(4, 4, 1), Block(4, 6, 2), Block(6, 6, 1))
         self.pool, self.fc = nn.AdaptiveAvgPool2d((1, 1)), nn.Linear(6, 5)
 
@@ -59,17 +68,15 @@ class ResNet(nn.Module):
         return self.fc(torch.flatten(self.pool(self.layers(self.stem(x))), 1))
 
 
-class UNet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(3, 4, 3, padding=1)
-        self.up, self.c = nn.ConvTranspose2d(4, 3, 2, 2), nn.Conv2d(6, 3, 3, padding=1)
-        self.out = nn.Conv2d(3, 2, 1)
+def unet() -> Calls:
+    def forward(s: Any, x: Any) -> Any:
+        a = F.silu(s.a(x))
+        b = F.silu(s.b(F.avg_pool2d(a, 2)))
+        return s.out(F.silu(s.c(torch.cat([s.up(b), a], dim=1))))
 
-    def forward(self, x: Any) -> Any:
-        a = F.silu(self.a(x))
-        b = F.silu(self.b(F.avg_pool2d(a, 2)))
-        return self.out(F.silu(self.c(torch.cat([self.up(b), a], dim=1))))
+    sizes = {"a": (2, 3, 3), "b": (3, 4, 3), "c": (6, 3, 3), "out": (3, 2, 1)}
+    convs = {name: nn.Conv2d(*given, padding=given[2] // 2) for name, given in sizes.items()}
+    return Calls(forward, **convs, up=nn.ConvTranspose2d(4, 3, 2, 2))
 
 
 class Recurrent(nn.Module):
@@ -118,11 +125,8 @@ class Encoder(nn.Module):
 class GPT(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.tokens, self.positions, self.drop = (
-            nn.Embedding(9, 4),
-            nn.Embedding(8, 4),
-            nn.Dropout(0.1),
-        )
+        self.tokens, self.positions = nn.Embedding(9, 4), nn.Embedding(8, 4)
+        self.drop = nn.Dropout(0.1)
         self.blocks = nn.ModuleList(
             nn.TransformerEncoderLayer(4, 2, 8, 0.1, F.gelu, batch_first=True, norm_first=True)
             for _ in range(2)
@@ -140,83 +144,69 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
 
-class Attention(nn.Module):
-    def __init__(self, causal: bool) -> None:
-        super().__init__()
-        self.norm, self.attend = nn.LayerNorm(6), nn.MultiheadAttention(6, 3, batch_first=True)
-        self.causal, self.head = causal, nn.Linear(6, 2)
-
-    def forward(self, x: Any) -> Any:
+def attention(causal: bool) -> Calls:
+    def forward(s: Any, x: Any) -> Any:
         T = x.shape[1]
-        mask = torch.triu(torch.ones(T, T, dtype=torch.bool), 1) if self.causal else None
-        h = self.norm(x)
-        y, _ = self.attend(h, h, h, need_weights=False, attn_mask=mask)
-        return self.head(x + y)[:, 0]
+        mask = torch.triu(torch.ones(T, T, dtype=torch.bool), 1) if causal else None
+        h = s.norm(x)
+        y, _ = s.attend(h, h, h, need_weights=False, attn_mask=mask)
+        return s.head(x + y)[:, 0]
+
+    attend = nn.MultiheadAttention(6, 3, batch_first=True)
+    return Calls(forward, norm=nn.LayerNorm(6), attend=attend, head=nn.Linear(6, 2))
 
 
-class TextCNN(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.head = nn.Embedding(9, 4), nn.Linear(6, 2)
-        self.convs = nn.ModuleList(nn.Conv1d(4, 3, k) for k in (2, 3))
+def text_cnn() -> Calls:
+    def forward(s: Any, x: Any) -> Any:
+        x = s.embed(x).transpose(1, 2)
+        parts = [torch.tanh(conv(x)) for conv in s.convs]
+        return s.head(torch.cat([F.max_pool1d(p, p.size(2)).squeeze(2) for p in parts], 1))
 
-    def forward(self, x: Any) -> Any:
-        x = self.embed(x).transpose(1, 2)
-        parts = [torch.tanh(conv(x)) for conv in self.convs]
-        return self.head(torch.cat([F.max_pool1d(p, p.size(2)).squeeze(2) for p in parts], 1))
+    convs = nn.ModuleList(nn.Conv1d(4, 3, k) for k in (2, 3))
+    return Calls(forward, embed=nn.Embedding(9, 4), convs=convs, head=nn.Linear(6, 2))
 
 
-class Gated(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.head = nn.Linear(4, 6), nn.Linear(3, 2)
+def gated() -> Calls:
+    def forward(s: Any, x: Any) -> Any:
+        a, b = s.inner(x).chunk(2, -1)
+        return s.head(a * torch.sigmoid(b)).softmax(-1)
 
-    def forward(self, x: Any) -> Any:
-        a, b = self.inner(x).chunk(2, -1)
-        return self.head(a * torch.sigmoid(b)).softmax(-1)
+    return Calls(forward, inner=nn.Linear(4, 6), head=nn.Linear(3, 2))
 
 
-class Moved(nn.Module):
+def moved() -> Calls:
     """Channels last in the middle, as in a ConvNeXt."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.linear, self.norm = nn.Conv2d(3, 4, 3), nn.Linear(4, 5), nn.LayerNorm(5)
-
-    def forward(self, x: Any) -> Any:
-        x = self.norm(self.linear(self.conv(x).permute(0, 2, 3, 1)))
+    def forward(s: Any, x: Any) -> Any:
+        x = s.norm(s.linear(s.conv(x).permute(0, 2, 3, 1)))
         return x.movedim(-1, 1).mean([2, 3])
 
+    return Calls(forward, conv=nn.Conv2d(3, 4, 3), linear=nn.Linear(4, 5), norm=nn.LayerNorm(5))
 
-class Mixer(nn.Module):
+
+def mixer() -> Calls:
     """A Linear over positions: the axes are really exchanged."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.linear = nn.Conv2d(3, 4, 3), nn.Linear(12, 5)
+    def forward(s: Any, x: Any) -> Any:
+        return s.linear(s.conv(x).flatten(2)).tanh().reshape(x.shape[0], -1)
 
-    def forward(self, x: Any) -> Any:
-        return self.linear(self.conv(x).flatten(2)).tanh().reshape(x.shape[0], -1)
+    return Calls(forward, conv=nn.Conv2d(3, 4, 3), linear=nn.Linear(12, 5))
 
 
-class Squeezed(nn.Module):
+def squeezed() -> Calls:
     """Axes of size 1 come and go."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.one, self.head = nn.Conv2d(2, 3, 3), nn.Conv2d(3, 3, 1), nn.Linear(3, 2)
+    def forward(s: Any, x: Any) -> Any:
+        x = s.one(s.conv(x).mean(dim=(2, 3), keepdim=True)).squeeze(-1).unsqueeze(1)
+        return s.head(x.flatten(1))
 
-    def forward(self, x: Any) -> Any:
-        x = self.one(self.conv(x).mean(dim=(2, 3), keepdim=True)).squeeze(-1).unsqueeze(1)
-        return self.head(x.flatten(1))
+    return Calls(forward, conv=nn.Conv2d(2, 3, 3), one=nn.Conv2d(3, 3, 1), head=nn.Linear(3, 2))
 
 
-class Slices(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Linear(3, 4), nn.Linear(2, 4)
-
-    def forward(self, x: Any) -> Any:
+def slices() -> Calls:
+    def forward(s: Any, x: Any) -> Any:
         first, rest = x.split([3, 2], dim=-1)
-        y = self.a(first) + self.b(rest)
+        y = s.a(first) + s.b(rest)
         return torch.cat([y[:, ::2], y[:, -1:]], dim=1)[..., 1:3]
+
+    return Calls(forward, a=nn.Linear(3, 4), b=nn.Linear(2, 4))

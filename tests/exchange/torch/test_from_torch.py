@@ -21,28 +21,22 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
 from phitodeep.io import from_torch, to_torch
 from phitodeep.layers import GRU, Chain, RandomCrop
 from tests.exchange.torch import networks as N
+from tests.exchange.torch.networks import Calls
 from tests.exchange.torch.support import quiet, randomised
 
 CLOSE = {"rtol": 1e-8, "atol": 1e-10}
 Shape = tuple[int, ...]
 
 
-def assert_same(
-    module: Any,
-    shape: Shape,
-    tokens: int = 0,
-    seed: int = 0,
-    moved: Callable[[Any], Any] | None = None,
-) -> Any:
-    """Predictions, dX and the parameters after a step of gradient descent are the same."""
+def assert_same(module: Any, shape: Shape, tokens: int = 0, seed: int = 0, axis: int = -1) -> Any:
+    """Predictions, dX and the parameters after a step of gradient descent are the same.
+
+    axis    where the module takes the channels; images have them first
+    """
     module = quiet(randomised(module, seed))
     rng = np.random.default_rng(seed)
     X = rng.integers(0, tokens, (4, *shape)) if tokens else rng.standard_normal((4, *shape))
-    given = torch.from_numpy(X)
-    if moved is not None:
-        given = moved(given)
-    elif len(shape) == 3:
-        given = torch.from_numpy(np.moveaxis(X, -1, 1).copy())
+    given = torch.from_numpy(np.moveaxis(X, -1, 1 if len(shape) == 3 else axis).copy())
     state = {name: t.clone() for name, t in module.state_dict().items()}
     ours = from_torch(module, shape)
     for name, t in module.state_dict().items():
@@ -117,31 +111,14 @@ def test_vectors(kind: str, seed: int) -> None:
 def conv2d(pick: Pick) -> Any:
     padding = pick(0, 1, (1, 0), "same", "valid")
     stride = 1 if padding == "same" else pick(1, 2, (2, 1))
-    return nn.Conv2d(
-        4,
-        pick(2, 6),
-        pick(1, 3, (2, 3)),
-        stride,
-        padding,
-        pick(1, 2),
-        pick(1, 2),
-        pick(True, False),
-    )
+    sizes = (4, pick(2, 6), pick(1, 3, (2, 3)), stride, padding)
+    return nn.Conv2d(*sizes, pick(1, 2), pick(1, 2), pick(True, False))
 
 
 def conv_transpose2d(pick: Pick) -> Any:
     stride, groups = pick(2, 3), pick(1, 2)
-    return nn.ConvTranspose2d(
-        4,
-        pick(2, 4),
-        pick(2, 3),
-        stride,
-        pick(0, 1),
-        pick(0, 1),
-        groups,
-        pick(True, False),
-        pick(1, 2),
-    )
+    sizes = (4, pick(2, 4), pick(2, 3), stride, pick(0, 1), pick(0, 1), groups)
+    return nn.ConvTranspose2d(*sizes, pick(True, False), pick(1, 2))
 
 
 IMAGES: dict[str, Callable[[Pick], Any]] = {
@@ -198,22 +175,15 @@ SEQUENCES: dict[str, Callable[[Pick], Any]] = {
 @pytest.mark.parametrize("kind", SEQUENCES)
 def test_sequences_with_channels_first(kind: str, seed: int) -> None:
     module = nn.Sequential(nn.Conv1d(3, 4, 2), SEQUENCES[kind](picking(seed)))
-    assert_same(module, (8, 3), seed=seed, moved=lambda X: X.movedim(-1, 1))
+    assert_same(module, (8, 3), seed=seed, axis=1)
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_recurrent_modules(kind: Any, bidirectional: bool, layers: int) -> None:
-    class Outputs(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.rnn = kind(3, 2, layers, batch_first=True, bidirectional=bidirectional)
-
-        def forward(self, x: Any) -> Any:
-            return self.rnn(x)[0]
-
-    assert_same(Outputs(), (4, 3), seed=layers)
+    rnn = kind(3, 2, layers, batch_first=True, bidirectional=bidirectional)
+    assert_same(Calls(lambda s, x: s.rnn(x)[0], rnn=rnn), (4, 3), seed=layers)
 
 
 USES = ["last", "last, all features", "h", "all", "mean", "max", "last and mean"]
@@ -234,16 +204,16 @@ def test_what_is_read_of_a_recurrent_module(kind: Any, use: str, bidirectional: 
 NETWORKS: dict[str, tuple[Callable[[], Any], Shape, int]] = {
     "LeNet": (N.LeNet, (10, 8, 1), 0),
     "ResNet": (N.ResNet, (8, 8, 3), 0),
-    "UNet": (N.UNet, (4, 6, 2), 0),
-    "TextCNN": (N.TextCNN, (6,), 9),
+    "UNet": (N.unet, (4, 6, 2), 0),
+    "TextCNN": (N.text_cnn, (6,), 9),
     "GPT": (N.GPT, (5,), 9),
-    "attention": (lambda: N.Attention(False), (4, 6), 0),
-    "causal attention": (lambda: N.Attention(True), (4, 6), 0),
-    "Gated": (N.Gated, (4,), 0),
-    "Moved": (N.Moved, (6, 5, 3), 0),
-    "Mixer": (N.Mixer, (6, 5, 3), 0),
-    "Squeezed": (N.Squeezed, (5, 4, 2), 0),
-    "Slices": (N.Slices, (4, 5), 0),
+    "attention": (lambda: N.attention(False), (4, 6), 0),
+    "causal attention": (lambda: N.attention(True), (4, 6), 0),
+    "Gated": (N.gated, (4,), 0),
+    "Moved": (N.moved, (6, 5, 3), 0),
+    "Mixer": (N.mixer, (6, 5, 3), 0),
+    "Squeezed": (N.squeezed, (5, 4, 2), 0),
+    "Slices": (N.slices, (4, 5), 0),
     **{
         f"Encoder {first} {activation}": (
             lambda first=first, activation=activation: N.Encoder(first, activation), (5,), 9
@@ -267,8 +237,8 @@ def test_what_the_layers_are() -> None:
         "[Conv2D(3, 3, padding=1), ReLU(), MaxPool2D(2), Conv2D(4, 3), ReLU(), MaxPool2D((1, 2)), "
         "Flatten(), Dropout(0.2), Dense(12, 12), ReLU(), Dropout(0.3), Dense(12, 5)]"
     )
-    for make in (N.ResNet, N.UNet, N.Moved):  # moves of axes vanish
-        shape = {N.ResNet: (8, 8, 3), N.UNet: (4, 6, 2), N.Moved: (6, 5, 3)}[make]
+    for make in (N.ResNet, N.unet, N.moved):  # moves of axes vanish
+        shape = {N.ResNet: (8, 8, 3), N.unet: (4, 6, 2), N.moved: (6, 5, 3)}[make]
         model = from_torch(make(), shape)
         assert not any(isinstance(part, Permute) for _, part in model.walk())
     gpt = from_torch(N.GPT(), (5,))
@@ -281,15 +251,9 @@ def test_what_the_layers_are() -> None:
 
 
 def test_a_flatten_before_something_else_gets_a_permute() -> None:
-    class Normed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv, self.norm, self.head = nn.Conv2d(2, 3, 2), nn.LayerNorm(36), nn.Linear(36, 2)
-
-        def forward(self, x: Any) -> Any:
-            return self.head(self.norm(self.conv(x).flatten(1)))
-
-    model = assert_same(Normed(), (5, 4, 2))
+    parts = {"conv": nn.Conv2d(2, 3, 2), "norm": nn.LayerNorm(36), "head": nn.Linear(36, 2)}
+    normed = Calls(lambda s, x: s.head(s.norm(s.conv(x).flatten(1))), **parts)
+    model = assert_same(normed, (5, 4, 2))
     assert [type(layer) for layer in model.layers[1:3]] == [Permute, Flatten]
 
 
@@ -314,26 +278,20 @@ def test_axes_are_returned_in_the_order_of_the_module(move: str) -> None:
 
 
 def test_steps_on_parts() -> None:
-    class Swapped(nn.Module):
-        def forward(self, x: Any) -> Any:
-            return torch.cat(x.chunk(2, -1)[::-1], -1)
+    def add_to_the_sum(s: Any, x: Any) -> Any:
+        h = s.a(x)
+        h += s.b(x)
+        h *= s.c(x)
+        return h
 
-    assert_same(nn.Sequential(nn.Linear(4, 6), Swapped()), (4,))
-    skips = Calls(lambda s, x: s.e(x[:, 1:]), e=nn.Embedding(9, 3))
-    assert_same(skips, (4,), tokens=9)
+    swapped = Calls(lambda s, x: torch.cat(x.chunk(2, -1)[::-1], -1))
+    assert_same(nn.Sequential(nn.Linear(4, 6), swapped), (4,))
+    assert_same(Calls(lambda s, x: s.e(x[:, 1:]), e=nn.Embedding(9, 3)), (4,), tokens=9)
     large = Calls(lambda s, x: F.interpolate(s.c(x), scale_factor=2), c=nn.Conv2d(2, 3, 2))
     assert_same(large, (4, 3, 2))
-    sums = Calls(add_to_the_sum, **{name: nn.Linear(4, 4) for name in "abc"})
-    assert_same(sums, (4,))
+    assert_same(Calls(add_to_the_sum, **{name: nn.Linear(4, 4) for name in "abc"}), (4,))
     ones = Calls(lambda s, x: s.a(x).unsqueeze(1).softmax(1), a=nn.Linear(4, 3))
     assert_same(ones, (4,))
-
-
-def add_to_the_sum(s: Any, x: Any) -> Any:
-    h = s.a(x)
-    h += s.b(x)
-    h *= s.c(x)
-    return h
 
 
 LAST: dict[str, Callable[[Any], Any]] = {
@@ -347,19 +305,12 @@ LAST: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("recurrent", [False, True])
 @pytest.mark.parametrize("select", LAST)
 def test_steps_from_the_end_are_those_of_any_sequence(select: str, recurrent: bool) -> None:
-    class Selects(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.a = nn.GRU(3, 4, batch_first=True, bidirectional=True)
-            self.b = nn.Linear(3, 4)
-
-        def forward(self, x: Any) -> Any:
-            return LAST[select](self.a(x)[0] if recurrent else self.b(x))
-
-    module = Selects().double()
+    gru, linear = nn.GRU(3, 4, batch_first=True, bidirectional=True), nn.Linear(3, 4)
+    steps = (lambda s, x: s.a(x)[0]) if recurrent else (lambda s, x: s.b(x))
+    module = Calls(lambda s, x: LAST[select](steps(s, x)), a=gru, b=linear).double()
     model = from_torch(module, (5, 3))
-    for steps in (3, 5, 8):
-        X = np.random.default_rng(steps).standard_normal((2, steps, 3))
+    for T in (3, 5, 8):
+        X = np.random.default_rng(T).standard_normal((2, T, 3))
         found = model.predict(X)
         np.testing.assert_allclose(found, module(torch.from_numpy(X)).detach().numpy(), **CLOSE)
 
@@ -372,12 +323,9 @@ def test_a_module_that_the_output_does_not_depend_on_is_left_out() -> None:
 # --- what comes along -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ours"),
-    [(torch.float32, "float32"), (torch.float64, "float64"), (torch.float16, "float32"),
-     (torch.bfloat16, "float32")],
-)  # fmt: skip
-def test_dtypes(theirs: Any, ours: str) -> None:
+@pytest.mark.parametrize("theirs", ["float32", "float64", "float16", "bfloat16"])
+def test_dtypes(theirs: Any) -> None:
+    ours, theirs = "float64" if theirs == "float64" else "float32", getattr(torch, theirs)
     module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.BatchNorm1d(4)).to(theirs)
     model = from_torch(module, (3,))
     assert model.dtype == np.dtype(ours)
@@ -406,22 +354,15 @@ def test_frozen_modules() -> None:
     module[0].requires_grad_(False)
     model = from_torch(module, (3,))
     assert [layer.trainable for layer in model.layers] == [False, True, True]
-    plain = from_torch(
-        nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4, elementwise_affine=False)), (3,)
-    )
+    norm = nn.LayerNorm(4, elementwise_affine=False)
+    plain = from_torch(nn.Sequential(nn.Linear(3, 4), norm), (3,))
     assert [layer.trainable for layer in plain.layers] == [True, False]
-    fixed = nn.Parameter(torch.ones(1, 6, 3), requires_grad=False)
-
-    class Added(nn.Module):
-        def __init__(self, table: Any) -> None:
-            super().__init__()
-            self.table, self.out = table, nn.Linear(3, 2)
-
-        def forward(self, x: Any) -> Any:
-            return self.out(x + self.table[:, : x.shape[1]])
-
-    assert not from_torch(Added(fixed), (4, 3)).layers[0].trainable
-    assert from_torch(Added(nn.Parameter(torch.ones(1, 6, 3))), (4, 3)).layers[0].trainable
+    for learns in (True, False):
+        table = nn.Parameter(torch.ones(1, 6, 3), requires_grad=learns)
+        add = Calls(
+            lambda s, x: s.out(x + s.table[:, : x.shape[1]]), table=table, out=nn.Linear(3, 2)
+        )
+        assert from_torch(add, (4, 3)).layers[0].trainable == learns
 
 
 def test_the_module_is_left_as_it_was() -> None:
@@ -438,53 +379,28 @@ def test_the_module_is_left_as_it_was() -> None:
 # --- refusals -------------------------------------------------------------------------------------
 
 
-class Calls(nn.Module):
-    """A module of one function of x, and perhaps other modules."""
-
-    def __init__(self, function: Any, **modules: Any) -> None:
-        super().__init__()
-        for name, module in modules.items():
-            setattr(self, name, module)
-        self.function = function
-
-    def forward(self, x: Any) -> Any:
-        return self.function(self, x)
+def changed(module: Any, change: Callable[[Any], Any]) -> Any:
+    """The module after a change of it."""
+    change(module)
+    return module
 
 
-def tied(kind: Any) -> Any:
-    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3, bias=kind))
+def tied(bias: bool) -> Any:
+    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3, bias=bias))
     module[1].weight = module[0].weight
     return module
 
 
-def hooked() -> Any:
-    module = nn.Sequential(nn.Linear(3, 3))
-    module[0].register_forward_hook(lambda *_: None)
-    return module
+def linear() -> Any:
+    return nn.Linear(3, 3)
 
 
-def half_frozen() -> Any:
-    module = nn.Sequential(nn.Linear(3, 3))
-    module[0].bias.requires_grad_(False)
-    return module
+def encoder() -> Any:
+    return nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
 
 
-def hooked_inside() -> Any:
-    module = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
-    module.linear1.register_forward_hook(lambda _, args, Y: 2 * Y)
-    return module
-
-
-def by_backward_hook() -> Any:
-    module = nn.Linear(3, 3)
-    module.register_full_backward_hook(lambda *_: None)
-    return module
-
-
-def with_weight_norm(inside: bool) -> Any:
-    module = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
-    nn.utils.parametrizations.weight_norm(module.linear1)
-    return module if inside else module.linear1
+def weight_norm(module: Any) -> None:
+    nn.utils.parametrizations.weight_norm(getattr(module, "linear1", module))
 
 
 def with_the_old_weight_norm() -> Any:
@@ -557,6 +473,8 @@ WRONG: list[tuple[Callable[[], Any], Shape, str]] = [
      (3, 4), "not the causal one"),
     (lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=False), (3, 4), "batch_first=False"),
     (lambda: Calls(lambda s, x: x.cumsum(1)), (3,), r"path 'cumsum'\) has no counterpart"),
+    (lambda: nn.Sequential(nn.Linear(3, 3), Calls(lambda s, x: x.cumsum(1))), (3,),
+     "path '1: cumsum'"),
     (lambda: Calls(lambda s, x: torch.fft.fft(x)), (3,), "has no counterpart"),
     (lambda: Calls(lambda s, x: x * 2), (3,), "takes 2, which is not a value"),
     (lambda: Calls(lambda s, x: x + 2), (3,), "takes 2, which is not a value"),
@@ -590,15 +508,22 @@ WRONG: list[tuple[Callable[[], Any], Shape, str]] = [
      "with more than its input"),
     (lambda: Calls(lambda s, x: F.interpolate(x, scale_factor=2, mode="bilinear", antialias=True)),
      (2, 2, 1), "antialias=True"),
-    (hooked_inside, (3, 4), r"TransformerEncoderLayer\(\.\.\.\) \(path ''\) has hooks"),
-    (by_backward_hook, (3,), "has hooks"),
-    (lambda: with_weight_norm(True), (3, 4), "has parametrizations.*remove_parametrizations"),
-    (lambda: with_weight_norm(False), (4,), "has parametrizations.*remove_parametrizations"),
+    (lambda: changed(encoder(), lambda m: m.linear1.register_forward_hook(lambda *_: None)), (3, 4),
+     r"TransformerEncoderLayer\(\.\.\.\) \(path ''\) has hooks"),
+    (lambda: changed(linear(), lambda m: m.register_full_backward_hook(lambda *_: None)), (3,),
+     "has hooks"),
+    (lambda: changed(encoder(), weight_norm), (3, 4), "has parametrizations.*remove_parametr"),
+    (lambda: changed(linear(), weight_norm), (3,), "has parametrizations.*remove_parametrizations"),
     (with_the_old_weight_norm, (3,), "cannot be copied"),
     (lambda: tied(True), (3,), r"path '1'\) shares its weight with '0'"),
     (lambda: tied(False), (3,), r"path '1'\) shares its weight with '0'"),
-    (hooked, (3,), "has hooks"),
-    (half_frozen, (3,), "both frozen and trainable"),
+    (lambda: changed(linear(), lambda m: m.register_forward_hook(lambda *_: None)), (3,),
+     "has hooks"),
+    (lambda: changed(linear(), lambda m: m.bias.requires_grad_(False)), (3,),
+     "both frozen and trainable"),
+    (lambda: Calls(lambda s, x: s.a(x)[:, :, 3 if s.training else 2], **LINEARS), (3, 4),
+     "other steps in training"),
+    (lambda: Calls(lambda s, x: s.a(x)[:, :, len(x) - 2], **LINEARS), (3, 4), "for 4 samples"),
     (lambda: nn.Linear(4, 2), (3,), r"does not take samples of shape \(3,\)"),
     (lambda: nn.Conv2d(3, 4, 3), (3, 8, 8), "with the channels last"),
 ]  # fmt: skip
@@ -619,15 +544,7 @@ def test_wrong_arguments() -> None:
         from_torch(nn.Linear(3, 2), (3, -1))
 
 
-def test_nested_steps_are_named_by_their_module() -> None:
-    inner = Calls(lambda s, x: x.cumsum(1))
-    with pytest.raises(ArgumentError, match="path '1: cumsum'"):
-        from_torch(nn.Sequential(nn.Linear(3, 3), inner), (3,))
-
-
 def test_a_random_crop_of_its_own_size_is_a_crop() -> None:
-    from phitodeep.io import to_torch
-
     model = Chain(RandomCrop(2))
     model.build((4, 4, 1))
     assert repr(from_torch(to_torch(model), (4, 4, 1)).layers) == "[RandomCrop(2)]"

@@ -5,6 +5,7 @@ Whatever a module may do and a layer cannot is refused here, with the module's p
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -115,9 +116,7 @@ class Leaves:
         found: Arrays = {}
         tensors = []
         for name, (there, move) in moves.items():
-            tensor = module
-            for part in there.split("."):
-                tensor = getattr(tensor, part)
+            tensor = operator.attrgetter(there)(module)
             if tensor is not None:
                 found[name] = move.back(array(tensor))
                 tensors.append(tensor)

@@ -18,7 +18,7 @@ from phitodeep.core.types import Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
 from phitodeep.exchange.torch.layouts import IMAGE
 from phitodeep.exchange.torch.library import load
-from phitodeep.exchange.torch.read.graph import canonical
+from phitodeep.exchange.torch.read.graph import canonical, plain
 from phitodeep.exchange.torch.read.leaves import Leaves
 from phitodeep.exchange.torch.read.operations import Reader
 
@@ -66,7 +66,7 @@ def _read(module: Any, shape: Shape, dtype: str, model: Callable[..., Any]) -> A
             continue
         if declared is None and start == (1, 2) and reader.begins_channels_first():
             continue
-        layers = reader.read(start, None if declared is None else _output_axes)
+        layers = reader.read(start, None if declared is None else _axes)
         return _loaded(model(*layers, dtype=dtype), reader.leaves, shape)
     raise ArgumentError(
         f"from_torch: the module does not take samples of shape {shape}, with the channels last: "
@@ -76,8 +76,7 @@ def _read(module: Any, shape: Shape, dtype: str, model: Callable[..., Any]) -> A
 
 def _inputs(shape: Shape, declared: str | None) -> Iterator[tuple[tuple[int, ...], bool]]:
     """Yield the axes that the input may have, and whether it may hold tokens."""
-    plain = tuple(range(1, len(shape) + 1))
-    starts = [canonical(IMAGE, 1)] if len(shape) == IMAGE else [plain]
+    starts = [_axes(len(shape))]
     if declared is None and len(shape) == 2:
         starts.append((2, 1))
     for tokens in [True] if declared in ("NT", "N") else [False, True]:
@@ -85,9 +84,9 @@ def _inputs(shape: Shape, declared: str | None) -> Iterator[tuple[tuple[int, ...
             yield start, tokens
 
 
-def _output_axes(count: int) -> tuple[int, ...]:
-    """Return the axes of the output of a module from `to_torch`, for samples with so many axes."""
-    return canonical(IMAGE, 1) if count == IMAGE else tuple(range(1, count + 1))
+def _axes(count: int) -> tuple[int, ...]:
+    """Return the axes of a module's samples: images have their channels first, and others last."""
+    return canonical(IMAGE, 1) if count == IMAGE else plain(count)
 
 
 def _loaded(model: Any, leaves: Leaves, shape: Shape) -> Any:

@@ -102,7 +102,7 @@ class Tracer(fx.Tracer):
 
     def _known(self, node: fx.Node) -> Any:
         if "value" not in node.meta:  # a tensor that forward made of none of its inputs
-            node.meta["value"] = _attribute(self.root, node.target)
+            node.meta["value"] = operator.attrgetter(str(node.target))(self.root)
         return node.meta["value"]
 
     def _value(self, node: fx.Node) -> Any:
@@ -110,18 +110,12 @@ class Tracer(fx.Tracer):
             return self.example
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._known)
         if node.op == "get_attr":
-            return _attribute(self.root, node.target)
+            return operator.attrgetter(str(node.target))(self.root)
         if node.op == "call_module":
             return self.root.get_submodule(str(node.target))(*args, **kwargs)
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         return node.target(*args, **kwargs)
-
-
-def _attribute(root: Any, target: Any) -> Any:
-    for name in str(target).split("."):
-        root = getattr(root, name)
-    return root
 
 
 def graph_of(
