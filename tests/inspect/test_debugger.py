@@ -32,9 +32,6 @@ def dense(*between: Layer, **options: Any) -> Sequential:
     return model
 
 
-# --- every layer -------------------------------------------------------------------------------
-
-
 def built(make: Make, shape: Shape) -> Sequential:
     layer = made(make, shape)
     parts = layer.layers if type(layer) is L.Chain else [layer]
@@ -153,9 +150,6 @@ def test_a_place_that_there_is_not_is_refused(key: Any, message: str) -> None:
     with pytest.raises(UnknownNameError, match=message):
         db.set_break(key)
     assert db.breaks == []
-
-
-# --- patches, traces and hooks -----------------------------------------------------------------
 
 
 def lstm() -> Sequential:
@@ -282,9 +276,6 @@ def test_edits_that_are_refused_change_nothing(
     assert db.loss == pytest.approx(dense().trace(X, Y).loss, rel=1e-12)
 
 
-# --- hooks ------------------------------------------------------------------------------------
-
-
 def test_hooks_of_another_model_do_not_apply() -> None:
     model, other = dense(), dense()
     with other.hooks(fwd={"1.Y": lambda A, at: 0 * A}):
@@ -300,9 +291,6 @@ def test_a_hook_of_Y_is_outside_the_layer() -> None:
         trace, db = model.trace(X, Y), model.debug(X, Y)
     db.cont()
     assert_gradients(db, trace)
-
-
-# --- loops -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cell", [L.RNN, L.LSTM, L.GRU])
@@ -327,9 +315,6 @@ def test_a_condition_on_the_last_step_of_a_round_holds_in_its_round() -> None:
     assert f"t = {int(np.argmax(largest >= bound))}" in str(db.cont())
 
 
-# --- places ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("key", ["0.forwrd.Y", "3.forward.Y", "", None])
 def test_places_that_there_are_not_to_run_to(key: Any) -> None:
     says = "there is no '|keys are texts" if key != "" else "until takes a key with a symbol"
@@ -352,9 +337,6 @@ def test_places_after_a_layer_that_ends_the_mask() -> None:
     db.set_break("1.layers.1.backward")
     assert "backward of Softmax" in str(db.cont())
     assert db.until("1.layers.1.backward.dX")
-
-
-# --- edits -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("place", ["0.Y[foo]", "0.Y[", "0.Y[]", "0.Y[1/0]", "0.Y[0][1]", "0.Y[9]"])
@@ -429,9 +411,6 @@ def test_extreme_values_warn_of_nothing(key: str, value: float) -> None:
     assert "1" in str(db.diff())
 
 
-# --- conditions --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("when", "says"),
     [
@@ -473,9 +452,6 @@ def test_names_that_a_condition_may_have(when: str) -> None:
 def test_conditions_that_are_no_expression(when: str) -> None:
     with pytest.raises(ArgumentError, match="is not a Python expression"):
         dense().debug(X, Y).set_break("2", when=when)
-
-
-# --- losses ------------------------------------------------------------------------------------
 
 
 class Unweighted(Loss):

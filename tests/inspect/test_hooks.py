@@ -53,9 +53,6 @@ def assert_equal(a: dict[str, Array], b: dict[str, Array]) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
 
 
-# --- every symbol of every layer -----------------------------------------------------------------
-
-
 def changed(A: Any) -> Any:
     return 1.1 * A + 0.01
 
@@ -103,9 +100,6 @@ def test_a_hook_changes_what_follows_from_any_symbol(make: Make, shape: Shape, t
             for n, gradient in layer.grads.items():
                 full = f"{where}.{n}".removeprefix(".")
                 np.testing.assert_allclose(gradient, gradients[full], rtol=1e-10, atol=1e-11)
-
-
-# --- compared with a network that has the change inside ------------------------------------------
 
 
 def networks() -> dict[str, tuple[Sequential, Sequential, dict[str, Any]]]:
@@ -232,9 +226,6 @@ def test_the_first_layer_has_a_dX_only_where_it_is_needed() -> None:
         model.train(X, Y, epochs=1, verbose=0)
 
 
-# --- nesting, other models, other threads --------------------------------------------------------
-
-
 @pytest.mark.parametrize("key", ["1.Y", "1.X_hat"])
 def test_nested_hooks_run_from_the_outside_in(key: str) -> None:
     model = dense(L.LayerNorm())
@@ -322,9 +313,6 @@ def test_one_patch_serves_several_threads() -> None:
     for thread in threads:
         thread.join()
     assert errors == []
-
-
-# --- what a hook receives and returns ------------------------------------------------------------
 
 
 def test_a_hook_is_told_where_it_is() -> None:
@@ -491,9 +479,6 @@ def _fail(A: Array, at: Any) -> None:
     raise RuntimeError("mine")
 
 
-# --- keys ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("given", "error", "says"),
     [
@@ -522,9 +507,6 @@ def test_a_key_may_name_its_direction() -> None:
     ):
         model.trace(X, Y)
     assert seen == ["0.forward.Y", "0.backward.dW"]
-
-
-# --- patches and caches --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("key", ["0.Y", "1.X_hat", "2.X", "X", "1.r"])
@@ -610,9 +592,6 @@ def test_a_cache_is_the_prediction(make: Make, shape: Shape, tokens: int) -> Non
         cache[key]
     for missing in ("0.dX", "update.W", "", None):
         assert missing not in cache
-
-
-# --- what a trace shows of hooks -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("between", [L.Tanh, L.Sigmoid, L.Softmax, L.LayerNorm])

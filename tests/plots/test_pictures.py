@@ -64,9 +64,6 @@ def ticks(axis: Any) -> list[str]:
     return [label.get_text() for label in axis.get_ticklabels()]
 
 
-# --- confusion matrix --------------------------------------------------------------------------
-
-
 def test_confusion_matrix_of_a_model() -> None:
     model, y = classifier(), rng.integers(0, 3, 60)
     axes = plots.confusion_matrix(model, PLANE, y).axes[0]
@@ -140,9 +137,6 @@ def test_a_confusion_matrix_refuses(given: Any, options: Any, error: Any, messag
         plots.confusion_matrix(*given, **options)
 
 
-# --- decision boundary -------------------------------------------------------------------------
-
-
 def grid_of(image: Any, R: int) -> np.ndarray:
     """The points at the middles of an image's pixels."""
     left, right, bottom, top = image.get_extent()
@@ -210,9 +204,6 @@ def test_a_decision_boundary_refuses(
 ) -> None:
     with pytest.raises(error, match=message):
         plots.decision_boundary(classifier(), X, y, **options)
-
-
-# --- filters and feature maps ------------------------------------------------------------------
 
 
 def tiles_of(whole: np.ndarray, h: int, w: int) -> list[np.ndarray]:
@@ -302,8 +293,6 @@ def test_feature_maps_of_a_sequence_are_rows() -> None:
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "channel")
 
 
-# --- attention ---------------------------------------------------------------------------------
-
 HEADS = "3.layers.0.layers.1"
 
 
@@ -343,9 +332,6 @@ def test_dollar_signs_in_names_are_not_formulas() -> None:
     figure = plots.attention(gpt(1), rng.integers(0, 6, 5), labels=names)
     figure.savefig(io.BytesIO())
     assert ticks(figure.axes[0].yaxis) == [r"\$a\$", "$", r"\$\no\$", "d", "e"]
-
-
-# --- embedding ---------------------------------------------------------------------------------
 
 
 def test_the_projection_is_that_of_the_covariance() -> None:
@@ -391,9 +377,6 @@ def test_rows_of_classes_have_their_colours() -> None:
     assert axes.get_title() == "20 of 50 rows"
 
 
-# --- gradient flow -----------------------------------------------------------------------------
-
-
 def test_gradient_flow_draws_the_rows_of_the_trace() -> None:
     model, X = gpt(), rng.integers(0, 6, (4, 5))
     trace = model.trace(X, X)
@@ -430,8 +413,6 @@ def test_gradient_flow_of_many_layers() -> None:
     with pytest.raises(ArgumentTypeError, match=r"takes model\.trace\(X, y\), got Sequential"):
         plots.gradient_flow(model)
 
-
-# --- what is refused ---------------------------------------------------------------------------
 
 IMAGE, ROWS = np.zeros((8, 7, 1)), np.ones((4, 3))
 CONV, UNBUILT, NESTED = (
@@ -493,8 +474,6 @@ def test_what_is_refused(draw: Any, given: Any, options: Any, error: Any, messag
     with pytest.raises(error, match=message):
         draw(*given, **options)
 
-
-# --- what all pictures share -------------------------------------------------------------------
 
 SINGLE: dict[str, Any] = {
     "confusion_matrix": lambda **o: plots.confusion_matrix([0, 1], [0, 1], **o),

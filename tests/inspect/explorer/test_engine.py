@@ -40,9 +40,6 @@ from tests.test_random_networks import examples
 ROWS = [row for row in TOOLS if not isinstance(row[0](), L.TiedDense)]
 
 
-# --- every layer ---------------------------------------------------------------------------------
-
-
 def around(layer: Layer, shape: Shape, tokens: int) -> Sequential:
     """A model with a layer, after one that learns if it takes no tokens."""
     first = L.PReLU() if len(shape) > 2 else L.Dense(shape[-1], shape[-1])
@@ -68,9 +65,6 @@ def test_every_layer(js: Node, make: Make, shape: Shape, tokens: int) -> None:
         check_nudges(js, model, X, y, text)
 
 
-# --- every loss ----------------------------------------------------------------------------------
-
-
 def before_loss(loss: Loss) -> list[Layer]:
     """The activation whose output a loss takes."""
     if loss.wants == "probabilities":
@@ -92,9 +86,6 @@ def test_every_loss(js: Node, loss: Loss) -> None:
     text = check(js, trace)
     check_shares(js, trace, text)
     check_nudges(js, model, X, y, text, options)
-
-
-# --- the options of training ---------------------------------------------------------------------
 
 
 SHORT = [name for name in CASES if "32" not in name and (LONG or name != "gpt")]
@@ -134,9 +125,6 @@ def test_layers_inside_time_distributed_have_no_mask() -> None:
     model = Sequential(L.TimeDistributed(inside), dtype="float64", seed=0)
     X = FRESH(0).standard_normal((2, 4, 3))
     text_of(model.trace(X, X, lengths=[4, 2]))
-
-
-# --- slopes, measured ----------------------------------------------------------------------------
 
 
 MEASURED: list[tuple[Make, Shape]] = [

@@ -49,9 +49,6 @@ def dense(*between: Layer, **options: Any) -> Sequential:
     return model_of(L.Dense(3, 4), *between, L.Dense(4, 2), **options)
 
 
-# --- hooks and patches ---------------------------------------------------------------------------
-
-
 def more(A: Any, at: Any) -> Any:
     return 1.5 * A + 0.25 if isinstance(A, np.ndarray) and A.dtype.kind == "f" else None
 
@@ -104,9 +101,6 @@ def test_a_patched_model(js: Node) -> None:
     trace = model.patch({"1.Y": cache["1.Y"]}).trace(X[::-1], Y)
     text = check(js, trace)
     assert not json.loads(text)["live"]
-
-
-# --- layers without steps ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -230,9 +224,6 @@ def test_a_sum_of_three_factors(js: Node) -> None:
     check_nudges(js, model, S, y, text)
 
 
-# --- parameters ----------------------------------------------------------------------------------
-
-
 def test_a_tied_weight_acts_in_both_places(js: Node) -> None:
     e = L.Embedding(5, 3)
     model = model_of(e, L.Tanh(), L.TiedDense(e), loss_class=SoftmaxCrossEntropy())
@@ -274,9 +265,6 @@ def test_one_sample_and_one_step(js: Node, layer: Layer, rows: int) -> None:
     check_slopes(js, trace, text, FRESH(1))
     check_shares(js, trace, text)
     check_nudges(js, model, S[:rows, :1], Y[:rows], text)
-
-
-# --- what is not finite --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -328,9 +316,6 @@ def same_forward(js: Node, trace: Trace, text: str) -> None:
         path, direction, symbol = trace.find(key)
         if direction == "forward":
             assert_close(found[path, symbol], entry.array, key)
-
-
-# --- large arrays --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -416,8 +401,6 @@ def test_a_reduced_array_shows_what_is_not_finite(
     assert np.argwhere(thumb).tolist() == [[1, 2], [2, 3]]
 
 
-# --- expressions ---------------------------------------------------------------------------------
-
 UNARY = {"exp", "log", "tanh", "sin", "cos", "log1p", "expm1", "sign", "cosh", "sinh", "erf"}
 UNARY |= {"arctan", "abs", "sqrt", "signbit", "square"}
 OTHERS = ["np.clip(a, b, 1.5)", "np.maximum(a, b)", "np.minimum(a, b)", "np.logaddexp(a, b)"]
@@ -452,9 +435,6 @@ def test_every_function_of_formulas_is_tested() -> None:
 def test_what_the_page_cannot_evaluate_is_refused(code: str) -> None:
     with pytest.raises(ArgumentError, match="the explorer cannot evaluate"):
         tree(code)
-
-
-# --- the format ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,6 @@ def texts(tree: ET.Element) -> str:
     return "\n".join("".join(node.itertext()) for node in tree.iter(f"{SVG}text"))
 
 
-# --- what is drawn -----------------------------------------------------------------------------
-
-
 def test_every_cell_is_the_number_of_the_trace() -> None:
     trace = mlp().trace(X, Y)
     found = list(titles(drawn(trace)))
@@ -203,9 +200,6 @@ def test_infinite_numbers_are_drawn() -> None:
     assert any(rect.get("class") == "w" for rect in tree.iter(f"{SVG}rect"))
 
 
-# --- the ring ----------------------------------------------------------------------------------
-
-
 def told(trace: Trace) -> Ring:
     found = ring(trace)
     assert found
@@ -276,9 +270,6 @@ def test_the_picture_leaves_the_model_alone() -> None:
     picture(trace)
     for path, a in trace._recording.model.get_weights().items():
         np.testing.assert_array_equal(a, before[path])
-
-
-# --- the source --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
