@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from phitodeep.inspect.explorer.picture import apart
-from phitodeep.inspect.explorer.ringed_cell import Ring, ring
-from phitodeep.inspect.explorer.tiles import number
 
 from phitodeep import Sequential
 from phitodeep import layers as L
 from phitodeep.core.types import Shape
-from phitodeep.inspect.explorer.picture import picture
+from phitodeep.inspect.explorer.picture import apart, picture
+from phitodeep.inspect.explorer.ringed_cell import Ring, ring
 from phitodeep.inspect.explorer.source import method_with
+from phitodeep.inspect.explorer.tiles import number
 from phitodeep.inspect.trace import Trace
 from phitodeep.layers import Layer
 from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError

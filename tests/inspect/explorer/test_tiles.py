@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from phitodeep.inspect.explorer.picture import apart
 from phitodeep.inspect.explorer.tiles import SIDE, found, plane, tile
 from phitodeep.inspect.svg import fit, width_of, wrapped
