@@ -21,10 +21,11 @@ from phitodeep.errors import (
     UnknownNameError,
 )
 from phitodeep.inspect.diagnosis.symptoms import LIMITS
+from phitodeep.inspect.explorer.tiles import mosaic
 from phitodeep.layers import Conv1D, Conv2D, Dense, Flatten, ReLU, Sigmoid
 from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
-from phitodeep.plots.canvas import evenly, gap_of, mosaic
+from phitodeep.plots.canvas import evenly, gap_of
 from phitodeep.plots.embedding import principal
 from tests.rows import few
 
@@ -216,7 +217,7 @@ def tiles_of(whole: np.ndarray, h: int, w: int) -> list[np.ndarray]:
 
 def test_a_mosaic_keeps_every_tile_and_nothing_else() -> None:
     tiles = rng.standard_normal((5, 2, 3))
-    whole = mosaic(tiles, 3)
+    whole = mosaic(tiles, 3, 1)
     assert whole.shape == (2 * 2 + 1, 3 * 3 + 2)
     np.testing.assert_array_equal(tiles_of(whole, 2, 3), tiles)
     assert np.isfinite(whole).sum() == tiles.size
