@@ -24,15 +24,18 @@ from phitodeep.loss import MeanSquaredError, SoftmaxCrossEntropy
 from phitodeep.model.architectures import gpt
 from phitodeep.optimization.optimizers import LBFGS, SGD
 from tests.inspect.explorer.checks import (
-    FRESH,
+    JavaScriptError,
+    Node,
+    Ref,
     assert_close,
     check,
+    check_all,
     check_nudges,
     check_shares,
-    check_slopes,
+    floats,
     same_arrays,
+    unpacked,
 )
-from tests.inspect.explorer.node import JavaScriptError, Node, Ref, floats, unpacked
 from tests.random_networks import Gate, Scale
 from tests.rows import few
 
@@ -113,11 +116,8 @@ def test_a_patched_model(js: Node) -> None:
     ids=["Lambda", "Scale", "Gate"],
 )
 def test_layers_without_steps_are_recorded(js: Node, layers: tuple[Layer, ...]) -> None:
-    trace = dense(*layers).trace(X, Y)
-    text = check(js, trace)
+    text = check_all(js, dense(*layers), X, Y)
     assert not json.loads(text)["live"]
-    check_slopes(js, trace, text, FRESH(1))
-    check_shares(js, trace, text)
     shares = js.arrays(text, sample=1)
     assert shares["0", "dW"] is None  # it would need the layer's own backward pass
     assert shares[str(len(layers) + 1), "dW"] is not None
@@ -179,10 +179,7 @@ class Decay(Layer):
 
 def test_steps_of_a_users_own_may_read_t(js: Node) -> None:
     model = model_of(Decay(), L.Dense(2))
-    trace = model.trace(S, YS)
-    text = check(js, trace)
-    check_slopes(js, trace, text, FRESH(1))
-    check_nudges(js, model, S, YS, text)
+    check_all(js, model, S, YS)
 
 
 class Triple(Layer):
@@ -218,10 +215,7 @@ class Triple(Layer):
 
 def test_a_sum_of_three_factors(js: Node) -> None:
     model, y = model_of(Triple()), RNG.standard_normal((3, 2, 5))
-    trace = model.trace(S, y)
-    text = check(js, trace)
-    check_slopes(js, trace, text, FRESH(1))
-    check_nudges(js, model, S, y, text)
+    check_all(js, model, S, y)
 
 
 def test_a_tied_weight_acts_in_both_places(js: Node) -> None:
@@ -241,9 +235,7 @@ def test_frozen_layers(js: Node) -> None:
     model = dense(L.BatchNorm(), L.PReLU())
     model.build((3,))
     model.layers[0].trainable = model.layers[1].trainable = False
-    trace = model.trace(X, Y)
-    text = check(js, trace)
-    check_nudges(js, model, X, Y, text)
+    text = check_all(js, model, X, Y)
     assert not any(key.startswith(("0.", "1.")) for key in json.loads(text)["updates"])
 
 
@@ -260,11 +252,7 @@ def test_without_an_update(js: Node) -> None:
 )
 def test_one_sample_and_one_step(js: Node, layer: Layer, rows: int) -> None:
     model = model_of(layer.copy(), L.GlobalMaxPool(), L.Dense(2))
-    trace = model.trace(S[:rows, :1], Y[:rows])
-    text = check(js, trace)
-    check_slopes(js, trace, text, FRESH(1))
-    check_shares(js, trace, text)
-    check_nudges(js, model, S[:rows, :1], Y[:rows], text)
+    check_all(js, model, S[:rows, :1], Y[:rows])
 
 
 @pytest.mark.parametrize(
