@@ -75,7 +75,7 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     "derivations/language/*.py": ("derivations/test_contract.py", ["derivations"]),
     **dict.fromkeys(
         (f"inspect/explorer/{name}.py" for name in ("picture", "ringed_cell", "tiles")),
-        ("inspect/explorer/test_picture.py", ["inspect/explorer/test_tiles.py"]),
+        ("inspect/explorer/test_picture.py", []),
     ),
     "inspect/explorer/*.py": (
         *("inspect/explorer/test_document.py", ["inspect/explorer/test_engine_edges.py"]),

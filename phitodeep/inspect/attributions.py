@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from phitodeep.core.call import Call, Event, current, watching, within
+from phitodeep.core.call import Call, current, watching, within
 from phitodeep.core.checks import as_finite, as_real, check_count, check_option
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import (
@@ -24,6 +24,7 @@ from phitodeep.errors import (
     ShapeError,
 )
 from phitodeep.inspect.cache import run_with_cache
+from phitodeep.inspect.hooks import At, Hooked
 from phitodeep.layers.dot_product import Attention
 from phitodeep.layers.resizing import resize
 from phitodeep.training.inputs import model_mask, validate_inputs
@@ -51,35 +52,11 @@ class Samples(NamedTuple):
         return type(self)._make(None if a is None else a[rows] for a in self)
 
 
-class _Probe:
-    """A watcher that keeps an array A of the model and its gradient dA, and may replace A.
+class Scores:
+    """The scores of a model, as functions of an array A in it.
 
     path    of the layer that returns A; None: A is the model's input
-    value   replaces A, if given
-
-    It also applies the watcher that was active before.
     """
-
-    def __init__(self, path: str | None, value: Array | None) -> None:
-        entering, leaving = ("before", "after") if path is None else ("after", "before")
-        self.places = ("forward", entering, path or ""), ("backward", leaving, path or "")
-        self.value, self.outer = value, current().watch
-        self.A: Any = None
-        self.dA: Any = None
-
-    def __call__(self, event: Event) -> Array | None:
-        array = None if self.outer is None else self.outer.watcher(event)
-        forward, backward = self.places
-        if event[:3] == forward:
-            array = array if self.value is None else self.value
-            self.A = event.array if array is None else array
-        elif event[:3] == backward:
-            self.dA = event.array if array is None else array
-        return array
-
-
-class Scores:
-    """The scores of a model, as functions of an array A in it: see `_Probe`."""
 
     def __init__(self, model: Trainable, path: str | None, shapes: Shapes) -> None:
         self.model, self.path = model, path
@@ -90,9 +67,17 @@ class Scores:
 
         If A is given, it replaces the array in the model.
         """
-        probe = _Probe(self.path, A)
+        seen: dict[str, Array] = {}
+
+        def keep(array: Array, at: At) -> Array | None:
+            seen[at.direction] = array if A is None or at.direction == "backward" else A
+            return A if at.direction == "forward" else None
+
+        names = ("X", "dX") if self.path is None else ("Y", "dY")
+        places = zip([self.path or ""] * 2, ("forward", "backward"), names, strict=True)
+        hooks = Hooked(self.model, dict.fromkeys(places, keep), current().watch)
         mode = Call(training=False, mask=part.mask)  # as in `saliency`, whoever calls
-        with within(mode), watching(probe, root=self.model, recomputed=True):
+        with within(mode), watching(hooks, root=self.model, recomputed=True):
             P = self.body.forward(part.X)
             rows = np.arange(len(P))
             place = (rows,) if part.step is None else (rows, part.step)
@@ -100,12 +85,12 @@ class Scores:
             dP = np.zeros_like(P)
             dP[*place, target] = 1
             self.body.backward(dP)
-        if probe.A is None or probe.dA is None:
+        if "backward" not in seen:
             raise BackwardError(
                 f"attributions: the backward pass of {self.model!r} does not reach "
                 f"{'its input' if self.path is None else f'layer {self.path!r}'}."
             )
-        return probe.A, probe.dA, target
+        return seen["forward"], seen["backward"], target
 
 
 def attributions(

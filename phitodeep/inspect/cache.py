@@ -12,18 +12,9 @@ from phitodeep.core.call import Call, Watch, within
 from phitodeep.core.table import Shown
 from phitodeep.core.types import Array
 from phitodeep.errors import ShapeError
+from phitodeep.inspect import hooks
 from phitodeep.inspect.entries import Entries
-from phitodeep.inspect.hooks import (
-    DIRECTIONS,
-    At,
-    Hook,
-    Hooks,
-    active,
-    layer_at,
-    parts,
-    replaced_by,
-    symbols_of,
-)
+from phitodeep.inspect.hooks import At, Hook, Hooks
 from phitodeep.inspect.recording import Recorder
 from phitodeep.layers.chain import Chain
 from phitodeep.training.inputs import model_mask, validate_inputs
@@ -70,13 +61,13 @@ def run_with_cache(model: Chain, X: Any, *, lengths: Any = None) -> tuple[Array,
     """Return the output for X and all arrays on the way: see `Sequential.run_with_cache`."""
     mask = model_mask(model, X, lengths)
     X = validate_inputs(model, X, mask=mask).copy()  # the caller may change it later
-    twin, outer = model.copy(), active(model)
+    twin, outer = model.copy(), hooks.active(model)
     recorder = Recorder(outer)
     call = Call(training=False, caching=False, mask=mask, draw=1)
     watch = Watch(recorder, True, None).of(twin)
     with within(call._replace(watch=watch)):
         Y = twin.forward(X)
-    return Y, Cache(Entries(recorder.passes, dtype=twin.dtype, edit=replaced_by(outer)))
+    return Y, Cache(Entries(recorder.passes, dtype=twin.dtype, edit=hooks.replaced_by(outer)))
 
 
 class Patched:
@@ -86,9 +77,9 @@ class Patched:
         self.model, self.values = model, dict(values)
         given: dict[str, dict[str, Hook]] = {"forward": {}, "backward": {}}
         for key, value in self.values.items():
-            layer, (_, direction, symbol) = layer_at(model, key), parts(key)
+            layer, (_, direction, symbol) = hooks.layer_at(model, key), hooks.parts(key)
             if not direction:
-                direction = DIRECTIONS[symbol not in symbols_of(layer, "forward")]
+                direction = hooks.DIRECTIONS[symbol not in hooks.symbols_of(layer, "forward")]
             given[direction][key] = _constant(value)
         self._given = given["forward"], given["backward"]
         Hooks(model, *self._given)  # refuses keys that mean nothing

@@ -377,17 +377,9 @@ def difference(new: Any, old: Any) -> Difference:
                 f"diff compares traces of batches of the same shape, and the Y of {row.path} has "
                 f"the shapes {a.Y.shape} and {b.Y.shape}."
             )
-        ups = (new._updates.get(row.path), old._updates.get(row.path))
-        rows.append(
-            Change(
-                row.path,
-                row.layer,
-                far(a.Y, b.Y),
-                far(a.dY, b.dY),
-                far(a.grads, b.grads),
-                far(*ups),
-            )
-        )
+        pairs = ((a.Y, b.Y), (a.dY, b.dY), (a.grads, b.grads))
+        updates = new._updates.get(row.path), old._updates.get(row.path)
+        rows.append(Change(row.path, row.layer, *(far(*pair) for pair in (*pairs, updates))))
     return Difference(new.loss, old.loss, tuple(rows))
 
 

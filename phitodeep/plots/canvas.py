@@ -23,6 +23,7 @@ from phitodeep.errors import (
     ShapeError,
     UnknownNameError,
 )
+from phitodeep.inspect.explorer.tiles import mosaic
 from phitodeep.layers.base import Layer
 
 POSITIVE, NEGATIVE, ZERO = "#d9680f", "#1f6fb4", "#f7f7f7"
@@ -125,17 +126,6 @@ def _colours(names: Sequence[str], cmap: Any) -> Any:
 # --- tiles -------------------------------------------------------------------------------------
 
 
-def mosaic(tiles: Array, columns: int) -> Array:
-    """Lay tiles (n, h, w, ...) out in rows of `columns`, with gaps of NaN between them."""
-    n, h, w, *colours = tiles.shape
-    rows, gap = -(-n // columns), gap_of(h, w)
-    whole = np.full((rows * (h + gap) - gap, columns * (w + gap) - gap, *colours), np.nan)
-    for i, tile in enumerate(tiles):
-        top, left = i // columns * (h + gap), i % columns * (w + gap)
-        whole[top : top + h, left : left + w] = tile
-    return whole
-
-
 def gap_of(h: int, w: int) -> int:
     """The pixels between two tiles of this size."""
     return max(1, round(max(h, w) / 16))
@@ -159,7 +149,9 @@ def square(chosen: Array, total: int, what: str) -> Numbers:
 
 def tiled(who: str, ax: Any, tiles: Array, numbers: Numbers, cmap: Any, label: str) -> Any:
     """Draw signed tiles (n, h, w), or coloured ones (n, h, w, 3); return the Axes."""
-    whole = mosaic(tiles, len(numbers.across))
+    h, w = tiles.shape[1:3]
+    gap = gap_of(h, w)
+    whole = mosaic(tiles, len(numbers.across), gap)
     height, width = (6 * side / max(whole.shape[:2]) for side in whole.shape[:2])
     axes = panel(who, ax, max(3.5, width + 1.6), max(2.2, height + 0.9))
     options = diverging(tiles, cmap)
@@ -169,8 +161,6 @@ def tiled(who: str, ax: Any, tiles: Array, numbers: Numbers, cmap: Any, label: s
     else:
         image = axes.imshow(whole, interpolation="nearest", **options)
         axes.figure.colorbar(image, ax=axes, label=label, shrink=0.8)
-    h, w = tiles.shape[1:3]
-    gap = gap_of(h, w)
     for axis, side, names in ((axes.xaxis, w, numbers.across), (axes.yaxis, h, numbers.down)):
         axis.set_ticks([j * (side + gap) + (side - 1) / 2 for j in range(len(names))], names)
     axes.tick_params(length=0, labelsize=8)

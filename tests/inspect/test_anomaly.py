@@ -101,9 +101,6 @@ def where(found: AnomalyError) -> tuple[Any, ...]:
     return found.epoch, found.step, found.path, found.direction, found.symbol, found.inputs
 
 
-# --- places --------------------------------------------------------------------------------------
-
-
 def test_a_layer_overflows_for_one_sample() -> None:
     Z = X.copy()
     Z[7] = 1e3
@@ -311,9 +308,6 @@ def test_hooks_are_active_in_the_replay() -> None:
     assert where(found) == (1, 1, "1", "forward", "Y", ())
     A = np.tanh(X @ dense().layers[0].params["W"])
     assert found.samples == tuple(np.flatnonzero((A > 0.8).any(axis=1)))
-
-
-# --- without it ----------------------------------------------------------------------------------
 
 
 def test_without_the_option_training_ends_with_a_warning() -> None:

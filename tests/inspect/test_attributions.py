@@ -95,9 +95,6 @@ def highest(model: Sequential, X: Array) -> Array:
     return (P if P.ndim == 2 else P[:, -1]).argmax(-1)
 
 
-# --- gradients -------------------------------------------------------------------------------
-
-
 @each
 @pytest.mark.parametrize("target", [None, 1, [2, 0, 1, 1]])
 def test_the_gradient_is_the_slope_of_the_score(make: Any, target: Any) -> None:
@@ -173,9 +170,6 @@ def test_a_model_with_its_own_forward_runs_as_written() -> None:
     np.testing.assert_allclose(model.attributions(X, target=1), expected, rtol=1e-6, atol=1e-9)
 
 
-# --- integrated gradients ----------------------------------------------------------------------
-
-
 @each
 @pytest.mark.parametrize("baseline", [None, "sample", "all"])
 def test_integrated_gradients_add_up_to_the_difference(make: Any, baseline: Any) -> None:
@@ -214,9 +208,6 @@ def test_more_steps_make_up_for_kinks(dtype: str) -> None:
     assert errors[1] < 0.1 * np.abs(expected).mean()
     assert errors[2] < 0.01 * np.abs(expected).mean()
     assert errors[0] > 3 * errors[1] > 9 * errors[2]
-
-
-# --- tokens --------------------------------------------------------------------------------------
 
 
 TOKENS = np.array([[3, 1, 4, 0, 5, 9], [2, 6, 10, 7, 8, 3]])  # no token twice in a sample
@@ -290,9 +281,6 @@ def test_time_distributed_tokens_get_one_number_each() -> None:
     )
 
 
-# --- padding -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("make", [lstm, sequence, gpt])
 @pytest.mark.parametrize("step", [-2, 1])
@@ -306,9 +294,6 @@ def test_padding_is_as_if_it_were_not_there(make: Any, method: str, step: int) -
         alone = model.attributions(x[None, :n], method, target=1, step=step)[0]
         np.testing.assert_allclose(a[:n], alone, rtol=1e-9, atol=1e-12)
         assert not a[n:].any()
-
-
-# --- Grad-CAM ------------------------------------------------------------------------------------
 
 
 def by_hand(model: Sequential, X: Array, k: int, end: int) -> Array:
@@ -389,9 +374,6 @@ def test_resize_gives_any_size() -> None:
         for new in range(1, 60):
             Y = resize(np.ones((1, old, 1, 1)), new, 1)
             np.testing.assert_allclose(Y, np.ones((1, new, 1, 1)), rtol=1e-12)
-
-
-# --- what stays as it is -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -506,9 +488,6 @@ def test_a_watcher_in_training_may_ask_for_attributions(what: str) -> None:
     np.testing.assert_array_equal(found[0], expected)
 
 
-# --- errors --------------------------------------------------------------------------------------
-
-
 class Cut(L.Layer):
     """Passes no gradient on."""
 
@@ -610,9 +589,6 @@ def test_a_gradient_that_does_not_arrive_is_refused() -> None:
     model.build((3,))
     with pytest.raises(BackwardError, match="does not reach its input"):
         model.attributions(np.ones((2, 3)))
-
-
-# --- attention maps ------------------------------------------------------------------------------
 
 
 def test_attention_maps_are_the_softmax_of_the_scores_of_each_head() -> None:

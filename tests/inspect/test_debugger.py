@@ -32,9 +32,6 @@ def dense(*between: Layer, **options: Any) -> Sequential:
     return model
 
 
-# --- every layer -------------------------------------------------------------------------------
-
-
 def built(make: Make, shape: Shape) -> Sequential:
     layer = made(make, shape)
     parts = layer.layers if type(layer) is L.Chain else [layer]
@@ -155,9 +152,6 @@ def test_a_place_that_there_is_not_is_refused(key: Any, message: str) -> None:
     assert db.breaks == []
 
 
-# --- patches, traces and hooks -----------------------------------------------------------------
-
-
 def lstm() -> Sequential:
     model = Sequential(L.LSTM(3), L.Dropout(0.4), L.Dense(2), seed=0, dtype="float64")
     model.build((5, 4))
@@ -258,6 +252,9 @@ def test_nan_weights_run_to_the_end() -> None:
     db.diff()
 
 
+NO_PLACES = ("0.Y[foo]", "0.Y[", "0.Y[]", "0.Y[1/0]", "0.Y[0][1]", "0.Y[9]")
+
+
 @pytest.mark.parametrize(
     ("place", "value", "error", "says"),
     [
@@ -269,6 +266,8 @@ def test_nan_weights_run_to_the_end() -> None:
         ("9.Y", 1.0, UnknownNameError, "cannot be edited"),
         ("0.W[0, 0]", 1.0, UnknownNameError, "0 has so far X, XW, Y"),
         ("", 1.0, UnknownNameError, "cannot be edited"),
+        ("0.Y", None, ArgumentError, r"cannot be set to None .*: None is not a number"),
+        *((p, 1.0, ArgumentError, "cannot be set") for p in NO_PLACES),
     ],
 )
 def test_edits_that_are_refused_change_nothing(
@@ -282,17 +281,6 @@ def test_edits_that_are_refused_change_nothing(
     assert db.loss == pytest.approx(dense().trace(X, Y).loss, rel=1e-12)
 
 
-# --- hooks ------------------------------------------------------------------------------------
-
-
-def test_hooks_of_another_model_do_not_apply() -> None:
-    model, other = dense(), dense()
-    with other.hooks(fwd={"1.Y": lambda A, at: 0 * A}):
-        db = model.debug(X, Y)
-    db.cont()
-    assert db.loss == pytest.approx(model.trace(X, Y).loss)
-
-
 def test_a_hook_of_Y_is_outside_the_layer() -> None:
     """As in training, where it is a layer of its own: here the tanh' of Tanh is that of its Y."""
     model = dense()
@@ -300,9 +288,6 @@ def test_a_hook_of_Y_is_outside_the_layer() -> None:
         trace, db = model.trace(X, Y), model.debug(X, Y)
     db.cont()
     assert_gradients(db, trace)
-
-
-# --- loops -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cell", [L.RNN, L.LSTM, L.GRU])
@@ -327,9 +312,6 @@ def test_a_condition_on_the_last_step_of_a_round_holds_in_its_round() -> None:
     assert f"t = {int(np.argmax(largest >= bound))}" in str(db.cont())
 
 
-# --- places ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("key", ["0.forwrd.Y", "3.forward.Y", "", None])
 def test_places_that_there_are_not_to_run_to(key: Any) -> None:
     says = "there is no '|keys are texts" if key != "" else "until takes a key with a symbol"
@@ -352,19 +334,6 @@ def test_places_after_a_layer_that_ends_the_mask() -> None:
     db.set_break("1.layers.1.backward")
     assert "backward of Softmax" in str(db.cont())
     assert db.until("1.layers.1.backward.dX")
-
-
-# --- edits -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("place", ["0.Y[foo]", "0.Y[", "0.Y[]", "0.Y[1/0]", "0.Y[0][1]", "0.Y[9]"])
-def test_edits_of_no_place_change_nothing(place: str) -> None:
-    db = dense().debug(X, Y)
-    db.until("0.forward.Y")
-    before = db.p("0.Y").copy()
-    with pytest.raises(ArgumentError, match="cannot be set to"):
-        db.edit(place, 1.0)
-    np.testing.assert_array_equal(db.p("0.Y"), before)
 
 
 def test_tokens_stay_whole_numbers() -> None:
@@ -410,13 +379,6 @@ def test_gradients_of_tokens_have_no_elements() -> None:
         db.edit(f"0.{none}", 1.0)
 
 
-def test_nothing_is_no_value() -> None:
-    db = dense().debug(X, Y)
-    db.cont()
-    with pytest.raises(ArgumentError, match=r"cannot be set to None .*: None is not a number"):
-        db.edit("0.Y", None)
-
-
 @pytest.mark.parametrize("value", [1e200, np.inf, np.nan])
 @pytest.mark.parametrize("key", ["0.XW[0, 0]", "loss.P[0, 0]", "0.dW[0, 0]"])
 def test_extreme_values_warn_of_nothing(key: str, value: float) -> None:
@@ -427,9 +389,6 @@ def test_extreme_values_warn_of_nothing(key: str, value: float) -> None:
         assert db.step()
         assert db.list()
     assert "1" in str(db.diff())
-
-
-# --- conditions --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -473,9 +432,6 @@ def test_names_that_a_condition_may_have(when: str) -> None:
 def test_conditions_that_are_no_expression(when: str) -> None:
     with pytest.raises(ArgumentError, match="is not a Python expression"):
         dense().debug(X, Y).set_break("2", when=when)
-
-
-# --- losses ------------------------------------------------------------------------------------
 
 
 class Unweighted(Loss):

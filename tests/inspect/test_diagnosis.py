@@ -68,9 +68,6 @@ def report_of(case: Case, overfit: int = 0) -> Diagnosis:
     return model.diagnose(case.X, case.y, overfit=overfit, verbose=0)
 
 
-# --- every row of the table ----------------------------------------------------------------------
-
-
 def test_the_tables_have_the_same_rows() -> None:
     names = [symptom.name for symptom in (*SYMPTOMS, *COURSE)]
     assert set(names) == set(LIMITS) == set(SICK) == set(tool.START)
@@ -92,9 +89,6 @@ def test_a_sick_model_has_the_finding_and_a_healthy_one_has_not(name: str) -> No
     twin = KINDS[case_name.split()[0]](SEED)
     twin.watched, twin.trained, twin.epochs = case.watched, case.trained, 20
     assert name not in report_of(twin, overfit).names
-
-
-# --- the numbers are true ------------------------------------------------------------------------
 
 
 def test_the_first_array_that_is_not_finite() -> None:
@@ -311,9 +305,6 @@ def test_penalties_are_compared_with_the_gradient() -> None:
     assert "penalty rules" in classifier().diagnose(X, Y, **QUICK).skipped
 
 
-# --- the report ----------------------------------------------------------------------------------
-
-
 def test_a_healthy_model_is_called_healthy() -> None:
     model = classifier(optimizer=Adam())
     for _ in range(2):  # fresh, and trained
@@ -358,9 +349,6 @@ def test_wrong_arguments_are_refused() -> None:
         classifier().diagnose(X[:0], Y[:0])
     with pytest.raises(ArgumentError, match="overfit"):
         classifier().diagnose(X, Y, overfit=-1)
-
-
-# --- nothing changes -----------------------------------------------------------------------------
 
 
 def same(a: Any, b: Any) -> bool:
@@ -409,9 +397,6 @@ def test_diagnose_takes_weights_lengths_and_other_losses() -> None:
     smooth = SequentialBuilder(2, seed=0).dense(2).loss("softmax_cross_entropy").build()
     smooth.loss.label_smoothing = 0.1
     assert "cannot reach 0" in smooth.diagnose(X, Y, verbose=0).skipped["cannot overfit"]
-
-
-# --- the callback --------------------------------------------------------------------------------
 
 
 def test_the_callback_changes_no_bit_and_keeps_true_numbers() -> None:
@@ -570,8 +555,6 @@ def test_a_state_is_checked() -> None:
         Diagnose(every=1)
 
 
-# --- the thresholds ------------------------------------------------------------------------------
-
 STORED = json.loads((DOCS / "diagnosis.json").read_text(encoding="utf-8"))
 
 
@@ -610,9 +593,6 @@ def test_the_best_threshold(start: float, healthy: Any, sick: Any, chosen: float
     assert tool.best(start, healthy, sick, above=True) == chosen
     flip = [[1 / v for v in values] for values in (healthy, sick)]
     assert tool.best(1 / start, *flip, above=False) == pytest.approx(1 / chosen, rel=0.05)
-
-
-# --- rules that do not apply -------------------------------------------------------------------
 
 
 def skipped(model: Sequential, X: Any, y: Any, **options: Any) -> dict[str, str]:

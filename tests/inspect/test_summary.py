@@ -155,9 +155,6 @@ def test_a_containers_own_parameters_count() -> None:
     assert summarize(Sequential(L.Dense(4, 4), layer)).trainable == 20 + 16
 
 
-# --- as text -----------------------------------------------------------------------------------
-
-
 def test_the_text_is_an_aligned_table() -> None:
     model = nested()
     model.build((6,))

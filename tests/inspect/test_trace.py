@@ -144,9 +144,6 @@ def check_entries(t: Trace, tolerance: float) -> None:
                 assert entry.array.dtype == (np.float64 if array.dtype.kind == "f" else np.int64)
 
 
-# --- every layer ---------------------------------------------------------------------------------
-
-
 @over(PLAIN)
 def test_a_trace_is_the_next_step_and_changes_nothing(
     make: Make, shape: Shape, tokens: int
@@ -194,9 +191,6 @@ def check_trace(make: Make, shape: Shape, tokens: int, dtype: Any) -> None:
         for key, array in total.items():
             if t[key].array is not None:
                 np.testing.assert_allclose(array, t[key].array, atol=1e-11, err_msg=key)
-
-
-# --- the options of training ---------------------------------------------------------------------
 
 
 def classes(**options: Any) -> Sequential:
@@ -358,9 +352,6 @@ def test_fused_pairs_are_marked_and_nothing_else() -> None:
     assert all(row.note == "" for row in dense().trace(X, Y).rows)
 
 
-# --- the table -----------------------------------------------------------------------------------
-
-
 def test_the_numbers_of_the_table() -> None:
     model = dense(L.ReLU())
     t = model.trace(X, Y)
@@ -411,9 +402,6 @@ def test_a_trace_keeps_the_old_numbers() -> None:
     np.testing.assert_allclose(t.by_sample(2)["0.dW"].array, wanted, rtol=1e-12)
 
 
-# --- where a cell comes from ---------------------------------------------------------------------
-
-
 def test_the_terms_of_a_weight_are_its_samples() -> None:
     t = dense().trace(X, Y)
     dW, A, dY = t["0.backward.dW"], t["0.X"].array, t["0.dY"].array
@@ -445,9 +433,6 @@ def test_explain_shows_shapes_and_numbers() -> None:
         assert word in text
     for number in t["2.db"].array:
         assert f"{number:.4f}".rstrip("0") in text
-
-
-# --- keys ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -492,9 +477,6 @@ def test_a_trace_is_a_mapping_of_all_keys() -> None:
             assert t[short].key in (key, key.replace("update", "forward"))
 
 
-# --- differences and shares ----------------------------------------------------------------------
-
-
 def test_diff_compares_layers() -> None:
     model = dense()
     t = model.trace(X, Y)
@@ -537,9 +519,6 @@ def test_a_share_is_the_sample_alone() -> None:
     assert not share["loss.dP"].array[:5].any()
     assert not [key for key in share if ".update." in key]
     assert not t.by_sample(2).by_sample(3)["0.dW"].array.any()  # it has no part in that share
-
-
-# --- layers and losses of a user's own -----------------------------------------------------------
 
 
 class Quartic(Loss):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from phitodeep import plots
+from phitodeep import SequentialBuilder, plots
+from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.inspect.trace import Trace
 from tools.make_plots import BLOCK, PAGES, PICTURES, ROOT
 
 
@@ -31,3 +35,28 @@ def test_the_page_shows_every_function() -> None:
     methods = {"history": "history.plot(", "rates": "rates.plot(", "histograms": "watch.plot("}
     for name in plots.__all__:
         assert methods.get(name, f"plots.{name}(") in page
+
+
+@pytest.fixture
+def trace() -> Trace:
+    model = SequentialBuilder(2, seed=0).dense(3).tanh().dense(1).loss("mse").build()
+    rng = np.random.default_rng(1)
+    return model.trace(rng.standard_normal((4, 2)), rng.standard_normal((4, 1)))
+
+
+def test_the_moving_picture_is_the_one_that_trace_saves(trace: Trace, tmp_path: Path) -> None:
+    trace.save(tmp_path / "saved.svg")
+    drawn = plots.step(trace, moving=True, path=tmp_path / "drawn.svg")
+    assert drawn._repr_svg_() == (tmp_path / "drawn.svg").read_text("utf-8")
+    once = (tmp_path / "saved.svg").read_text("utf-8")
+    assert drawn.count("<rect") == once.count("<rect") > 0
+    assert "@keyframes" in drawn
+    assert "@keyframes" not in plots.step(trace)
+
+
+def test_only_a_trace_is_drawn_and_only_into_svg(trace: Trace, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"plots\.step takes"):
+        plots.step(np.ones(3))
+    with pytest.raises(ArgumentError, match=r"written to \.svg files, got .*step\.png"):
+        plots.step(trace, path=tmp_path / "step.png")
+    assert list(tmp_path.iterdir()) == []

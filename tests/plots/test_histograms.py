@@ -218,9 +218,6 @@ def test_bad_arguments_are_refused(given: Any, error: Any, message: str) -> None
         Histograms(**given)
 
 
-# --- the picture -------------------------------------------------------------------------------
-
-
 def test_ridges_are_the_densities(tmp_path: Path) -> None:
     watch = Histograms(bins=6)
     net().train(X, Y, epochs=3, callbacks=[watch], verbose=0)

@@ -21,10 +21,11 @@ from phitodeep.errors import (
     UnknownNameError,
 )
 from phitodeep.inspect.diagnosis.symptoms import LIMITS
+from phitodeep.inspect.explorer.tiles import mosaic
 from phitodeep.layers import Conv1D, Conv2D, Dense, Flatten, ReLU, Sigmoid
 from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
-from phitodeep.plots.canvas import evenly, gap_of, mosaic
+from phitodeep.plots.canvas import evenly, gap_of
 from phitodeep.plots.embedding import principal
 from tests.rows import few
 
@@ -62,9 +63,6 @@ def texts(axes: Any) -> list[str]:
 
 def ticks(axis: Any) -> list[str]:
     return [label.get_text() for label in axis.get_ticklabels()]
-
-
-# --- confusion matrix --------------------------------------------------------------------------
 
 
 def test_confusion_matrix_of_a_model() -> None:
@@ -140,9 +138,6 @@ def test_a_confusion_matrix_refuses(given: Any, options: Any, error: Any, messag
         plots.confusion_matrix(*given, **options)
 
 
-# --- decision boundary -------------------------------------------------------------------------
-
-
 def grid_of(image: Any, R: int) -> np.ndarray:
     """The points at the middles of an image's pixels."""
     left, right, bottom, top = image.get_extent()
@@ -212,9 +207,6 @@ def test_a_decision_boundary_refuses(
         plots.decision_boundary(classifier(), X, y, **options)
 
 
-# --- filters and feature maps ------------------------------------------------------------------
-
-
 def tiles_of(whole: np.ndarray, h: int, w: int) -> list[np.ndarray]:
     """The tiles of a mosaic that are not empty."""
     gap = gap_of(h, w)
@@ -225,7 +217,7 @@ def tiles_of(whole: np.ndarray, h: int, w: int) -> list[np.ndarray]:
 
 def test_a_mosaic_keeps_every_tile_and_nothing_else() -> None:
     tiles = rng.standard_normal((5, 2, 3))
-    whole = mosaic(tiles, 3)
+    whole = mosaic(tiles, 3, 1)
     assert whole.shape == (2 * 2 + 1, 3 * 3 + 2)
     np.testing.assert_array_equal(tiles_of(whole, 2, 3), tiles)
     assert np.isfinite(whole).sum() == tiles.size
@@ -302,8 +294,6 @@ def test_feature_maps_of_a_sequence_are_rows() -> None:
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "channel")
 
 
-# --- attention ---------------------------------------------------------------------------------
-
 HEADS = "3.layers.0.layers.1"
 
 
@@ -343,9 +333,6 @@ def test_dollar_signs_in_names_are_not_formulas() -> None:
     figure = plots.attention(gpt(1), rng.integers(0, 6, 5), labels=names)
     figure.savefig(io.BytesIO())
     assert ticks(figure.axes[0].yaxis) == [r"\$a\$", "$", r"\$\no\$", "d", "e"]
-
-
-# --- embedding ---------------------------------------------------------------------------------
 
 
 def test_the_projection_is_that_of_the_covariance() -> None:
@@ -391,9 +378,6 @@ def test_rows_of_classes_have_their_colours() -> None:
     assert axes.get_title() == "20 of 50 rows"
 
 
-# --- gradient flow -----------------------------------------------------------------------------
-
-
 def test_gradient_flow_draws_the_rows_of_the_trace() -> None:
     model, X = gpt(), rng.integers(0, 6, (4, 5))
     trace = model.trace(X, X)
@@ -430,8 +414,6 @@ def test_gradient_flow_of_many_layers() -> None:
     with pytest.raises(ArgumentTypeError, match=r"takes model\.trace\(X, y\), got Sequential"):
         plots.gradient_flow(model)
 
-
-# --- what is refused ---------------------------------------------------------------------------
 
 IMAGE, ROWS = np.zeros((8, 7, 1)), np.ones((4, 3))
 CONV, UNBUILT, NESTED = (
@@ -493,8 +475,6 @@ def test_what_is_refused(draw: Any, given: Any, options: Any, error: Any, messag
     with pytest.raises(error, match=message):
         draw(*given, **options)
 
-
-# --- what all pictures share -------------------------------------------------------------------
 
 SINGLE: dict[str, Any] = {
     "confusion_matrix": lambda **o: plots.confusion_matrix([0, 1], [0, 1], **o),

@@ -20,7 +20,6 @@ from phitodeep.inspect.debugger.display import so_far
 from phitodeep.inspect.keys import Keys, joined, symbols_of
 from phitodeep.training.objective import Trainable
 
-
 PLACES = (
     "A place is a layer, such as '0', its pass, such as '0.backward', or a symbol of it, such as "
     "'0.backward.dX'."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cmd
 import sys
+from collections.abc import Callable
 from typing import Any, TextIO
 
 import numpy as np
@@ -21,6 +22,24 @@ COLOURS = {  # patterns of what is shown -> styles of rich that are readable on 
     r"─+": "bright_black",
     r"(?m)^\*\*\* .*$": "red",
 }
+
+
+def _count(rest: str) -> int:
+    return int(rest) if rest else 1
+
+
+TAKES: dict[str, Callable[[str], Any]] = {"until": str, "back": _count}  # what movements take
+
+
+def _movement(method: str, text: str) -> Callable[[Prompt, str], None]:
+    """The command that moves the debugger by this method, and shows the new place."""
+
+    def do(self: Prompt, rest: str) -> None:
+        getattr(self.db, method)(*([TAKES[method](rest)] if method in TAKES else []))
+        self.view()
+
+    do.__doc__ = text
+    return do
 
 
 class Prompt(cmd.Cmd):
@@ -95,30 +114,11 @@ class Prompt(cmd.Cmd):
         self.say(_shown(self.db.value, f"{self.db.last.name} = "))
         self.view()
 
-    def do_n(self, rest: str) -> None:
-        """n: run to the end of this layer's pass"""
-        self.db.next()
-        self.view()
-
-    def do_c(self, rest: str) -> None:
-        """c: run to the next breakpoint, or to the end"""
-        self.db.cont()
-        self.view()
-
-    def do_until(self, rest: str) -> None:
-        """until key: run until this symbol has its value: until 1.backward.dW"""
-        self.db.until(rest)
-        self.view()
-
-    def do_back(self, rest: str) -> None:
-        """back [count]: undo the last step, or several; also z"""
-        self.db.back(_count(rest))
-        self.view()
-
-    def do_restart(self, rest: str) -> None:
-        """restart: go back to the start, and forget all edits"""
-        self.db.restart()
-        self.view()
+    do_n = _movement("next", "n: run to the end of this layer's pass")
+    do_c = _movement("cont", "c: run to the next breakpoint, or to the end")
+    do_until = _movement("until", "until key: run until this symbol is known: until 1.backward.dW")
+    do_back = _movement("back", "back [count]: undo the last step, or several; also z")
+    do_restart = _movement("restart", "restart: go back to the start, and forget all edits")
 
     # --- looking ---------------------------------------------------------------------------
 
@@ -217,10 +217,6 @@ class Prompt(cmd.Cmd):
 
 def _starting(text: str, names: Any) -> list[str]:
     return [name for name in names if name.startswith(text)]
-
-
-def _count(rest: str) -> int:
-    return int(rest) if rest else 1
 
 
 def _shown(value: Any, prefix: str = "") -> str:

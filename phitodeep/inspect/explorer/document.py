@@ -94,7 +94,8 @@ class Writer:
     def document(self) -> dict[str, Any]:
         step = self.step
         self.forward("", given=False)
-        self.loss("Y" in self.known[""])
+        self.forward("loss", "Y" in self.known[""], "P")
+        self.backward("loss", "P" in self.known["loss"], "P")
         self.backward("", "dP" in self.known["loss"])
         updates = {
             f"{path}.{name}": self.packed(array, min(self.count, UPDATE))
@@ -166,28 +167,21 @@ class Writer:
 
     # --- passes: `given` is whether the page can compute what the layer receives ---------------
 
-    def forward(self, path: str, given: bool) -> None:
+    def forward(self, path: str, given: bool, received: str = "X") -> None:
         scope = self.step.scope(path)
         entry = self.open(path, scope)
-        self.receive(scope, "X", given)
+        self.receive(scope, received, given)
         with within(scope.call):
             entry["forward"] = self.steps(scope, scope.derivation.forward, "forward")
 
-    def backward(self, path: str, given: bool) -> None:
+    def backward(self, path: str, given: bool, received: str = "dY") -> None:
         scope, entry = self.step.scope(path), self.scopes[path]
         entry["backward"] = []
-        if "dY" not in scope:
+        if received not in scope:
             return  # nothing learns before this layer
-        self.receive(scope, "dY", given)
+        self.receive(scope, received, given)
         with within(scope.call):
             entry["backward"] = self.steps(scope, scope.derivation.backward, "backward")
-
-    def loss(self, given: bool) -> None:
-        scope = self.step.scope("loss")
-        entry = self.open("loss", scope)
-        self.receive(scope, "P", given)
-        entry["forward"] = self.steps(scope, scope.derivation.forward, "forward")
-        entry["backward"] = self.steps(scope, scope.derivation.backward, "backward")
 
     def receive(self, scope: Scope, name: str, given: bool) -> None:
         """Store what a pass receives if the page does not compute it, or if a hook changed it."""

@@ -18,6 +18,7 @@ import numpy as np
 from phitodeep.core.table import escaped
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.notation import PLAIN
+from phitodeep.derivations.language.step import flat
 from phitodeep.inspect.explorer.ringed_cell import Ring, ring
 from phitodeep.inspect.explorer.source import method_with
 from phitodeep.inspect.explorer.tiles import Plane, found, number, plane, tile
@@ -308,18 +309,13 @@ class _Picture:
         self.parts.append(tile(*placed._replace(shown=after), f"{key} after the update", "wn"))
 
     def formulas(self, slot: Slot, room: float) -> list[str]:
-        """The formulas of Y and dX, and of what they read, as far as there is room."""
+        """The formulas of Y and dX, as far as there is room."""
         if not run.has_steps(self.trace._passes[slot.path].layer):
             return []
-        made = [{s.symbol: s for s in steps} for steps in self.trace.scope(slot.path).derivation]
-        main = [by[n] for by, n in zip(made, ("Y", "dX"), strict=True) if n in by]
-        parts = [by[n] for by, s in zip(made, main, strict=False) for n in s.operands if n in by]
-        shown: list[str] = []
-        for step in [*main, *parts]:
-            lines = wrapped(step.formula, room, 10)
-            fits = len(lines) <= (2 if step in main else 1) and len(shown) + len(lines) <= 4
-            shown += lines if fits else []
-        return shown
+        forward, backward = self.trace.scope(slot.path).derivation
+        shown = [wrapped(s.formula, room, 10) for s in flat(forward) if s.symbol == "Y"]
+        shown += [wrapped(s.formula, room, 10) for s in flat(backward) if s.symbol == "dX"]
+        return [line for lines in shown if len(lines) <= 2 for line in lines]
 
     def loss(self, right: float, upper: float, lower: float, y: float) -> None:
         """The column of the loss, with the arrows to it and back."""

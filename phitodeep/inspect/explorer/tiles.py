@@ -98,40 +98,39 @@ def found(
 
 def _laid_out(A: Array, sample: int | None) -> tuple[Array, Array]:
     """The cells of an array, and whether there is none."""
+    if sample is None and A.ndim > 3:  # a grid of kernels: inputs by outputs
+        kernels = A.reshape(-1, *A.shape[-3:]).transpose(2, 3, 0, 1)[:MAPS, :MAPS]
+        return _grid(kernels.reshape(-1, *kernels.shape[2:]), kernels.shape[1])
     if sample is None:  # weights
-        if A.ndim > 3:  # a grid of kernels: inputs by outputs
-            kernels = A.reshape(-1, *A.shape[-3:])
-            return _grid(kernels.transpose(2, 3, 0, 1))
         A = A.reshape(-1, A.shape[-1]) if A.ndim > 1 else A.reshape(1, -1)
     elif A.ndim < 2:
         A = A.reshape(-1, 1)
     elif A.ndim > 2:
         A = A[sample]
         if A.ndim > 2:  # channels side by side
-            A = np.moveaxis(A.reshape(-1, *A.shape[-2:]), -1, 0)
-            columns = math.ceil(math.sqrt(len(A)))
-            rows = math.ceil(len(A) / columns)
-            full = np.zeros((rows * columns, *A.shape[1:]))
-            full[: len(A)] = A
-            return _grid(full.reshape(rows, columns, *A.shape[1:]), len(A))
+            maps = np.moveaxis(A.reshape(-1, *A.shape[-2:]), -1, 0)
+            return _grid(maps[: MAPS**2], min(MAPS, math.ceil(math.sqrt(len(maps)))))
     A = strongest(A, SIDE, SIDE)
     return A, np.zeros(A.shape, bool)
 
 
-def _grid(maps: Array, count: int | None = None) -> tuple[Array, Array]:
-    """Images (rows, columns, h, w) next to each other, with a free line between them."""
-    places = np.arange(maps.shape[0] * maps.shape[1]).reshape(maps.shape[:2])
-    empty = places[:MAPS, :MAPS] >= (places.size if count is None else count)
-    maps = maps[:MAPS, :MAPS]
-    rows, columns = maps.shape[:2]
-    small = strongest(maps, max(1, (SIDE + 1) // rows - 1), max(1, (SIDE + 1) // columns - 1))
-    h, w = small.shape[2:]
-    values = np.zeros((rows, h + 1, columns, w + 1))
-    blank = np.ones(values.shape, bool)
-    values[:, :h, :, :w] = small.transpose(0, 2, 1, 3)
-    blank[:, :h, :, :w] = empty[:, None, :, None]
-    shape = rows * (h + 1), columns * (w + 1)
-    return values.reshape(shape)[:-1, :-1], blank.reshape(shape)[:-1, :-1]
+def _grid(maps: Array, columns: int) -> tuple[Array, Array]:
+    """Images (n, h, w) next to each other, with a free line between them."""
+    sides = (max(1, (SIDE + 1) // n - 1) for n in (-(-len(maps) // columns), columns))
+    small = strongest(maps, *sides)
+    blank = np.isnan(mosaic(np.ones(small.shape), columns, 1))
+    return np.where(blank, 0, mosaic(small, columns, 1)), blank
+
+
+def mosaic(tiles: Array, columns: int, gap: int) -> Array:
+    """Lay tiles (n, h, w, ...) out in rows of `columns`, with gaps of NaN between them."""
+    n, h, w, *colours = tiles.shape
+    rows = -(-n // columns)
+    whole = np.full((rows * (h + gap) - gap, columns * (w + gap) - gap, *colours), np.nan)
+    for i, tile in enumerate(tiles):
+        top, left = i // columns * (h + gap), i % columns * (w + gap)
+        whole[top : top + h, left : left + w] = tile
+    return whole
 
 
 # --- as SVG ------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.inspect.explorer.node import Node, node
+from tests.inspect.explorer.checks import Node, node
 
 
 @pytest.fixture(scope="session")

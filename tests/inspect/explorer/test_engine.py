@@ -22,13 +22,13 @@ from phitodeep.testing.examples import Make, data, made
 from tests.derivations.test_random_networks import WORDS, model_of, options_of
 from tests.inspect.explorer.checks import (
     FRESH,
+    Node,
+    Ref,
     assert_close,
     check,
-    check_nudges,
-    check_shares,
-    check_slopes,
+    check_all,
+    unpacked,
 )
-from tests.inspect.explorer.node import Node, Ref, unpacked
 from tests.inspect.test_trace import CASES
 from tests.loss.test_loss import BINARY, pair
 from tests.loss.test_loss import EXAMPLES as LOSSES
@@ -36,11 +36,9 @@ from tests.random_networks import Network, networks
 from tests.rows import LONG, TOOLS, over
 from tests.test_random_networks import examples
 
+SHARE = 1.0 if LONG else 0.2  # of the cells whose slopes are looked at
 # a TiedDense has the weights of a layer outside the model
 ROWS = [row for row in TOOLS if not isinstance(row[0](), L.TiedDense)]
-
-
-# --- every layer ---------------------------------------------------------------------------------
 
 
 def around(layer: Layer, shape: Shape, tokens: int) -> Sequential:
@@ -58,17 +56,8 @@ def around(layer: Layer, shape: Shape, tokens: int) -> Sequential:
 def test_every_layer(js: Node, make: Make, shape: Shape, tokens: int) -> None:
     layer = made(make, shape)
     model, (X, y) = around(layer, shape, tokens), data(layer, shape, tokens)
-    trace = model.trace(X, y)
-    text = check(js, trace)
     live = all(map(stepwise.has_steps, [part for _, part in layer.walk()]))
-    assert json.loads(text)["live"] == live
-    check_slopes(js, trace, text, FRESH(8), 1.0 if LONG else 0.2)
-    check_shares(js, trace, text)
-    if live:
-        check_nudges(js, model, X, y, text)
-
-
-# --- every loss ----------------------------------------------------------------------------------
+    assert json.loads(check_all(js, model, X, y, share=SHARE))["live"] == live
 
 
 def before_loss(loss: Loss) -> list[Layer]:
@@ -88,13 +77,7 @@ def test_every_loss(js: Node, loss: Loss) -> None:
     model.build(shape[1:])
     X, (_, y) = FRESH(1).standard_normal(shape), pair(loss, shape)
     options = {"sample_weight": np.linspace(0.0, 2, shape[0] + 1)[1:]} if index % 2 else {}
-    trace = model.trace(X, y, **options)
-    text = check(js, trace)
-    check_shares(js, trace, text)
-    check_nudges(js, model, X, y, text, options)
-
-
-# --- the options of training ---------------------------------------------------------------------
+    check_all(js, model, X, y, options)
 
 
 SHORT = [name for name in CASES if "32" not in name and (LONG or name != "gpt")]
@@ -105,12 +88,7 @@ def test_the_options_of_training(js: Node, name: str) -> None:
     make, given, y, options = CASES[name]
     model = make()
     model.cast("float64")
-    trace = model.trace(given, y, **options)
-    text = check(js, trace)
-    assert json.loads(text)["live"]
-    check_slopes(js, trace, text, FRESH(8), 1.0 if LONG else 0.2)
-    check_shares(js, trace, text)
-    check_nudges(js, model, given, y, text, options)
+    assert json.loads(check_all(js, model, given, y, options, SHARE))["live"]
 
 
 @examples(4)
@@ -120,13 +98,7 @@ def test_the_options_of_training(js: Node, name: str) -> None:
 )
 def test_random_networks(js: Node, net: Network, kind: str) -> None:
     (model, y), rng = model_of(net, kind), FRESH(net.seed)
-    options = options_of(net, rng)
-    trace = model.trace(net.X, y, **options)
-    text = check(js, trace, net.seed)
-    check_slopes(js, trace, text, rng)
-    check_shares(js, trace, text)
-    if json.loads(text)["live"]:
-        check_nudges(js, model, net.X, y, text, options)
+    check_all(js, model, net.X, y, options_of(net, rng))
 
 
 def test_layers_inside_time_distributed_have_no_mask() -> None:
@@ -134,9 +106,6 @@ def test_layers_inside_time_distributed_have_no_mask() -> None:
     model = Sequential(L.TimeDistributed(inside), dtype="float64", seed=0)
     X = FRESH(0).standard_normal((2, 4, 3))
     text_of(model.trace(X, X, lengths=[4, 2]))
-
-
-# --- slopes, measured ----------------------------------------------------------------------------
 
 
 MEASURED: list[tuple[Make, Shape]] = [

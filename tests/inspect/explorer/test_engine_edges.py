@@ -24,15 +24,18 @@ from phitodeep.loss import MeanSquaredError, SoftmaxCrossEntropy
 from phitodeep.model.architectures import gpt
 from phitodeep.optimization.optimizers import LBFGS, SGD
 from tests.inspect.explorer.checks import (
-    FRESH,
+    JavaScriptError,
+    Node,
+    Ref,
     assert_close,
     check,
+    check_all,
     check_nudges,
     check_shares,
-    check_slopes,
+    floats,
     same_arrays,
+    unpacked,
 )
-from tests.inspect.explorer.node import JavaScriptError, Node, Ref, floats, unpacked
 from tests.random_networks import Gate, Scale
 from tests.rows import few
 
@@ -47,9 +50,6 @@ def model_of(*layers: Layer, **options: Any) -> Sequential:
 
 def dense(*between: Layer, **options: Any) -> Sequential:
     return model_of(L.Dense(3, 4), *between, L.Dense(4, 2), **options)
-
-
-# --- hooks and patches ---------------------------------------------------------------------------
 
 
 def more(A: Any, at: Any) -> Any:
@@ -106,9 +106,6 @@ def test_a_patched_model(js: Node) -> None:
     assert not json.loads(text)["live"]
 
 
-# --- layers without steps ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "layers",
     [
@@ -119,11 +116,8 @@ def test_a_patched_model(js: Node) -> None:
     ids=["Lambda", "Scale", "Gate"],
 )
 def test_layers_without_steps_are_recorded(js: Node, layers: tuple[Layer, ...]) -> None:
-    trace = dense(*layers).trace(X, Y)
-    text = check(js, trace)
+    text = check_all(js, dense(*layers), X, Y)
     assert not json.loads(text)["live"]
-    check_slopes(js, trace, text, FRESH(1))
-    check_shares(js, trace, text)
     shares = js.arrays(text, sample=1)
     assert shares["0", "dW"] is None  # it would need the layer's own backward pass
     assert shares[str(len(layers) + 1), "dW"] is not None
@@ -185,10 +179,7 @@ class Decay(Layer):
 
 def test_steps_of_a_users_own_may_read_t(js: Node) -> None:
     model = model_of(Decay(), L.Dense(2))
-    trace = model.trace(S, YS)
-    text = check(js, trace)
-    check_slopes(js, trace, text, FRESH(1))
-    check_nudges(js, model, S, YS, text)
+    check_all(js, model, S, YS)
 
 
 class Triple(Layer):
@@ -224,13 +215,7 @@ class Triple(Layer):
 
 def test_a_sum_of_three_factors(js: Node) -> None:
     model, y = model_of(Triple()), RNG.standard_normal((3, 2, 5))
-    trace = model.trace(S, y)
-    text = check(js, trace)
-    check_slopes(js, trace, text, FRESH(1))
-    check_nudges(js, model, S, y, text)
-
-
-# --- parameters ----------------------------------------------------------------------------------
+    check_all(js, model, S, y)
 
 
 def test_a_tied_weight_acts_in_both_places(js: Node) -> None:
@@ -250,9 +235,7 @@ def test_frozen_layers(js: Node) -> None:
     model = dense(L.BatchNorm(), L.PReLU())
     model.build((3,))
     model.layers[0].trainable = model.layers[1].trainable = False
-    trace = model.trace(X, Y)
-    text = check(js, trace)
-    check_nudges(js, model, X, Y, text)
+    text = check_all(js, model, X, Y)
     assert not any(key.startswith(("0.", "1.")) for key in json.loads(text)["updates"])
 
 
@@ -269,14 +252,7 @@ def test_without_an_update(js: Node) -> None:
 )
 def test_one_sample_and_one_step(js: Node, layer: Layer, rows: int) -> None:
     model = model_of(layer.copy(), L.GlobalMaxPool(), L.Dense(2))
-    trace = model.trace(S[:rows, :1], Y[:rows])
-    text = check(js, trace)
-    check_slopes(js, trace, text, FRESH(1))
-    check_shares(js, trace, text)
-    check_nudges(js, model, S[:rows, :1], Y[:rows], text)
-
-
-# --- what is not finite --------------------------------------------------------------------------
+    check_all(js, model, S[:rows, :1], Y[:rows])
 
 
 @pytest.mark.parametrize(
@@ -328,9 +304,6 @@ def same_forward(js: Node, trace: Trace, text: str) -> None:
         path, direction, symbol = trace.find(key)
         if direction == "forward":
             assert_close(found[path, symbol], entry.array, key)
-
-
-# --- large arrays --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -416,8 +389,6 @@ def test_a_reduced_array_shows_what_is_not_finite(
     assert np.argwhere(thumb).tolist() == [[1, 2], [2, 3]]
 
 
-# --- expressions ---------------------------------------------------------------------------------
-
 UNARY = {"exp", "log", "tanh", "sin", "cos", "log1p", "expm1", "sign", "cosh", "sinh", "erf"}
 UNARY |= {"arctan", "abs", "sqrt", "signbit", "square"}
 OTHERS = ["np.clip(a, b, 1.5)", "np.maximum(a, b)", "np.minimum(a, b)", "np.logaddexp(a, b)"]
@@ -452,9 +423,6 @@ def test_every_function_of_formulas_is_tested() -> None:
 def test_what_the_page_cannot_evaluate_is_refused(code: str) -> None:
     with pytest.raises(ArgumentError, match="the explorer cannot evaluate"):
         tree(code)
-
-
-# --- the format ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
