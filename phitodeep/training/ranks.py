@@ -101,7 +101,7 @@ class Muted:
         return self.summing.sum(a)
 
 
-def added(one: dict[str, Array], other: dict[str, Array], metrics: Sequence[Metric]) -> None:
+def merge_sums(one: dict[str, Array], other: dict[str, Array], metrics: Sequence[Metric]) -> None:
     """Add the sums of metrics, by name, to those in `one`."""
     for metric in metrics:
         old, new = one.get(metric.name), other.get(metric.name)

@@ -19,6 +19,7 @@ from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential
 from phitodeep.optimization import lbfgs
 from phitodeep.optimization.optimizers import LBFGS, Adam, Optimizer
+from tests.training.weights import assert_weights
 
 pytest.importorskip("scipy")
 EXACT: dict[str, Any] = {"max_iter": 200, "tolerance_grad": 1e-11, "tolerance_change": 0.0}
@@ -247,8 +248,7 @@ def test_a_loss_that_is_never_finite_leaves_all_as_it_was() -> None:
     with pytest.raises(DivergenceError, match="the loss is nan at step 1: the step was not"):
         model.optimizer.run(model.layers, lambda: np.nan)
     assert model.optimizer.t == 0
-    for path, a in model.get_weights().items():
-        np.testing.assert_array_equal(a, before[path])
+    assert_weights(model, before)
 
 
 def test_an_error_leaves_all_as_it_was() -> None:
@@ -263,8 +263,7 @@ def test_an_error_leaves_all_as_it_was() -> None:
 
     with pytest.raises(ZeroDivisionError):
         model.optimizer.run(model.layers, fails)
-    for path, a in model.get_weights().items():
-        np.testing.assert_array_equal(a, before[path])
+    assert_weights(model, before)
     assert model.optimizer.t == 0
 
 
@@ -274,8 +273,7 @@ def test_nothing_trainable_is_a_step_that_changes_nothing() -> None:
     model.layers[0].trainable = False
     before = model.get_weights()
     model.train(X, Y, epochs=1, verbose=0)
-    for path, a in model.get_weights().items():
-        np.testing.assert_array_equal(a, before[path])
+    assert_weights(model, before)
 
 
 def test_metrics_count_each_batch_once_and_the_loss_is_that_before_a_step() -> None:
@@ -293,8 +291,7 @@ def test_batches_that_are_accumulated_are_one() -> None:
     whole.train(X, Y, epochs=2, verbose=0)
     parts.train(X, Y, epochs=2, batch_size=10, accumulate=4, shuffle=False, verbose=0)
     assert parts.optimizer.t == 2
-    for path, a in whole.get_weights().items():
-        np.testing.assert_allclose(parts.get_weights()[path], a, rtol=1e-5)
+    assert_weights(whole, parts, rtol=1e-5, atol=0)
 
 
 def test_a_dropouts_mask_is_one_for_a_step() -> None:
@@ -330,11 +327,9 @@ def test_a_pickled_model_goes_on() -> None:
     other = pickle.loads(pickle.dumps(model))
     for each in (model, other):
         each.train(X, y, epochs=2, verbose=0)
-    for path, a in model.get_weights().items():
-        np.testing.assert_array_equal(a, other.get_weights()[path])
+    assert_weights(model, other)
     with model.averaged(), other.averaged():
-        for path, a in model.get_weights().items():
-            np.testing.assert_array_equal(a, other.get_weights()[path])
+        assert_weights(model, other)
 
 
 def test_averages_follow_its_steps() -> None:
@@ -344,8 +339,8 @@ def test_averages_follow_its_steps() -> None:
     model.train(X, Y, epochs=1, verbose=0)
     now = model.get_weights()
     with model.averaged():
-        for path, a in model.get_weights().items():
-            np.testing.assert_allclose(a, 0.25 * start[path] + 0.75 * now[path], rtol=1e-12)
+        wanted = {path: 0.25 * start[path] + 0.75 * a for path, a in now.items()}
+        assert_weights(model, wanted, rtol=1e-12)
 
 
 def test_a_bare_step_is_refused() -> None:
@@ -354,8 +349,7 @@ def test_a_bare_step_is_refused() -> None:
     before = model.get_weights()
     with pytest.raises(OrderError, match=r"train with model\.train, or call run\("):
         model.optimizer.step(model.layers)
-    for path, a in model.get_weights().items():
-        np.testing.assert_array_equal(a, before[path])
+    assert_weights(model, before)
 
 
 @pytest.mark.parametrize("option", ["l1", "clip_norm", "clip_value"])

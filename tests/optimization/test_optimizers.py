@@ -49,6 +49,7 @@ from phitodeep.testing.references import (
     trajectory_gradients,
     trajectory_start,
 )
+from tests.training.weights import assert_weights
 
 CASES, START, GRADIENTS = optimizer_cases(), trajectory_start(), trajectory_gradients()
 STEPS = 12
@@ -494,8 +495,7 @@ def test_accumulated_gradients_add_up_to_one_big_batch(make: Callable[[], Optimi
         small.backward(loss.loss_gradient(small.forward(X[8:]), T[8:], total=20))
         other.step(small.layers)
     assert one.t == other.t == 3
-    for path, a in big.get_weights().items():
-        np.testing.assert_allclose(small.get_weights()[path], a, rtol=1e-9, atol=1e-12)
+    assert_weights(big, small, rtol=1e-9, atol=1e-12)
 
 
 def test_what_was_held_is_used_once() -> None:

@@ -17,6 +17,7 @@ from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.architectures import gpt, lenet
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.training.parts import BatchSplitter
+from tests.training.weights import assert_weights
 
 Cut = Callable[[int], None]
 
@@ -43,11 +44,6 @@ def data(rng: Any) -> tuple[np.ndarray, np.ndarray]:
     return rng.standard_normal((67, 6)), rng.integers(0, 3, 67)
 
 
-def close(one: Sequential, other: Sequential, rtol: float = 1e-9) -> None:
-    for path, a in one.get_weights().items():
-        np.testing.assert_allclose(other.get_weights()[path], a, rtol=rtol, atol=1e-12)
-
-
 @pytest.mark.parametrize("parts", [2, 3])
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_parts_take_the_step_of_the_whole(parts: int, accumulate: int, data: Any, cut: Cut) -> None:
@@ -59,7 +55,7 @@ def test_parts_take_the_step_of_the_whole(parts: int, accumulate: int, data: Any
     np.testing.assert_allclose(found, wanted, rtol=1e-9)
     for name, values in wanted.metrics.items():
         np.testing.assert_allclose(found.metrics[name], values, rtol=1e-12)
-    close(one, several)
+    assert_weights(one, several, rtol=1e-9)
     assert several.optimizer.t == one.optimizer.t
 
 
@@ -100,7 +96,7 @@ def test_weights_lengths_and_tied_parameters(rng: Any, cut: Cut) -> None:
             batch_size=5,
             verbose=0,
         )
-    close(*models)
+    assert_weights(*models, rtol=1e-9)
 
 
 def test_fewer_samples_than_parts(data: Any, cut: Cut) -> None:
@@ -108,7 +104,7 @@ def test_fewer_samples_than_parts(data: Any, cut: Cut) -> None:
     for model, parts in ((one, 1), (several, 4)):
         cut(parts)
         model.train(data[0][:5], data[1][:5], epochs=2, batch_size=3, verbose=0)
-    close(one, several)
+    assert_weights(one, several, rtol=1e-9)
 
 
 def test_images_with_buffers_of_several_parts(rng: Any, cut: Cut) -> None:
@@ -120,7 +116,7 @@ def test_images_with_buffers_of_several_parts(rng: Any, cut: Cut) -> None:
     for model, parts in zip(models, (1, 2), strict=True):
         cut(parts)
         model.train(X, y, epochs=2, batch_size=8, verbose=0)
-    close(*models)
+    assert_weights(*models, rtol=1e-9)
 
 
 def test_sizes_may_wait_for_the_data(rng: Any, cut: Cut) -> None:
@@ -138,7 +134,7 @@ def test_sizes_may_wait_for_the_data(rng: Any, cut: Cut) -> None:
     one.train(tokens, tokens, epochs=2, batch_size=4, verbose=0)
     cut(2)
     two.train(tokens, tokens, epochs=2, batch_size=4, verbose=0)
-    close(one, two)
+    assert_weights(one, two, rtol=1e-9)
 
 
 def normed() -> Sequential:
@@ -164,7 +160,7 @@ def test_layers_that_need_the_whole_batch_get_it(data: Any, cut: Cut) -> None:
     one.train(*data, *data, epochs=2, batch_size=16, verbose=0)
     cut(2)
     several.train(*data, *data, epochs=2, batch_size=16, verbose=0)
-    close(one, several, rtol=1e-12)
+    assert_weights(one, several, rtol=1e-12)
     X = data[0][:16]
     assert part_sizes(several, X) == [16]
     several.layers[1].trainable = False
@@ -217,8 +213,7 @@ def test_a_part_that_diverges_ends_training_before_the_step(part: int, rng: Any,
     before = model.get_weights()
     with pytest.warns(UserWarning, match="the loss is inf"):
         model.train(X, Y, epochs=1, threads=3, shuffle=False, verbose=0)
-    for path, a in model.get_weights().items():
-        np.testing.assert_array_equal(a, before[path])
+    assert_weights(model, before)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +258,7 @@ def test_what_a_callback_thaws_or_freezes_holds_in_every_part(
         model.train(*data, epochs=1, batch_size=16, callbacks=callbacks, verbose=0)
         ends.append((model, seen))
     (one, wanted), (several, found) = ends
-    close(one, several)
+    assert_weights(one, several, rtol=1e-9)
     for a, b in zip(wanted, found, strict=True):
         for path in a:
             np.testing.assert_allclose(b[path], a[path], rtol=1e-9, atol=1e-12, err_msg=path)
@@ -281,7 +276,7 @@ def test_settings_that_a_callback_changes_hold_in_every_part(data: Any, cut: Cut
 
         callback = LambdaCallback(on_batch_end=change)
         model.train(*data, epochs=2, batch_size=16, callbacks=callback, verbose=0)
-    close(*models)
+    assert_weights(*models, rtol=1e-9)
 
 
 class Centred(Layer):
@@ -362,7 +357,7 @@ def test_what_looks_across_samples_is_not_split(
     wanted = one.predict(X)
     cut(parts)
     several.train(X, Y, epochs=3, batch_size=16, shuffle=False, verbose=0)
-    close(one, several, rtol=1e-12)
+    assert_weights(one, several, rtol=1e-12)
     np.testing.assert_allclose(several.predict(X), wanted, rtol=1e-12)
 
 
@@ -440,7 +435,7 @@ def test_no_buffer_of_a_users_own_is_taken_for_a_gradient(rng: Any, cut: Cut) ->
     one.train(X, Y, epochs=2, verbose=0)
     cut(2)
     several.train(X, Y, epochs=2, verbose=0)
-    close(one, several, rtol=1e-12)
+    assert_weights(one, several, rtol=1e-12)
 
 
 class Routed(Parallel):
@@ -482,7 +477,7 @@ def test_a_part_that_reaches_no_expert_adds_no_old_gradient(rng: Any, cut: Cut) 
     one.train(X, Y, epochs=3, batch_size=4, shuffle=False, verbose=0)
     cut(2)
     several.train(X, Y, epochs=3, batch_size=4, shuffle=False, verbose=0)
-    close(one, several)
+    assert_weights(one, several, rtol=1e-9)
 
 
 class Covered(Routed):
@@ -509,7 +504,7 @@ def test_zero_gradients_for_what_no_sample_reaches(rng: Any, cut: Cut) -> None:
         model.setoptimizer("sgd")
         model.train(X, Y, epochs=1, batch_size=4, shuffle=False, verbose=0)
         models.append(model)
-    close(*models)
+    assert_weights(*models, rtol=1e-9)
     gradients = {path: g for path, g in models[1].gradients().items() if "branches.1" in path}
     assert gradients
     assert not any(g.any() for g in gradients.values())
@@ -536,7 +531,7 @@ def test_settings_that_a_stream_changes_hold_in_every_part(data: Any, cut: Cut) 
                 yield data[0][16 * i : 16 * i + 16], data[1][16 * i : 16 * i + 16]
 
         model.train(batches, epochs=2, verbose=0)
-    close(*models)
+    assert_weights(*models, rtol=1e-9)
 
 
 def test_read_only_gradients_are_added(rng: Any, cut: Cut) -> None:
@@ -563,7 +558,7 @@ def test_read_only_gradients_are_added(rng: Any, cut: Cut) -> None:
     one.train(X, Y, epochs=2, verbose=0)
     cut(2)
     several.train(X, Y, epochs=2, verbose=0)
-    close(one, several)
+    assert_weights(one, several, rtol=1e-9)
 
 
 def test_what_is_large_follows_from_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:

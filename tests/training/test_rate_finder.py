@@ -17,6 +17,7 @@ from phitodeep.layers import BatchNorm, Dense, Dropout, Tanh
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.training.rate_finder import RateRange
+from tests.training.weights import assert_weights
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((200, 5)).astype(np.float32)
@@ -37,8 +38,7 @@ def test_the_model_is_not_changed() -> None:
     model.callbacks.append(watch)
     weights, memory = model.get_weights(), model.optimizer.memory()
     model.find_alpha(X, Y, steps=30)
-    for path, a in model.get_weights().items():
-        np.testing.assert_array_equal(a, weights[path])
+    assert_weights(model, weights)
     for path, slots in model.optimizer.memory().items():
         for name, a in slots.items():
             np.testing.assert_array_equal(a, memory[path][name])

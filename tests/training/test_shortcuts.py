@@ -57,6 +57,7 @@ from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.training import shortcuts as fusion
 from phitodeep.training.shortcuts import FUSED, JOINED, SWAPPED, check_pair, fused, rearranged
+from tests.training.weights import assert_weights
 
 WEIGHTS = [0.5, 2.0, 1.0, 0.25]
 SETTINGS: list[dict[str, Any]] = [
@@ -431,8 +432,7 @@ def test_a_model_with_passes_of_its_own_runs_as_written(rng: np.random.Generator
         assert "run as one" not in str(model.summary())
         np.testing.assert_array_equal(model.predict(X), model.forward(X))
         model.train(X, Y, epochs=3, shortcuts=shortcuts, verbose=0)
-    for path, W in models[0].get_weights().items():
-        np.testing.assert_array_equal(models[1].get_weights()[path], W)
+    assert_weights(models[0], models[1])
 
 
 def test_a_layer_with_a_pass_of_its_own_is_not_joined(rng: np.random.Generator) -> None:

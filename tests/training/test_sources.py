@@ -15,6 +15,7 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, S
 from phitodeep.loss import CategoricalCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder
 from tests.conftest import in_parts
+from tests.training.weights import assert_weights
 
 N, D, K = 120, 6, 3
 
@@ -51,11 +52,6 @@ def pairs(X: Any, y: Any, size: int = 16) -> list[tuple[Any, Any]]:
     return [(X[i : i + size], y[i : i + size]) for i in range(0, len(X), size)]
 
 
-def same(one: Sequential, other: Sequential) -> None:
-    for path, a in one.get_weights().items():
-        np.testing.assert_array_equal(other.get_weights()[path], a, path)
-
-
 def trained(y: Any, **options: Any) -> Sequential:
     """A classifier after some steps on fixed inputs."""
     X = np.random.default_rng(5).standard_normal((N, D)).astype(np.float32)
@@ -71,13 +67,13 @@ BALANCE = {k: N / (3 * np.count_nonzero(LABELS == k)) for k in range(3)}
 @pytest.mark.parametrize("form", ["labels", "column", "one-hot"])
 def test_balanced_weighs_classes_against_their_frequency(form: str) -> None:
     y = {"labels": LABELS, "column": LABELS[:, None], "one-hot": np.eye(3)[LABELS]}[form]
-    same(trained(y, class_weight="balanced"), trained(y, class_weight=BALANCE))
+    assert_weights(trained(y, class_weight="balanced"), trained(y, class_weight=BALANCE))
 
 
 def test_balanced_counts_the_classes_that_occur() -> None:
     y = np.where(LABELS == 1, 0, LABELS)
     weights = {k: N / (2 * np.count_nonzero(y == k)) for k in (0, 2)}
-    same(trained(y, class_weight="balanced"), trained(y, class_weight=weights))
+    assert_weights(trained(y, class_weight="balanced"), trained(y, class_weight=weights))
     assert trained(0 * y, class_weight="balanced").optimizer.t == 16
 
 
@@ -93,7 +89,7 @@ def test_balanced_leaves_out_ignored_labels(ignored: int) -> None:
         models[-1].setloss(loss)
         X = np.random.default_rng(5).standard_normal((N, D))
         models[-1].train(X, y, class_weight=class_weight, epochs=2, batch_size=16, verbose=0)
-    same(*models)
+    assert_weights(*models)
 
 
 @pytest.mark.parametrize("loss", ["binary_cross_entropy_with_logits", "hinge"])
@@ -111,9 +107,8 @@ def test_balanced_weighs_the_two_classes_of_one_output(loss: str, smooth: float,
     ):
         models.append(SequentialBuilder(3, seed=0).dense(1).loss(loss).build())
         models[-1].train(X, T, epochs=3, batch_size=40, verbose=0, **options)
-    same(models[0], models[1])
-    for path, a in models[0].get_weights().items():
-        np.testing.assert_allclose(models[2].get_weights()[path], a, rtol=1e-5)
+    assert_weights(models[0], models[1])
+    assert_weights(models[0], models[2], rtol=1e-5, atol=0)
 
 
 def test_balanced_does_not_count_padding(rng: Any) -> None:
@@ -128,7 +123,7 @@ def test_balanced_does_not_count_padding(rng: Any) -> None:
         models.append(model.build())
         options = {"class_weight": class_weight, "lengths": lengths, "verbose": 0}
         models[-1].train(X, y, epochs=2, batch_size=8, **options)
-    same(*models)
+    assert_weights(*models)
 
 
 def test_balanced_needs_labels_in_memory(arrays: Any, tmp_path: Path) -> None:
@@ -183,7 +178,7 @@ def test_a_file_trains_as_the_array_does(arrays: Any, tmp_path: Path, size: int)
     found = filed.train(*files, epochs=3, batch_size=size, validation_split=0.2, verbose=0)
     assert found == wanted
     assert found.metrics == wanted.metrics
-    same(held, filed)
+    assert_weights(held, filed)
     np.testing.assert_array_equal(filed.predict(files[0], 50), held.predict(X, 50))
     assert filed.evaluate(*files, batch_size=16) == held.evaluate(X, y, batch_size=16)
 
@@ -193,7 +188,7 @@ def test_integers_in_a_file_become_floats(arrays: Any, tmp_path: Path) -> None:
     held, filed = classifier(), classifier()
     held.train(X, arrays[1], epochs=1, batch_size=16, verbose=0)
     filed.train(on_disk(tmp_path / "X", X), arrays[1], epochs=1, batch_size=16, verbose=0)
-    same(held, filed)
+    assert_weights(held, filed)
 
 
 def test_weights_and_lengths_go_with_a_file(rng: Any, tmp_path: Path) -> None:
@@ -212,7 +207,7 @@ def test_weights_and_lengths_go_with_a_file(rng: Any, tmp_path: Path) -> None:
             lengths=lengths,
             verbose=0,
         )
-    same(*models)
+    assert_weights(*models)
 
 
 @pytest.mark.parametrize("kind", ["file", "function", "dataset", "stream"])
@@ -274,7 +269,7 @@ def test_a_corpus_in_a_file_gives_windows(rng: Any, tmp_path: Path) -> None:
         models[-1].train(X, y, epochs=1, batch_size=32, verbose=0)
     assert isinstance(X, np.memmap)
     assert X.dtype == np.uint16
-    same(*models)
+    assert_weights(*models)
 
 
 def test_a_file_needs_a_batch_size_and_equal_lengths(arrays: Any, tmp_path: Path) -> None:
@@ -292,7 +287,7 @@ def test_a_bad_row_is_named_by_its_batch_and_loses_nothing(arrays: Any, tmp_path
     with pytest.raises(ArgumentError, match=r"X\[6, 2\] is nan.*batch 5|batch 5.*X\[6, 2\] is nan"):
         model.train(on_disk(tmp_path / "X", X), y, batch_size=16, shuffle=False, verbose=0)
     good.train(X[:64], y[:64], epochs=1, batch_size=16, shuffle=False, verbose=0)
-    same(model, good)
+    assert_weights(model, good)
     model.train(X[:64], y[:64], epochs=1, batch_size=16, verbose=0)  # and it goes on
 
 
@@ -327,7 +322,7 @@ def test_batches_train_as_the_array_in_its_own_order(make: Any, arrays: Any) -> 
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
     for name, values in wanted.metrics.items():
         np.testing.assert_allclose(found.metrics[name], values, rtol=1e-12)
-    same(held, fed)
+    assert_weights(held, fed)
     assert fed.evaluate(make(pairs(X, y)))["loss"] == pytest.approx(fed.evaluate(X, y)["loss"])
 
 
@@ -340,12 +335,12 @@ def test_batches_may_carry_weights_and_names(arrays: Any) -> None:
         (*pair, weights) for pair, (weights, _) in zip(pairs(X, y), pairs(w, y), strict=True)
     ]
     tripled.train(triples, epochs=1, verbose=0)
-    same(held, tripled)
+    assert_weights(held, tripled)
     rows = [{"label": b, "pixels": a, "name": "?"} for a, b in pairs(X, y)]
     named.train(rows, columns=("pixels", "label"), epochs=1, verbose=0)
     plain = classifier()
     plain.train(X, y, epochs=1, batch_size=16, shuffle=False, verbose=0)
-    same(plain, named)
+    assert_weights(plain, named)
 
 
 def test_class_weights_hold_for_batches(arrays: Any) -> None:
@@ -354,7 +349,7 @@ def test_class_weights_hold_for_batches(arrays: Any) -> None:
     weight = {0: 2.0, 2: 0.0}
     held.train(X, y, class_weight=weight, epochs=1, batch_size=16, shuffle=False, verbose=0)
     fed.train(pairs(X, y), class_weight=weight, epochs=1, verbose=0)
-    same(held, fed)
+    assert_weights(held, fed)
 
 
 def test_accumulated_batches_are_one_step(arrays: Any) -> None:
@@ -363,7 +358,7 @@ def test_accumulated_batches_are_one_step(arrays: Any) -> None:
     held.train(X, y, accumulate=3, epochs=2, batch_size=16, shuffle=False, verbose=0)
     fed.train(pairs(X, y), accumulate=3, epochs=2, verbose=0)
     assert fed.optimizer.t == held.optimizer.t == 6  # 8 batches an epoch: 3, 3 and 2
-    same(held, fed)
+    assert_weights(held, fed)
 
 
 def test_a_generator_is_read_once(arrays: Any) -> None:
@@ -437,7 +432,7 @@ def test_a_dataset_trains_as_its_arrays_do(dataset: Any, arrays: Any) -> None:
     options = {"epochs": 2, "batch_size": 16, "validation_split": 0.25, "verbose": 0}
     wanted, found = held.train(X, y, **options), fed.train(dataset, **options)
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
-    same(held, fed)
+    assert_weights(held, fed)
     assert fed.evaluate(dataset)["loss"] == pytest.approx(fed.evaluate(X, y)["loss"])
 
 
@@ -446,7 +441,7 @@ def test_a_dataset_that_streams_trains_in_its_own_order(dataset: Any, arrays: An
     held, fed = classifier(), classifier()
     held.train(X, y, epochs=2, batch_size=16, shuffle=False, verbose=0)
     fed.train(dataset.to_iterable_dataset(), epochs=2, batch_size=16, verbose=0)
-    same(held, fed)
+    assert_weights(held, fed)
 
 
 def test_columns_are_named_where_there_are_more(dataset: Any, arrays: Any) -> None:
@@ -459,7 +454,7 @@ def test_columns_are_named_where_there_are_more(dataset: Any, arrays: Any) -> No
     held, fed = classifier(), classifier()
     held.train(X, y, epochs=1, batch_size=16, verbose=0)
     fed.train(wide, columns=("pixels", "label"), epochs=1, batch_size=16, verbose=0)
-    same(held, fed)
+    assert_weights(held, fed)
 
 
 def test_datasets_need_samples_and_a_batch_size(dataset: Any) -> None:
