@@ -158,15 +158,18 @@ def test_a_step_by_hand_ends_at_the_lowest_loss() -> None:
     assert model.optimizer.t == 1
 
 
-def test_max_iter_bounds_a_step() -> None:
+@pytest.mark.parametrize(
+    ("option", "loose", "strict"),
+    [("max_iter", 9, 1), ("tolerance_grad", 1e-9, 1e-1), ("tolerance_change", 1e-9, 1e-1)],
+)
+def test_a_step_ends_early(option: str, loose: float, strict: float) -> None:
     counts = []
-    for n in (1, 3, 9):
-        model = linear(LBFGS(max_iter=n))
+    for value in (loose, strict):
+        model = linear(LBFGS(**{**EXACT, option: value}))
         evaluate, seen = counting(model)
         model.optimizer.run(model.layers, evaluate)
         counts.append(len(seen))
-    assert counts == sorted(counts)
-    assert counts[0] < counts[-1]
+    assert counts[0] > counts[1]
 
 
 def test_a_longer_history_comes_nearer() -> None:
@@ -177,17 +180,6 @@ def test_a_longer_history_comes_nearer() -> None:
         model.optimizer.run(model.layers, evaluate)
         errors.append(abs(model.layers[0].W - least_squares(*problem())[:4]).max())
     assert errors[1] < 0.01 * errors[0]
-
-
-@pytest.mark.parametrize("option", ["tolerance_grad", "tolerance_change"])
-def test_tolerances_end_a_step_early(option: str) -> None:
-    counts = []
-    for tolerance in (1e-9, 1e-1):
-        model = linear(LBFGS(**{**EXACT, option: tolerance}))
-        evaluate, seen = counting(model)
-        model.optimizer.run(model.layers, evaluate)
-        counts.append(len(seen))
-    assert counts[0] > counts[1]
 
 
 def test_a_loss_that_is_not_finite_turns_the_search_back() -> None:
@@ -242,27 +234,24 @@ def test_in_the_place_of_infinity_the_search_is_told_a_loss_above_all(
     assert [bool(g.any()) for _, g in told] == [True, True, False, False]
 
 
-def test_a_loss_that_is_never_finite_leaves_all_as_it_was() -> None:
-    model = linear(LBFGS())
-    before = model.get_weights()
-    with pytest.raises(DivergenceError, match="the loss is nan at step 1: the step was not"):
-        model.optimizer.run(model.layers, lambda: np.nan)
-    assert model.optimizer.t == 0
-    assert_weights(model, before)
-
-
-def test_an_error_leaves_all_as_it_was() -> None:
+@pytest.mark.parametrize("value", [np.nan, ZeroDivisionError()])
+def test_an_error_leaves_all_as_it_was(value: Any) -> None:
+    """A loss that is never finite, or an error in the fourth evaluation."""
     model = linear(LBFGS())
     before = model.get_weights()
     evaluate, seen = counting(model)
 
     def fails() -> float:
+        if value is np.nan:
+            return value
         if len(seen) == 3:
-            raise ZeroDivisionError
+            raise value
         return evaluate()
 
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises((ZeroDivisionError, DivergenceError)) as caught:
         model.optimizer.run(model.layers, fails)
+    if value is np.nan:
+        assert "the loss is nan at step 1: the step was not" in str(caught.value)
     assert_weights(model, before)
     assert model.optimizer.t == 0
 
@@ -296,15 +285,8 @@ def test_batches_that_are_accumulated_are_one() -> None:
 
 def test_a_dropouts_mask_is_one_for_a_step() -> None:
     X, Y = problem()
-    model = Sequential(
-        Dense(4, 8),
-        Tanh(),
-        Dropout(0.5),
-        Dense(8, 2),
-        optimizer=LBFGS(max_iter=40),
-        dtype="float64",
-        seed=0,
-    )
+    layers, options = (Dense(4, 8), Tanh(), Dropout(0.5), Dense(8, 2)), {"dtype": "float64"}
+    model = Sequential(*layers, optimizer=LBFGS(max_iter=40), seed=0, **options)
     losses = [loss for loss, _ in model.train(X, Y, epochs=3, verbose=0)]
     assert len(set(losses)) == 3
     assert model.evaluate(X, Y)["loss"] < losses[0]

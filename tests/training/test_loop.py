@@ -438,7 +438,7 @@ def test_metrics_with_awkward_names_are_kept_apart() -> None:
             train(plain(), X, Y, metrics=refused)
 
 
-def test_plot(tmp_path: Path) -> None:
+def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     history = train(classifier(), X, LABELS, X, LABELS, metrics=["accuracy", "f1"])
     path = tmp_path / "history.png"
     figure = history.plot(str(path))
@@ -446,13 +446,14 @@ def test_plot(tmp_path: Path) -> None:
     assert [panel.get_ylabel() for panel in figure.axes] == ["loss", "accuracy", "f1"]
     drawn = [line.get_ydata() for line in figure.axes[0].lines]
     np.testing.assert_array_equal(drawn, np.array(history).T)
-    train_f1, test_f1 = figure.axes[2].lines
-    np.testing.assert_array_equal(train_f1.get_ydata(), history.metrics["train_f1"])
-    np.testing.assert_array_equal(test_f1.get_ydata(), history.metrics["test_f1"])
-    alone = train(classifier(), X, LABELS).plot()
-    assert len(alone.axes) == 1
-    assert len(alone.axes[0].lines) == 1
+    for line, name in zip(figure.axes[2].lines, ("train_f1", "test_f1"), strict=True):
+        np.testing.assert_array_equal(line.get_ydata(), history.metrics[name])
+    (alone,) = train(classifier(), X, LABELS).plot().axes
+    assert len(alone.lines) == 1
     assert train(classifier(), X, LABELS, epochs=0).plot() is not None
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtraError, match=r'History\.plot.*"phitodeep\[plot\]"'):
+        History().plot()
 
 
 def test_validation_split_holds_out_the_last_part() -> None:
@@ -532,8 +533,8 @@ def test_ctrl_c_in_the_middle_of_an_epoch_gives_no_best_value(
 
 def test_ctrl_c_twice_interrupts_at_once(keyboard: None) -> None:
     def on_batch_end(*_: Any) -> None:
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
     model = classifier()
@@ -543,24 +544,20 @@ def test_ctrl_c_twice_interrupts_at_once(keyboard: None) -> None:
     assert len(train(model, X, LABELS)) == 3
 
 
-def test_a_sigint_that_is_ignored_stays_ignored() -> None:
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, None])
+def test_a_sigint_that_is_not_pythons_stays(handler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is ignored, or a handler set outside Python, which could not be put back."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
+        if handler is None:
+            monkeypatch.setattr(signal, "getsignal", lambda number: None)
+        monkeypatch.setattr(signal, "signal", lambda *_: pytest.fail("the handler was replaced"))
         history = train(classifier(), X, LABELS, callbacks=[press(2)])
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGINT, before)
+        monkeypatch.undo()
+        assert signal.signal(signal.SIGINT, before) is signal.SIG_IGN
     assert not history.interrupted
     assert len(history) == 3
-
-
-def test_a_handler_that_is_not_pythons_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    def install(*_: Any) -> None:
-        raise TypeError("a handler that Python does not know cannot be put back")
-
-    monkeypatch.setattr(signal, "getsignal", lambda number: None)
-    monkeypatch.setattr(signal, "signal", install)
-    assert len(train(classifier(), X, LABELS)) == 3
 
 
 @pytest.mark.parametrize(
@@ -758,28 +755,6 @@ def test_threads_may_predict_and_evaluate_at_once() -> None:
     assert failures == []
 
 
-def test_the_short_way_and_the_long_way_agree() -> None:
-    class Other(Softmax):
-        """The same function, which the table of shortcuts does not know."""
-
-    def net(last: Layer) -> Sequential:
-        layers = (Dense(4, 8), Tanh(), Dense(8, 3), last)
-        options: dict[str, Any] = {"loss_class": CategoricalCrossEntropy(label_smoothing=0.1)}
-        return Sequential(*layers, **options, seed=0, dtype="float64", batch_size=16)
-
-    short, long = net(Softmax()), net(Other())
-    weights = rng.uniform(0.5, 2, N)
-    a, b = (
-        train(m, X, LABELS, X, LABELS, epochs=4, sample_weight=weights, metrics=["accuracy"])
-        for m in (short, long)
-    )
-    np.testing.assert_allclose(a, b, rtol=1e-10)
-    assert a.metrics == b.metrics
-    assert_weights(short, long, rtol=1e-8)
-    one, other = (m.evaluate(X, LABELS, metrics=["f1"]) for m in (short, long))
-    assert one == pytest.approx(other, rel=1e-10)
-
-
 def test_masks_are_fresh_at_every_step() -> None:
     model = Sequential(Dropout(0.5), Dense(4, 2), seed=0, alpha=0.0)
     losses = [loss for loss, _ in train(model, X, Y, epochs=5, shuffle=False)]
@@ -844,12 +819,6 @@ def test_a_short_last_batch_takes_no_memory_of_its_own() -> None:
 def test_options_that_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         train(classifier(), X, LABELS, X, LABELS, **options)
-
-
-def test_without_matplotlib_a_plot_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtraError, match=r'History\.plot.*"phitodeep\[plot\]"'):
-        History().plot()
 
 
 @pytest.mark.parametrize("size", [0, -2, 2.5, "a", True])
