@@ -163,12 +163,15 @@ class Group(Ranks):
             return None
         return next(text for text in self.job.gather(reason) if text is not None)
 
-    def only_here(self, method: Callable[..., None], *args: Any) -> None:
-        Job.alone = True
-        try:
-            method(*args)
-        finally:
-            Job.alone = False
+    def call(self, callback: Any, method: str, *args: Any) -> None:
+        if callback.every_rank:
+            super().call(callback, method, *args)
+        elif self.rank == 0:  # it must not do what all ranks do together
+            Job.alone = True
+            try:
+                super().call(callback, method, *args)
+            finally:
+                Job.alone = False
 
     def merged(self, totals: Totals, metrics: Sequence[Metric]) -> Totals:
         whole = Totals()

@@ -305,10 +305,7 @@ class Training:
         stop: StopTraining | None = None
         for callback in self.callbacks:
             try:
-                if callback.every_rank:
-                    getattr(callback, method)(self.model, *args)
-                elif self.ranks.rank == 0:
-                    self.ranks.only_here(getattr(callback, method), self.model, *args)
+                self.ranks.call(callback, method, self.model, *args)
             except StopTraining as reason:
                 stop = reason
         if self.callbacks and self.ranks.size > 1:

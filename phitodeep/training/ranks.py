@@ -72,9 +72,9 @@ class Ranks:
         """Return why rank 0 or, if it has no reason, the first other rank stops training."""
         return reason
 
-    def only_here(self, method: Callable[..., None], *args: Any) -> None:
-        """Call a method on this rank alone; it must not do what all ranks do together."""
-        method(*args)
+    def call(self, callback: Any, method: str, *args: Any) -> None:
+        """Call a callback's method: on rank 0 alone, unless it says `every_rank = True`."""
+        getattr(callback, method)(*args)
 
     def merged(self, totals: Totals, metrics: Sequence[Metric]) -> Totals:
         """Return the sums over all ranks."""

@@ -634,16 +634,23 @@ REFUSED: dict[str, Case] = {
 }
 
 
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints of each step, with a callback that has a state, and with one that has none."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    for name, kind in (("noise", Noise), ("turning", Turning)):
+        run(Case(callbacks=lambda kind=kind: [kind()]), folder / name, net())
+    return folder
+
+
 @pytest.mark.parametrize("message", REFUSED)
 @pytest.mark.parametrize("file", ["ck-step7", "ck-epoch2"])
 def test_what_does_not_fit_is_refused_and_changes_nothing(
-    message: str, file: str, tmp_path: Path
+    message: str, file: str, checkpoints: Path, tmp_path: Path
 ) -> None:
-    noise = Case(callbacks=lambda: [Noise()])
-    run(noise, tmp_path / "a", net())
     case = REFUSED[message]
     if case.callbacks is list and "callback" not in message:
-        case = case._replace(callbacks=noise.callbacks)
+        case = case._replace(callbacks=lambda: [Noise()])
     model, straight = case.model(), case.model()
     options = {"epochs": 2, "verbose": 0, **case.options}
     model.train(*case.data(), **options)
@@ -655,7 +662,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
         model.train(
             *case.data(),
             callbacks=callbacks,
-            resume=tmp_path / "a" / f"{file}.safetensors",
+            resume=checkpoints / f"noise/{file}.safetensors",
             **options,
         )
     assert_same([model.state_dict(), model.get_config()], list(before))
@@ -755,11 +762,9 @@ SPOILED: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("path", "value", "message"), SPOILED)
 def test_a_spoiled_checkpoint_is_refused_and_changes_nothing(
-    path: str, value: Any, message: str, tmp_path: Path
+    path: str, value: Any, message: str, checkpoints: Path, tmp_path: Path
 ) -> None:
-    run(Case(callbacks=lambda: [Turning()]), tmp_path / "a", net())
-    source = tmp_path / "a" / "ck-step7.safetensors"
-    with open_model(source) as file:
+    with open_model(checkpoints / "turning/ck-step7.safetensors") as file:
         arrays = {name: file.tensors.read(name) for name in file.tensors.entries}
         texts = dict(file.tensors.metadata)
     state = json.loads(texts["state"])
