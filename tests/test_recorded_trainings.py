@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,61 +81,7 @@ BEFORE = {
     "table adamw": [0.708561397732, 0.624216157572, 47.6422237425, 48.0884845023, 0.765392511398],
     "table muon": [0.717735102946, 0.671075543097, 47.0898812717, 53.8581077006, 0.843437766417],
 }
-CONFIG = (
-    '{"layers": [{"layer": "Dense", "config": {"input_size": null, "output_size": 2, '
-    '"initializer": {"initializer": "He", "config": {"init_type": {"enum": '
-    '"InitType.NORMAL"}}}, "bias": true}}, {"layer": "Tanh", "config": {}}, {"layer": '
-    '"Dropout", "config": {"rate": 0.2}}, {"layer": "Dense", "config": {"input_size": null, '
-    '"output_size": 3, "initializer": {"initializer": "He", "config": {"init_type": {"enum": '
-    '"InitType.NORMAL"}}}, "bias": true}}, {"layer": "Softmax", "config": {"axis": -1}}], '
-    '"alpha": {"schedule": "WarmUp", "config": {"after": {"schedule": "CosineDecay", '
-    '"config": {"alpha": 0.02, "steps": 20, "alpha_min": 0.0}}, "steps": 3}}, "optimizer": '
-    '{"optimizer": "AdamW", "config": {"alpha": {"schedule": "WarmUp", "config": {"after": '
-    '{"schedule": "CosineDecay", "config": {"alpha": 0.02, "steps": 20, "alpha_min": 0.0}}, '
-    '"steps": 3}}, "beta1": 0.9, "beta2": 0.999, "eps": 1e-08, "weight_decay": 0.01, "l1": '
-    '0.0, "l2": 0.0, "clip_norm": 1.0, "clip_value": null, "groups": {"0.*": {"alpha": '
-    '0.001}}, "ema": 0.9}}, "batch_size": 12, "epochs": 1000, "loss_class": {"loss": '
-    '"CategoricalCrossEntropy", "config": {"label_smoothing": 0.0, "ignore_index": null, '
-    '"class_weight": null}}, "metrics": [], "callbacks": [{"callback": "EarlyStopping", '
-    '"config": {"patience": 3, "monitor": null, "mode": null, "min_delta": 0.0, '
-    '"restore_best": true}}], "seed": 7, "dtype": "float64", "input_shape": [5]}'
-)
-STATE = (
-    '{"weights": {"0.W": {"array": [[-0.3958301514522512, 0.9266881428866678], '
-    "[-0.27396217455258043, 1.3478503986934212], [0.5903749173129597, 0.4263215106470499], "
-    "[0.1863846622500115, -1.2147298076830741], [0.1593546656824534, 0.6533321925210988]]}, "
-    '"0.b": {"array": [0.0013722704806674818, -0.00020265412414594887]}, "3.W": {"array": '
-    "[[-0.9934277070233326, -0.8809495579780207, -0.17111956489632657], [0.11997148086460485,"
-    ' 1.1187502984369666, -0.4828720895442789]]}, "3.b": {"array": [0.049926041609508476, '
-    '-0.04611912176451223, 0.0028527763618251215]}}, "optimizer": {"class": "AdamW", "t": 4, '
-    '"last_rate": 0.02, "parameters": {"0.W": {"own": {"t": 4}, "slots": {"M": {"array": '
-    "[[-0.1831050015233476, -0.003508735901291214], [-0.3763258388442113, "
-    "0.15134562501686716], [0.05244309530430412, 0.10623505502678131], [-0.14314189933472776,"
-    ' 0.05664656531851578], [-0.09770222716717976, 0.17340536416860028]]}, "V": {"array": '
-    "[[0.03506851125845987, 0.011586954369648085], [0.050753252997781474, "
-    "0.018580691041128368], [0.02325334992043511, 0.019381853997107127], "
-    "[0.007100945705892797, 0.020465977104763153], [0.014212182108864744, "
-    '0.020064993777026457]]}, "ema": {"array": [[-0.3978004497159304, 0.9265141961276763], '
-    "[-0.27695545324834775, 1.3503450824861223], [0.5905069980851734, 0.42703221532439173], "
-    "[0.18333254815580427, -1.2128813912690737], [0.15723482185605475, "
-    '0.6560083769965926]]}}}, "0.b": {"own": {"t": 4}, "slots": {"M": {"array": '
-    '[0.21949923641564767, -0.08958944739138672]}, "V": {"array": [0.05375348347435837, '
-    '0.04952481637238279]}, "ema": {"array": [0.0005317386219656204, '
-    '-0.00017502112267274233]}}}, "3.W": {"own": {"t": 4}, "slots": {"M": {"array": '
-    "[[-0.19869139694123236, -0.14600116869713167, 0.34469256563836403], "
-    '[0.016974546901619772, 0.747652285501621, -0.7646268324032408]]}, "V": {"array": '
-    "[[0.06264268942415104, 0.018994487121756908, 0.06646083871532742], [0.03323129722752502,"
-    ' 0.2674746036976145, 0.23705385047215966]]}, "ema": {"array": [[-1.012679992936187, '
-    "-0.9056339754290088, -0.13332209350139843], [0.1372996592339401, 1.1629361761883283, "
-    '-0.5279406700386198]]}}}, "3.b": {"own": {"t": 4}, "slots": {"M": {"array": '
-    '[-0.44076631988719606, 0.2122255744305407, 0.22854074545665543]}, "V": {"array": '
-    '[0.09604327691929801, 0.02821045715432345, 0.079651461879574]}, "ema": {"array": '
-    '[0.009851561634526121, -0.009163234229593937, 0.0026449720545394864]}}}}, "schedules": '
-    '{"alpha": {}}}, "callbacks": [{"class": "EarlyStopping", "state": {"training": false, '
-    '"best": 1.2626936764302195, "best_epoch": 1, "waited": 0, "weights": null}}], "epoch": 1, '
-    '"seed": {"entropy": 7, '
-    '"spawn_key": []}, "frozen": []}'
-)
+RECORDED = Path(__file__).parent / "reference" / "recorded_training.json"
 CONTINUED = [1.10942994255, 1.20304489499]
 
 
@@ -154,9 +101,11 @@ def test_a_training_gives_the_recorded_numbers(case: str) -> None:
 
 
 def test_a_recorded_config_and_state_continue() -> None:
-    model = Sequential.from_config(json.loads(CONFIG))
-    state = json.loads(STATE, object_hook=lambda d: np.array(d["array"]) if "array" in d else d)
-    model.load_state_dict(state)
+    recorded = json.loads(
+        RECORDED.read_text(), object_hook=lambda d: np.array(d["array"]) if "array" in d else d
+    )
+    model = Sequential.from_config(recorded["config"])
+    model.load_state_dict(recorded["state"])
     X, y = data("table")
     history = model.train(X, y, epochs=2, verbose=0)
     np.testing.assert_allclose([loss for loss, _ in history], CONTINUED, rtol=1e-7)

@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from phitodeep.core.types import Array
-from phitodeep.distributed.agreement import compare, described
+from phitodeep.distributed.comparison import compare, description
 from phitodeep.distributed.exchange import Shards, Summation
 from phitodeep.distributed.job import Job
 from phitodeep.errors import ArgumentError, OrderError, PhitodeepWarning, warn
@@ -21,7 +21,7 @@ from phitodeep.loss.metrics import Metric
 from phitodeep.optimization.gradient_sync import ALONE
 from phitodeep.optimization.packing import Packing
 from phitodeep.training.inputs import Data, Share
-from phitodeep.training.ranks import Ranks, Work, added
+from phitodeep.training.ranks import Ranks, Work, merge_sums
 from phitodeep.training.run import Totals
 
 LISTED = 16  # processes that the first line names
@@ -69,7 +69,7 @@ class Group(Ranks):
         self.job.together()
         self.job.timeout = self.options["timeout"]
         self.job.begin()
-        compare(self.job.gather(described(training, self.options)))
+        compare(self.job.gather(description(training, self.options)))
         for _, layer in training.model.walk():
             for store in (layer.params, layer.state):
                 for name in sorted(store):
@@ -163,19 +163,22 @@ class Group(Ranks):
             return None
         return next(text for text in self.job.gather(reason) if text is not None)
 
-    def only_here(self, method: Callable[..., None], *args: Any) -> None:
-        Job.alone = True
-        try:
-            method(*args)
-        finally:
-            Job.alone = False
+    def call(self, callback: Any, method: str, *args: Any) -> None:
+        if callback.every_rank:
+            super().call(callback, method, *args)
+        elif self.rank == 0:  # it must not do what all ranks do together
+            Job.alone = True
+            try:
+                super().call(callback, method, *args)
+            finally:
+                Job.alone = False
 
     def merged(self, totals: Totals, metrics: Sequence[Metric]) -> Totals:
         whole = Totals()
         for loss, samples, sums in self.job.gather((totals.loss, totals.samples, totals.sums)):
             whole.loss += loss
             whole.samples += samples
-            added(whole.sums, sums, metrics)
+            merge_sums(whole.sums, sums, metrics)
         return whole
 
     def handed_over(self, totals: Totals) -> Totals:

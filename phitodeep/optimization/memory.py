@@ -23,35 +23,35 @@ OPTIONAL = {"ema", "held"}  # slots that a parameter may lack even if it has all
 Walk = Iterable[tuple[str, Layer]]
 
 
-class Memory(NamedTuple):
+class ParameterState(NamedTuple):
     """The state of one parameter: scalars, such as its step count, and arrays of its shape."""
 
     own: Own
     slots: dict[str, Array]
 
 
-class Memories:
+class ParameterStates:
     """The states of parameters that are not packed.
 
     A state belongs to a parameter of a layer object, wherever the layer is in the model. In a copy
     or a saved state it belongs to a path instead, until `assign` finds its layer.
     """
 
-    def __init__(self, paths: Mapping[str, Memory] | None = None) -> None:
+    def __init__(self, paths: Mapping[str, ParameterState] | None = None) -> None:
         self.paths = dict(paths or {})
-        self.layers: weakref.WeakKeyDictionary[Layer, dict[str, Memory]]
+        self.layers: weakref.WeakKeyDictionary[Layer, dict[str, ParameterState]]
         self.layers = weakref.WeakKeyDictionary()
 
-    def keep(self, layer: Layer, name: str, memory: Memory) -> None:
+    def keep(self, layer: Layer, name: str, memory: ParameterState) -> None:
         """Store the state of a parameter."""
         self.layers.setdefault(layer._original, {})[name] = memory
 
-    def recall(self, layer: Layer, name: str, start: Mapping[str, float]) -> Memory:
+    def recall(self, layer: Layer, name: str, start: Mapping[str, float]) -> ParameterState:
         """Remove and return the state of a parameter; a new parameter starts with `start`."""
         found = self.layers.get(layer._original, {}).pop(name, None)
         shape = layer.params[name].shape
         if found is None or any(a.shape != shape for a in found.slots.values()):
-            return Memory(dict(start), {})
+            return ParameterState(dict(start), {})
         return found
 
     def assign(self, walk: Walk) -> None:
@@ -68,9 +68,9 @@ class Memories:
             for memory in memories.values():
                 memory.slots.pop(slot, None)
 
-    def with_packed(self, packing: Packing | None, vectors: Mapping[str, Array]) -> Memories:
+    def with_packed(self, packing: Packing | None, vectors: Mapping[str, Array]) -> ParameterStates:
         """Return these states, together with copies of those packed in the vectors."""
-        found = Memories(self.paths)
+        found = ParameterStates(self.paths)
         for layer, memories in self.layers.items():
             found.layers[layer] = dict(memories)
         if packing is not None:
@@ -81,10 +81,10 @@ class Memories:
                     slot: vector[piece].reshape(theta.shape).copy()
                     for slot, vector in vectors.items()
                 }
-                found.keep(layer, name, Memory(dict(owns[path]), slots))
+                found.keep(layer, name, ParameterState(dict(owns[path]), slots))
         return found
 
-    def by_path(self, walk: Walk | None) -> dict[str, Memory]:
+    def by_path(self, walk: Walk | None) -> dict[str, ParameterState]:
         """The state of each parameter of these layers, by path."""
         if walk is None:
             return dict(self.paths)
@@ -108,13 +108,13 @@ def named(walk: Walk) -> dict[str, tuple[Layer, str]]:
 
 
 def written(
-    memories: Mapping[str, Memory], paths: Iterable[str], start: Mapping[str, float]
+    memories: Mapping[str, ParameterState], paths: Iterable[str], start: Mapping[str, float]
 ) -> StateDict:
     """The states of the parameters at these paths, as plain values and copies of arrays."""
     every = sorted({slot for memory in memories.values() for slot in memory.slots} - OPTIONAL)
     state: StateDict = {}
     for path in paths:
-        own, slots = memories.get(path, Memory(dict(start), {}))
+        own, slots = memories.get(path, ParameterState(dict(start), {}))
         if slots:  # a slot that is missing is still 0
             like = next(iter(slots.values()))
             slots = {**{slot: np.zeros_like(like) for slot in every}, **slots}
@@ -124,7 +124,7 @@ def written(
 
 def read(
     state: Any, parameters: Mapping[str, tuple[Layer, str]], start: Mapping[str, float], who: str
-) -> dict[str, Memory]:
+) -> dict[str, ParameterState]:
     """The states that `written` returned, with every entry checked."""
     entries = check_entries(state, parameters, who)
     for path, entry in entries.items():
@@ -132,7 +132,7 @@ def read(
         if not isinstance(entries[path]["slots"], Mapping):
             raise ArgumentTypeError(f"{who} of {path}: slots must be a dict.")
     every = {slot for entry in entries.values() for slot in entry["slots"]} - OPTIONAL
-    found: dict[str, Memory] = {}
+    found: dict[str, ParameterState] = {}
     for path, (layer, name) in parameters.items():
         whose, saved = f"{who} of {path}", entries[path]["slots"]
         own = check_entries(entries[path]["own"], start, whose)
@@ -151,7 +151,7 @@ def read(
             for slot, a in saved.items()
         }
         if slots or own != start:
-            found[path] = Memory({key: own[key] for key in start}, slots)
+            found[path] = ParameterState({key: own[key] for key in start}, slots)
     return found
 
 
@@ -172,7 +172,7 @@ class Resumable(Configurable, registered=False):
         self.last_rate = 0.0  # the learning rate of the last step
         self.own: Own = {}  # the current group's scalar memory: see `own_start`
         self._slots: dict[str, Array] = {}  # the memory of packed parameters, as flat vectors
-        self._memories = Memories()  # the memory of the other parameters
+        self._memories = ParameterStates()  # the memory of the other parameters
         self._packing: Packing | None = None
         self._patterns: list[str] = []  # the patterns of the groups at the last packing
         self._group = ALL  # the group that `update` runs on
@@ -195,7 +195,7 @@ class Resumable(Configurable, registered=False):
             return walk_all(layers)
         return None if self._packing is None else list(self._packing.walk)
 
-    def _by_path(self) -> dict[str, Memory]:
+    def _by_path(self) -> dict[str, ParameterState]:
         """Return the memory of each parameter, by path."""
         slots = self._sync.collected(self._slots)
         return self._memories.with_packed(self._packing, slots).by_path(self._walk())
@@ -241,7 +241,7 @@ class Resumable(Configurable, registered=False):
         load_all((schedules[where], theirs[where]) for where in schedules)
         self.t, self.last_rate = t, last_rate
         self._packing, self._group, self.own = None, ALL, {}
-        self._slots, self._scratch, self._memories = {}, {}, Memories(memories)
+        self._slots, self._scratch, self._memories = {}, {}, ParameterStates(memories)
         self._holding = any("held" in memory.slots for memory in memories.values())
         if self._owner is not None:
             self._memories.assign(walk)
@@ -275,7 +275,7 @@ class Resumable(Configurable, registered=False):
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _memories=Memories(state["_memories"]))
+        vars(self).update(state, _memories=ParameterStates(state["_memories"]))
 
 
 def every_parameter(walk: Iterable[tuple[str, Layer]]) -> dict[str, tuple[Layer, str]]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 from phitodeep.core.checks import check_count, check_number
 from phitodeep.core.config import Configurable
@@ -67,6 +69,15 @@ def _power(base: float, exponent: float) -> float:
     return math.inf if logarithm > MOST_LOG else float(base) ** exponent
 
 
+CHECKS: dict[str, Callable[[Any, str], Any]] = {  # of the fields of all schedules, by name
+    **dict.fromkeys(("steps", "every"), check_count),
+    **dict.fromkeys(("alpha", "alpha_min", "rate"), partial(check_number, minimum=0)),
+    **dict.fromkeys(("factor", "power", "divide", "divide_last"), partial(check_number, above=0)),
+    "up": partial(check_number, minimum=0, below=1),
+    "after": check_rate,
+}
+
+
 class _Checked(Configurable):
     """Checks every field by its name, so that a wrong schedule fails where it is created."""
 
@@ -74,15 +85,8 @@ class _Checked(Configurable):
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            who = f"{type(self).__name__} {name}"
-            if name in ("steps", "every"):
-                check_count(value, who)
-            elif name == "after":
-                check_rate(value, who)
-            elif name in ("alpha", "alpha_min", "rate"):
-                check_number(value, who, minimum=0)
-            elif name in ("factor", "power", "divide", "divide_last"):
-                check_number(value, who, above=0)
+            if name in CHECKS:
+                CHECKS[name](value, f"{type(self).__name__} {name}")
 
 
 @dataclass(frozen=True)
@@ -208,10 +212,6 @@ class OneCycle(_Checked):
     up: float = 0.3
     divide: float = 25.0
     divide_last: float = 1e4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number(self.up, "OneCycle up", minimum=0, below=1)
 
     def __call__(self, step: int) -> float:
         top = self.up * self.steps

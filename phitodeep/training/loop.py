@@ -176,9 +176,11 @@ class Training:
         optimizer, display, run = self.model.optimizer, self.display, self.run
         memory = self.memory if self.accumulate == 1 else None
         first = run.step * self.accumulate
-        share = self.ranks.share
-        batches = self.data.batches(self.size, self.rng(epoch), memory, first, share)
-        while work := self.next(batches):
+        batches = self.data.batches(self.size, self.rng(epoch), memory, first, self.ranks.share)
+        count, divisor = self.accumulate, self.objective.divisor
+        while work := self.ranks.meet(
+            list(itertools.islice(batches, count)), count, divisor, run.step, bool(self.pressed)
+        ):
             if not isinstance(self.data, Arrays):  # an iterable may have changed layers
                 self.splitter.refresh()
             try:
@@ -199,12 +201,6 @@ class Training:
                 display.batch(run.step, run.totals.samples, self.logs(run.totals))
             if run.interrupted:
                 raise self.interrupted()
-
-    def next(self, batches: Iterator[Data]) -> Work | None:
-        """Return the work of the next step, or None after the last one."""
-        group = list(itertools.islice(batches, self.accumulate))
-        divisor, step = self.objective.divisor, self.run.step
-        return self.ranks.meet(group, self.accumulate, divisor, step, bool(self.pressed))
 
     def anomaly(self, work: Work, epoch: int, error: DivergenceError) -> DivergenceError:
         """Return an error that says where in this step the first number is not finite."""
@@ -309,10 +305,7 @@ class Training:
         stop: StopTraining | None = None
         for callback in self.callbacks:
             try:
-                if callback.every_rank:
-                    getattr(callback, method)(self.model, *args)
-                elif self.ranks.rank == 0:
-                    self.ranks.only_here(getattr(callback, method), self.model, *args)
+                self.ranks.call(callback, method, self.model, *args)
             except StopTraining as reason:
                 stop = reason
         if self.callbacks and self.ranks.size > 1:

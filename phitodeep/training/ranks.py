@@ -72,9 +72,9 @@ class Ranks:
         """Return why rank 0 or, if it has no reason, the first other rank stops training."""
         return reason
 
-    def only_here(self, method: Callable[..., None], *args: Any) -> None:
-        """Call a method on this rank alone; it must not do what all ranks do together."""
-        method(*args)
+    def call(self, callback: Any, method: str, *args: Any) -> None:
+        """Call a callback's method: on rank 0 alone, unless it says `every_rank = True`."""
+        getattr(callback, method)(*args)
 
     def merged(self, totals: Totals, metrics: Sequence[Metric]) -> Totals:
         """Return the sums over all ranks."""
@@ -101,7 +101,7 @@ class Muted:
         return self.summing.sum(a)
 
 
-def added(one: dict[str, Array], other: dict[str, Array], metrics: Sequence[Metric]) -> None:
+def merge_sums(one: dict[str, Array], other: dict[str, Array], metrics: Sequence[Metric]) -> None:
     """Add the sums of metrics, by name, to those in `one`."""
     for metric in metrics:
         old, new = one.get(metric.name), other.get(metric.name)

@@ -85,37 +85,52 @@ class Source:
         raise NotImplementedError
 
 
-class Arrays(Source):
+class Rows(Source):
+    """Samples that are read by their places, of which each batch has `size` or all."""
+
+    places: Array  # (N,)
+
+    def _batches(self, at: Epoch) -> Iterator[Data]:
+        size, rng, into, first, share = at
+        order, n = self._order(size, rng), len(self.places)
+        size = size or n
+        for i, start in enumerate(range(first * size, n, size), first + 1):
+            rows, counts = share.rows(start, min(start + size, n))
+            try:
+                batch = self._read(order, rows, into)
+            except Exception as error:
+                locate(error, f"batch {i}")
+                raise
+            yield batch if counts else batch._replace(counts=False)
+
+    def _read(self, order: Array, rows: slice, into: Buffered | None) -> Data:
+        """Return the samples at `order[rows]`."""
+        raise NotImplementedError
+
+    def rows(self, size: int | None, rng: np.random.Generator | None, number: int) -> Array | None:
+        size = size or len(self.places)
+        return self._order(size, rng)[number * size :][:size]
+
+    def _order(self, size: int | None, rng: np.random.Generator | None) -> Array:
+        """Return the places in the order of an epoch; that of one batch has no effect."""
+        whole = size is None or size >= len(self.places)
+        return self.places if rng is None or whole else rng.permutation(self.places)
+
+
+class Arrays(Rows):
     """Samples in memory."""
 
     def __init__(self, data: Data) -> None:
         self.data, self.count, self.sample = data, len(data.X), data.X.shape[1:]
+        self.places = np.arange(self.count)
 
-    def _batches(self, at: Epoch) -> Iterator[Data]:
-        size, rng, into, first, share = at
-        n = len(self.data.X)
-        if size is None or size >= n:
-            if not first:
-                yield self.data.of(share)  # all samples: their order has no effect
-            return
-        order = None if rng is None else rng.permutation(n)
-        for start in range(first * size, n, size):
-            rows, counts = share.rows(start, min(start + size, n))
-            if order is None:
-                batch = self.data.part(rows)
-            else:
-                batch = self.data.take(order[rows], into or BatchBuffer())
-            yield batch if counts else batch._replace(counts=False)
-
-    def rows(self, size: int | None, rng: np.random.Generator | None, number: int) -> Array | None:
-        n = len(self.data.X)
-        if size is None or size >= n or rng is None:
-            return np.arange(n)[number * (size or n) :][: size or n]
-        return rng.permutation(n)[number * size :][:size]
+    def _read(self, order: Array, rows: slice, into: Buffered | None) -> Data:
+        if order is self.places:
+            return self.data.part(rows)
+        return self.data.take(order[rows], into or BatchBuffer())
 
     def split(self, kept: int) -> tuple[Source, Source]:
-        parts = slice(kept), slice(kept, len(self.data.X))
-        return Arrays(self.data.part(parts[0])), Arrays(self.data.part(parts[1]))
+        return Arrays(self.data.part(slice(kept))), Arrays(self.data.part(slice(kept, None)))
 
 
 class BatchBuffer(Buffered):
@@ -127,7 +142,7 @@ class BatchBuffer(Buffered):
         self._frame = Frame()
 
 
-class Table(Source):
+class Table(Rows):
     """Samples that stay in storage, such as a file, from which each batch reads its rows.
 
     read       returns the arguments of `as_data` for some of the rows, by name
@@ -143,27 +158,12 @@ class Table(Source):
         self.sample = np.shape(read(rows[:1])["X"])[1:]
 
     def _batches(self, at: Epoch) -> Iterator[Data]:
-        size, rng, _, first, share = at
-        if size is None:
+        if at.size is None:
             raise ArgumentError("data that stays in its file needs a batch_size.")
-        order = self._order(size, rng)
-        for i, start in enumerate(range(first * size, len(order), size), first + 1):
-            rows, counts = share.rows(start, min(start + size, len(order)))
-            try:
-                batch = self.as_data(**self.read(order[rows]))
-            except Exception as error:
-                locate(error, f"batch {i}")
-                raise
-            yield batch if counts else batch._replace(counts=False)
+        return super()._batches(at)
 
-    def rows(self, size: int | None, rng: np.random.Generator | None, number: int) -> Array | None:
-        assert size is not None
-        return self._order(size, rng)[number * size :][:size]
-
-    def _order(self, size: int, rng: np.random.Generator | None) -> Array:
-        """Return the places in the order of an epoch, as `Arrays` draws it with the same rng."""
-        whole = size >= len(self.places)
-        return self.places if rng is None or whole else rng.permutation(self.places)
+    def _read(self, order: Array, rows: slice, into: Buffered | None) -> Data:
+        return self.as_data(**self.read(order[rows]))
 
     def split(self, kept: int) -> tuple[Source, Source]:
         first, second = self.places[:kept], self.places[kept:]
@@ -304,12 +304,12 @@ def as_source(
                 "shard() is for data that yield batches, of which every rank needs at least one; "
                 "arrays are shared anyway."
             )
-        size = None if batch_size is None else X.share.count(batch_size)
-        found = as_source(
+        size = batch_size and X.share.count(batch_size)
+        inner = as_source(
             model, loss, X.data, None, batch_size=size, sample_weight=sample_weight,
             class_weight=class_weight, lengths=lengths, columns=columns, names=names,
         )  # fmt: skip
-        return ShardSource(found, X.share)
+        return ShardSource(inner, X.share)
     in_memory = not (isinstance(X, np.memmap) or isinstance(y, np.memmap))
     batched = y is None and _yields_batches(X)
     if isinstance(class_weight, str) and (batched or not in_memory):
@@ -320,41 +320,36 @@ def as_source(
     if columns is not None and not batched:
         raise ArgumentError("columns are for datasets and batches, not for arrays.")
     as_data = partial(validate, model, loss, class_weight=class_weight, names=names)
+    given = {"X": X, "y": y, "sample_weight": sample_weight, "lengths": lengths}
     if batched:
-        for name, value in (("sample_weight", sample_weight), ("lengths", lengths)):
-            if value is not None:
+        for name in ("sample_weight", "lengths"):
+            if given[name] is not None:
                 raise ArgumentError(f"{name} is for arrays: put it into the batches instead.")
         return _from_batches(X, columns, batch_size, as_data)
     if y is None or in_memory:
-        return Arrays(as_data(X, y, sample_weight, lengths))
-    return _from_files(model, X, y, sample_weight, lengths, names[0], as_data)
+        return Arrays(as_data(**given))
+    return _from_files(model, given, names[0], as_data)
 
 
 def _from_files(
-    model: Chain,
-    X: Any,
-    y: Any,
-    sample_weight: Any,
-    lengths: Any,
-    name_of_X: str,
-    as_data: Callable[..., Data],
+    model: Chain, given: Mapping[str, Any], name_of_X: str, as_data: Callable[..., Data]
 ) -> Table:
-    """Read X or y or both from files, as np.memmap arrays, batch by batch."""
-    given = {"X": X, "y": y, "sample_weight": sample_weight, "lengths": lengths}
+    """Read those of the `given` arguments of `validate` that are np.memmap, batch by batch."""
     columns = {
         name: a if isinstance(a, np.memmap) else np.asarray(a)
         for name, a in given.items()
         if a is not None
     }
+    n = len(columns["X"])
     for name, a in columns.items():
-        if a.shape[:1] != X.shape[:1]:
-            raise ShapeError(f"{name_of_X} has {len(X)} samples, {name} has shape {a.shape}.")
+        if a.shape[:1] != (n,):
+            raise ShapeError(f"{name_of_X} has {n} samples, {name} has shape {a.shape}.")
     if "lengths" in columns:  # so that the layers' errors are raised before the first batch
         shape = (1, *columns["X"].shape[1:])
         model.compute_mask(as_mask(columns["lengths"][:1], shape, tokens=model.takes_tokens))
     return Table(
         lambda rows: {name: np.asarray(a[rows]) for name, a in columns.items()},
-        np.arange(len(X)),
+        np.arange(n),
         as_data,
     )
 
@@ -363,12 +358,22 @@ def _from_batches(
     X: Any, columns: Sequence[str] | None, batch_size: int | None, as_data: Callable[..., Data]
 ) -> Source:
     """Return the source for a Hugging Face dataset, an iterable, or a function that returns one."""
-    if hasattr(X, "with_format"):
-        return _from_dataset(X.with_format("numpy"), columns, batch_size, as_data)
-    make = X if callable(X) else lambda: X
-    steps = len(X) if hasattr(X, "__len__") else None
-    once = isinstance(X, Iterator)
-    stream = Stream(lambda _: make(), as_data, columns, once=once, steps=steps)
+    if not hasattr(X, "with_format"):
+        make = X if callable(X) else lambda: X
+        steps = len(X) if hasattr(X, "__len__") else None
+        once = isinstance(X, Iterator)
+        stream = Stream(lambda _: make(), as_data, columns, once=once, steps=steps)
+    else:  # a dataset, whose rows are indexed or streamed
+        dataset = X.with_format("numpy")
+        if hasattr(dataset, "__len__"):
+            return Table(
+                lambda rows: _columns(dataset[rows.tolist()], columns),
+                np.arange(len(dataset)),
+                as_data,
+            )
+        if batch_size is None:
+            raise ArgumentError("a streaming dataset needs a batch_size.")
+        stream = Stream(lambda size: dataset.iter(batch_size=size), as_data, columns)
     stream.begin(batch_size)
     return stream
 
@@ -380,21 +385,3 @@ def _yields_batches(X: Any) -> bool:
     if isinstance(X, list | tuple):
         return bool(X) and isinstance(X[0], tuple | Mapping)
     return callable(X) or isinstance(X, Iterable)
-
-
-def _from_dataset(
-    dataset: Any,
-    columns: Sequence[str] | None,
-    batch_size: int | None,
-    as_data: Callable[..., Data],
-) -> Source:
-    """Return the source for a Hugging Face dataset, whose rows are indexed or streamed."""
-    if hasattr(dataset, "__len__"):
-        return Table(
-            lambda rows: _columns(dataset[rows.tolist()], columns), np.arange(len(dataset)), as_data
-        )
-    if batch_size is None:
-        raise ArgumentError("a streaming dataset needs a batch_size.")
-    stream = Stream(lambda size: dataset.iter(batch_size=size), as_data, columns)
-    stream.begin(batch_size)
-    return stream

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import pickle
 from collections.abc import Callable, Sequence
@@ -19,13 +18,9 @@ from phitodeep.optimization.optimizers import SGD, Adam, AdamW, Nadam, Optimizer
 from phitodeep.optimization.schedules import ReduceOnPlateau, WarmUp
 from tests.optimization.test_optimizers import (
     GRADIENTS,
+    OWN,
     START,
     STEPS,
-    Interrupt,
-    _deepcopy,
-    _frozen_and_back,
-    _pickle,
-    _replace,
     advance,
     assert_equal,
     every,
@@ -34,8 +29,6 @@ from tests.optimization.test_optimizers import (
     values,
     zero_gradients,
 )
-
-OWN = {"0.W": {"alpha": 0.3}, "*.W": {"weight_decay": 0.4}, "1.*": {"alpha": 0.0}}
 
 
 def stepped(optimizer: Optimizer, steps: Sequence[int] = range(3)) -> dict[str, Array]:
@@ -236,21 +229,6 @@ def test_the_groups_are_a_copy_and_shown() -> None:
     assert optimizer.groups == {"0.*": {"alpha": 0.1}}
     assert repr(optimizer) == "SGD(0.2, groups={'0.*': {'alpha': 0.1}})"
     assert eval(repr(optimizer)).groups == optimizer.groups
-
-
-@pytest.mark.parametrize("interrupt", [_frozen_and_back, _replace, _deepcopy, _pickle])
-@every
-def test_an_interruption_of_groups_leaves_no_trace(
-    make: Callable[[], Optimizer], interrupt: Interrupt
-) -> None:
-    straight, optimizer, layers, others = make(), make(), referenced(), referenced()
-    straight.groups, optimizer.groups = copy.deepcopy(OWN), copy.deepcopy(OWN)
-    advance(straight, layers, range(STEPS))
-    advance(optimizer, others, range(5))
-    optimizer, others = interrupt(optimizer, others)
-    advance(optimizer, others, range(5, STEPS))
-    assert_equal(values(others), values(layers))
-    assert optimizer.groups == OWN
 
 
 @every

@@ -210,40 +210,24 @@ def test_a_rule_of_ones_own_counts_by_a_word() -> None:
     np.testing.assert_allclose(layers[1].W, start[1] - 1, rtol=1e-14)
 
 
-Edit = Callable[[list[Layer]], None]
-
-
-def _insert(layers: list[Layer]) -> None:
-    layers.insert(0, built(Dense(4, 4))[0])
-
-
-def _insert_like(layers: list[Layer]) -> None:
-    layers.insert(0, layers[0].copy())
-
-
-def _insert_bare(layers: list[Layer]) -> None:
-    layers.insert(0, ReLU())
-
-
-def _remove(layers: list[Layer]) -> None:
-    del layers[0]
-
-
-def _replace(layers: list[Layer]) -> None:
-    layers[1] = built(Dense(4, 4), Dense(4, 4))[1]
-
-
-def _reverse(layers: list[Layer]) -> None:
-    layers.reverse()
-
-
-def _wrap(layers: list[Layer]) -> None:
-    layers[:2] = [Residual(layers[0], Tanh(), layers[1])]
+Edit = Callable[[list[Layer]], Any]
 
 
 def _freeze(layers: list[Layer]) -> None:
     layers[0].trainable = False
-    layers.insert(0, built(Dense(4, 4))[0])
+    EDITS["insert"](layers)
+
+
+EDITS: dict[str, Edit] = {
+    "insert": lambda layers: layers.insert(0, built(Dense(4, 4))[0]),
+    "insert a copy": lambda layers: layers.insert(0, layers[0].copy()),
+    "insert a ReLU": lambda layers: layers.insert(0, ReLU()),
+    "remove": lambda layers: layers.pop(0),
+    "replace": lambda layers: layers.__setitem__(1, built(Dense(4, 4), Dense(4, 4))[1]),
+    "reverse": lambda layers: layers.reverse(),
+    "wrap": lambda layers: layers.__setitem__(slice(2), [Residual(layers[0], Tanh(), layers[1])]),
+    "freeze": _freeze,
+}
 
 
 def alike() -> list[Layer]:
@@ -255,14 +239,10 @@ def dense(layers: Sequence[Layer]) -> Iterator[Layer]:
     return (part for top in layers for _, part in top.walk() if isinstance(part, Dense))
 
 
-@pytest.mark.parametrize(
-    "edit",
-    [_insert, _insert_like, _insert_bare, _remove, _replace, _reverse, _wrap, _freeze],
-    ids=lambda edit: edit.__name__,
-)
+@pytest.mark.parametrize("edit", EDITS)
 @every
-def test_no_layer_is_handed_anothers_memory(make: Callable[[], Optimizer], edit: Edit) -> None:
-    if make is RULES["Muon"] and edit in (_reverse, _remove):
+def test_no_layer_is_handed_anothers_memory(make: Callable[[], Optimizer], edit: str) -> None:
+    if make is RULES["Muon"] and edit in ("reverse", "remove"):
         pytest.skip("its last matrix moves by another rule")
     model = Sequential(*alike(), optimizer=make(), dtype="float64")
     model.optimizer.ema = 0.7
@@ -281,7 +261,7 @@ def test_no_layer_is_handed_anothers_memory(make: Callable[[], Optimizer], edit:
     everyone.numbers |= {
         id(a): everyone.numbers[id(b)] for a, b in zip(twins.layers, layers, strict=True)
     }
-    edit(model.layers)
+    EDITS[edit](model.layers)
     fresh = [layer for layer in dense(model.layers) if layer not in layers]
     begun = [layer.get_weights() for layer in fresh]
     for k in range(4, 8):
@@ -375,12 +355,8 @@ def test_a_copys_memory_of_other_shapes_is_dropped() -> None:
     Gradients(wide.layers).give(wide.layers, 1)
     wide.optimizer.step(wide.layers)
     parameters = wide.optimizer.state_dict()["parameters"]
-    assert {path: entry["own"]["t"] for path, entry in parameters.items()} == {
-        "0.W": 2,
-        "0.b": 2,
-        "1.W": 1,
-        "1.b": 1,
-    }
+    steps = {path: entry["own"]["t"] for path, entry in parameters.items()}
+    assert steps == {"0.W": 2, "0.b": 2, "1.W": 1, "1.b": 1}
 
 
 def test_a_shallow_copy_has_a_memory_of_its_own() -> None:
@@ -557,48 +533,39 @@ def test_a_step_that_raises_drops_what_was_held(spoil: str, late: bool) -> None:
     assert held(optimizer, layers) == 0
 
 
-def _cast(model: Sequential) -> None:
-    model.cast("float64")
-
-
-def _down(model: Sequential) -> None:
-    model.cast("float64")
-    model.cast("float32")
-
-
-def _shrink(model: Sequential) -> None:
+def _frozen(model: Sequential) -> Sequential:
     model.layers[0].trainable = False
-    del model.layers[1]
+    return model
 
 
-def _swap(model: Sequential) -> None:
-    for layer in model.layers:
-        for name, a in layer.params.items():
-            layer.params[name] = a + 1
+IN_AVERAGES: dict[str, Callable[[Sequential], Any]] = {
+    "cast": lambda model: model.cast("float64"),
+    "cast twice": lambda model: (model.cast("float64"), model.cast("float32")),
+    "freeze and remove": lambda model: _frozen(model).layers.pop(1),
+    "other arrays": lambda model: [
+        layer.params.update({name: a + 1 for name, a in layer.params.items()})
+        for layer in model.layers
+    ],
+    "insert": lambda model: EDITS["insert"](model.layers),
+    "copy": lambda model: model.copy(),
+}
 
 
-@pytest.mark.parametrize(
-    "inside",
-    [_cast, _down, _shrink, _swap, lambda model: _insert(model.layers), lambda model: model.copy()],
-    ids=["cast", "cast twice", "freeze and remove", "other arrays", "insert", "copy"],
-)
-def test_after_averages_the_parameters_are_what_they_were(
-    inside: Callable[[Sequential], Any],
-) -> None:
-    model = Sequential(Dense(4, 4), Dense(4, 4), Dense(4, 4), optimizer=Adam(0.05, ema=0.5), seed=0)
-    layers = list(model.layers)
+@pytest.mark.parametrize("name", IN_AVERAGES)
+def test_after_averages_the_parameters_are_what_they_were(name: str) -> None:
+    layers = [Dense(4, 4) for _ in range(3)]
+    model = Sequential(*layers, optimizer=Adam(0.05, ema=0.5), seed=0)
     X = np.random.default_rng(0).standard_normal((8, 4))
     model.train(X, X, epochs=3, verbose=0)
     before = values(layers)
     with model.averaged():
         assert not np.array_equal(layers[0].W, before["0.W"])
-        inside(model)
+        IN_AVERAGES[name](model)
     after = values(layers)
-    dtype = np.float64 if inside is _cast else np.float32
     for path, a in after.items():
-        assert a.dtype == dtype
+        assert a.dtype == (np.float64 if name == "cast" else np.float32)
         np.testing.assert_array_equal(a, before[path])
-    if inside is not _cast:
+    if name != "cast":
         model.cast("float32")
     model.train(X, X, epochs=1, verbose=0)
     with model.averaged():

@@ -21,6 +21,7 @@ from phitodeep.model.callbacks import (
     ModelCheckpoint,
     StopTraining,
 )
+from tests.training.weights import assert_weights
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((12, 3)).astype(np.float32)
@@ -30,10 +31,6 @@ Y = X.sum(axis=1, keepdims=True)
 def net(**given: Any) -> Sequential:
     options = {"optimizer": "sgd", "alpha": 0.05, "seed": 0, "batch_size": 5, "epochs": 2}
     return Sequential(Dense(3, 4), BatchNorm(), Dense(4, 1), **{**options, **given})
-
-
-def same(a: dict[str, Array], b: dict[str, Array]) -> bool:
-    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
 
 
 class Diary(Callback):
@@ -109,7 +106,7 @@ def test_lambda_callback() -> None:
 
 @pytest.mark.parametrize(
     "callback",
-    [*(Callback(), LambdaCallback(on_train_end=print), EarlyStopping(), ModelCheckpoint("x"))],
+    [Callback(), LambdaCallback(on_train_end=print), EarlyStopping(), ModelCheckpoint("x")],
     ids=lambda c: type(c).__name__,
 )
 def test_every_callback_can_be_shown(callback: Callback) -> None:
@@ -127,42 +124,36 @@ STOPS = {
 
 @pytest.mark.parametrize("method", STOPS)
 def test_any_callback_may_end_training(method: str) -> None:
-    def stop(*_: Any) -> None:
-        raise StopTraining
+    def end(error: BaseException) -> LambdaCallback:
+        def raising(*_: Any) -> None:
+            raise error
+
+        return LambdaCallback(**{method: raising})
 
     diary, model = Diary(), net()
-    history = model.train(
-        X, Y, callbacks=[LambdaCallback(**{method: stop}), diary], verbose=0
-    )  # fmt: skip
+    history = model.train(X, Y, callbacks=[end(StopTraining()), diary], verbose=0)
     epochs, steps = STOPS[method]
     assert len(history) == model.epoch == epochs
     assert model.optimizer.t == steps
     assert diary.notes[-1] == ("train ends",)
+    diary, model = Diary(), net()
+    callbacks = [diary, end(ZeroDivisionError("mine"))]  # a broken one
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        model.train(X, Y, callbacks=callbacks, verbose=0)
+    assert diary.notes[-1] == ("train ends",)
+    assert len(model.train(X, Y, verbose=0)) == 2  # and the model goes on
 
 
-def test_others_hear_of_the_moment_at_which_one_ends_training() -> None:
+@pytest.mark.parametrize(("method", "batches"), [("on_epoch_end", "bbb"), ("on_batch_end", "b")])
+def test_all_callbacks_get_the_moment_at_which_one_ends_training(method: str, batches: str) -> None:
     def stop(*_: Any) -> None:
         raise StopTraining
 
     diary = Diary()
-    stops = LambdaCallback(on_epoch_end=stop)
-    net().train(X, Y, callbacks=[stops, diary], verbose=0)
-    assert diary.order() == ["train begins", "epoch begins 1", *"bbb", "epoch ends 1", "train ends"]
-    diary.notes.clear()
-    stops = LambdaCallback(on_batch_end=stop)
-    net().train(X, Y, callbacks=[stops, diary], verbose=0)
-    assert diary.order() == ["train begins", "epoch begins 1", "b", "epoch ends 1", "train ends"]
-
-
-def test_a_broken_callback_ends_training_with_its_error_and_on_train_end_runs() -> None:
-    def broken(*_: Any) -> None:
-        raise ZeroDivisionError("mine")
-
-    diary, model = Diary(), net()
-    with pytest.raises(ZeroDivisionError, match="mine"):
-        model.train(X, Y, callbacks=[LambdaCallback(on_batch_end=broken), diary], verbose=0)
-    assert diary.notes[-1] == ("train ends",)
-    assert len(model.train(X, Y, verbose=0)) == 2  # and the model goes on
+    net().train(X, Y, callbacks=[LambdaCallback(**{method: stop}), diary], verbose=0)
+    assert diary.order() == [
+        *("train begins", "epoch begins 1", *batches, "epoch ends 1", "train ends")
+    ]
 
 
 def fed(callback: EarlyStopping, values: list[float], key: str = "test_loss") -> int:
@@ -209,49 +200,41 @@ def test_it_watches_the_training_loss_where_there_is_no_test() -> None:
     assert callback.best == 3.0
 
 
-@pytest.mark.parametrize("restore", [True, False])
-def test_early_stopping_gives_back_the_best_weights_and_state(restore: bool) -> None:
+@pytest.mark.parametrize(
+    ("restore", "patience", "epochs"), [(True, 3, 40), (False, 3, 40), (True, 100, 8)]
+)
+def test_early_stopping_gives_back_the_best_weights_and_state(
+    restore: bool, patience: int, epochs: int
+) -> None:
+    """Also if the epochs run out; the next training starts over."""
     kept: dict[int, dict[str, Array]] = {}
     keep = LambdaCallback(on_epoch_end=lambda m, e, logs: kept.__setitem__(e, m.get_weights()))
-    stop = EarlyStopping(3, restore_best=restore)
-    model = net(alpha=0.3, optimizer="adam")
-    history = model.train(X, Y, -X, Y, epochs=40, callbacks=[keep, stop], verbose=0)
+    stop = EarlyStopping(patience, restore_best=restore)
+    model = net(alpha=0.3, optimizer="adam" if patience == 3 else "sgd")
+    history = model.train(X, Y, -X, Y, epochs=epochs, callbacks=[keep, stop], verbose=0)
     tests = [test for _, test in history]
     best = int(np.argmin(tests)) + 1
-    assert len(history) == best + 3 < 40
+    assert best < len(history) == min(best + patience, epochs) <= epochs
     assert (stop.best_epoch, stop.best) == (best, tests[best - 1])
-    assert same(model.get_weights(), kept[best if restore else len(history)])
-    assert not same(kept[best], kept[len(history)])
+    assert_weights(model, kept[best if restore else len(history)])
+    assert any((kept[best][path] != a).any() for path, a in kept[len(history)].items())
     assert model.evaluate(-X, Y)["loss"] == pytest.approx(tests[best - 1 if restore else -1])
-
-
-def test_it_restores_also_when_the_epochs_run_out_and_begins_anew() -> None:
-    kept: dict[int, dict[str, Array]] = {}
-    keep = LambdaCallback(on_epoch_end=lambda m, e, logs: kept.__setitem__(e, m.get_weights()))
-    stop, model = EarlyStopping(100), net(alpha=0.3)
-    history = model.train(X, Y, -X, Y, epochs=8, callbacks=[keep, stop], verbose=0)
-    best = int(np.argmin([test for _, test in history])) + 1
-    assert best < 8
-    assert same(model.get_weights(), kept[best])
     stop.patience = 1
     again = model.train(X, Y, -X, -Y, epochs=3, callbacks=[stop], verbose=0)
-    assert stop.best_epoch > 8  # the losses of the first training are forgotten
+    assert stop.best_epoch > len(history)  # the losses of the first training are forgotten
     assert stop.best == min(test for _, test in again)
 
 
 @pytest.mark.parametrize(
-    ("options", "name"),
+    ("name", "value"),
     [
-        ({"patience": 0}, "patience"),
-        ({"patience": 1.5}, "patience"),
-        ({"mode": "up"}, "mode"),
-        ({"min_delta": -1}, "min_delta"),
-        ({"min_delta": math.nan}, "min_delta"),
+        *(("patience", 0), ("patience", 1.5), ("mode", "up")),
+        *(("min_delta", -1), ("min_delta", math.nan)),
     ],
 )
-def test_bad_settings_are_refused(options: dict[str, Any], name: str) -> None:
+def test_bad_settings_are_refused(name: str, value: Any) -> None:
     with pytest.raises(PhitodeepError, match=f"EarlyStopping {name}"):
-        EarlyStopping(**options)
+        EarlyStopping(**{name: value})
 
 
 def test_watching_what_is_not_there_is_refused() -> None:

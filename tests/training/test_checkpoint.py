@@ -75,14 +75,8 @@ def observed(keeper: ModelCheckpoint, epochs: int, folder: Path, **options: Any)
 def test_path_is_the_newest_and_the_last_three_stay(tmp_path: Path) -> None:
     keeper = ModelCheckpoint(tmp_path / "ck.safetensors")
     seen = [(e, files) for e, step, files in observed(keeper, 5, tmp_path) if step == 0]
-    assert seen == [
-        (0, set()),
-        (1, {"ck", "ck-epoch1"}),
-        (2, {"ck", "ck-epoch1", "ck-epoch2"}),
-        (3, {"ck", "ck-epoch1", "ck-epoch2", "ck-epoch3"}),
-        (4, {"ck", "ck-epoch2", "ck-epoch3", "ck-epoch4"}),
-        (5, {"ck", "ck-epoch3", "ck-epoch4", "ck-epoch5"}),
-    ]
+    last = {e: {f"ck-epoch{n}" for n in range(max(1, e - 2), e + 1)} for e in range(6)}
+    assert seen == [(e, files | {"ck"} if e else set()) for e, files in last.items()]
     assert places(tmp_path) == {"ck": (5, 0), **{f"ck-epoch{n}": (n, 0) for n in (3, 4, 5)}}
 
 
@@ -160,14 +154,6 @@ def test_the_best_epoch_stays(
         assert place(tmp_path / "ck-best.safetensors") == (best, 0)
 
 
-def test_a_monitor_that_the_logs_lack_is_an_error(tmp_path: Path) -> None:
-    keeper = ModelCheckpoint(tmp_path / "ck.safetensors", monitor="test_f1")
-    with pytest.raises(
-        ArgumentError, match="monitors 'test_f1', but the logs have only train_loss"
-    ):
-        train(keeper)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -204,24 +190,24 @@ def test_ctrl_c_and_stopping_write_the_last_state(keyboard: None, tmp_path: Path
         assert places(folder) == {"ck": (2, 0), "ck-epoch2": (2, 0)}
 
 
-def test_names_follow_the_path(tmp_path: Path) -> None:
-    for name, wanted in (
-        ("no suffix", {"no suffix", "no suffix-epoch1"}),
-        ("a.b.c", {"a.b.c", "a.b-epoch1.c"}),
-        ("ü (1)+[x].st", {"ü (1)+[x].st", "ü (1)+[x]-epoch1.st"}),
-    ):
-        folder = tmp_path / name / "new" / "folders"
-        train(ModelCheckpoint(folder / name), 1)
-        assert names(folder) == wanted
-    keeper = ModelCheckpoint(tmp_path / "r" / "(1)+[x].st", keep=2)
-    train(keeper, 4)
-    assert names(tmp_path / "r") == {"(1)+[x].st", "(1)+[x]-epoch3.st", "(1)+[x]-epoch4.st"}
-
-
-def test_a_path_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    train(ModelCheckpoint("ck.safetensors"), 2)
-    assert names(tmp_path) == {"ck", "ck-epoch1", "ck-epoch2"}
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        *(("no suffix", "no suffix-epoch{}"), ("a.b.c", "a.b-epoch{}.c")),
+        *(("ü (1)+[x].st", "ü (1)+[x]-epoch{}.st"), ("ck.safetensors", "ck-epoch{}")),
+    ],
+)
+def test_names_follow_the_path(
+    name: str, kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "new" / "folders"
+    train(ModelCheckpoint(folder / name, keep=2), 4)
+    wanted = {name.removesuffix(".safetensors"), kept.format(3), kept.format(4)}
+    assert names(folder) == wanted
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    train(ModelCheckpoint(name, keep=2), 4)  # a path without a folder
+    assert names(tmp_path / "here") == wanted
 
 
 def test_pruning_leaves_the_files_of_other_programs_and_people(tmp_path: Path) -> None:
@@ -370,12 +356,7 @@ def test_another_training_that_writes_first_is_noticed(tmp_path: Path) -> None:
 
 
 def test_drafts_of_a_killed_process_are_removed(tmp_path: Path) -> None:
-    mine = [
-        "ck.safetensors",
-        "ck-best.safetensors",
-        "ck-step7.safetensors",
-        "ck-epoch2.safetensors",
-    ]
+    mine = [f"ck{mark}.safetensors" for mark in ("", "-best", "-step7", "-epoch2")]
     others = ["ck2.safetensors", "ck-old.safetensors", "ck-stepx.safetensors", "ck-step7.npz", "x"]
     for name in (*mine, *others):
         (tmp_path / f"{files.DRAFT}{name}-0123abcd").write_bytes(b"half")
@@ -388,43 +369,30 @@ def full(*args: Any, **options: Any) -> Any:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("what", ["fsync", "replace", "unlink", "mkdir"])
-def test_a_disk_that_fills_later_warns_and_training_continues(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("what", ["fsync", "replace", "unlink", "mkdir", "rmtree"])
+def test_a_disk_that_fails_later_does_not_end_training(what: str, tmp_path: Path) -> None:
+    """It is full for two epochs, or the folder has disappeared, which is created again."""
+    folder, patch = tmp_path / "run", pytest.MonkeyPatch()
+
     def fill(model: Any, epoch: int) -> None:
-        if epoch == 4:
+        if epoch == 4 and what == "rmtree":
+            shutil.rmtree(folder)
+        elif epoch == 4:
             patch.setattr(os, what, full)
         if epoch == 6:
             patch.undo()
 
     straight, model = net(), net()
     straight.train(X, Y, epochs=7, verbose=0)
-    keeper = ModelCheckpoint(tmp_path / "ck.safetensors", keep=2)
-    patch = pytest.MonkeyPatch()
-    with patch.context():
-        if what == "mkdir":
-            train(keeper, 7, LambdaCallback(on_epoch_begin=fill), model=model)
-        else:
-            with pytest.warns(PhitodeepWarning, match="No space left on device.* Training cont"):
-                train(keeper, 7, LambdaCallback(on_epoch_begin=fill), model=model)
+    keeper = ModelCheckpoint(folder / "ck.safetensors", keep=2)
+    warns = pytest.warns(PhitodeepWarning, match="No space left on device.* Training cont")
+    with patch.context(), nullcontext() if what in ("mkdir", "rmtree") else warns:
+        train(keeper, 7, LambdaCallback(on_epoch_begin=fill), model=model)
     patch.undo()
     assert_same(model.get_weights(), straight.get_weights())
-    assert place(tmp_path / "ck.safetensors") == (7, 0)
-    assert {"ck", "ck-epoch6", "ck-epoch7"} <= names(tmp_path)
-    assert not [*files.drafts(tmp_path)]
-
-
-def test_a_folder_that_disappears_is_created_again(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-
-    def remove(model: Any, epoch: int) -> None:
-        if epoch == 2:
-            shutil.rmtree(folder)
-
-    keeper = ModelCheckpoint(folder / "ck.safetensors")
-    train(keeper, 3, LambdaCallback(on_epoch_begin=remove))
-    assert places(folder) == {"ck": (3, 0), "ck-epoch2": (2, 0), "ck-epoch3": (3, 0)}
+    assert place(folder / "ck.safetensors") == (7, 0)
+    assert {"ck", "ck-epoch6", "ck-epoch7"} <= names(folder)
+    assert not [*files.drafts(folder)]
 
 
 def test_a_disk_that_allows_only_one_name_per_file(
@@ -485,20 +453,27 @@ def test_settings_that_cannot_be_written(tmp_path: Path) -> None:
     refused(path, "lambda.* cannot be written down", model=lambda: net(alpha=lambda step: 0.1))
     refused(path, "cannot be written down", model=lambda: net(metrics=[lambda P, T: 0.0]))
     assert names(tmp_path) == set()
+    with pytest.raises(ArgumentError, match="monitors 'test_f1', but the logs have only train_l"):
+        train(ModelCheckpoint(path, monitor="test_f1"))
 
 
 def test_paths_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder").mkdir()
-    refused(tmp_path / "folder", "folder: it is a folder; name a file in it")
     (tmp_path / "file").write_text("mine")
-    refused(tmp_path / "file" / "ck.safetensors", "cannot create .*file: File exists|Not a dir")
-    refused(tmp_path / "file" / "a" / "ck.safetensors", "cannot create .*: Not a directory")
     (tmp_path / "ck.safetensors").write_text("old")
+    for name, message in (
+        ("folder", "folder: it is a folder; name a file in it"),
+        ("file/ck.safetensors", "cannot create .*file: File exists|Not a dir"),
+        ("file/a/ck.safetensors", "cannot create .*: Not a directory"),
+        ("ck-{epoch}.safetensors", "without braces"),
+    ):
+        refused(tmp_path / name, message)
     for place in (tmp_path, tmp_path / "ck.safetensors"):
         monkeypatch.setattr(os, "access", lambda path, mode, place=place: Path(path) != place)
         refused(tmp_path / "ck.safetensors", f"no permission to write to {place}.$")
     assert (tmp_path / "ck.safetensors").read_text() == "old"
     assert (tmp_path / "file").read_text() == "mine"
+    assert names(tmp_path) == {"ck", "file", "folder"}
 
 
 def test_another_path_may_be_used_to_go_on(tmp_path: Path) -> None:
@@ -512,57 +487,36 @@ def test_another_path_may_be_used_to_go_on(tmp_path: Path) -> None:
 
 def test_names_in_a_file_of_a_stranger_do_no_harm(tmp_path: Path) -> None:
     """A checkpoint removes only files of its own run, next to its path."""
-    train(ModelCheckpoint(tmp_path / "inner" / "ck.safetensors"), 1)
-    keeper = ModelCheckpoint(tmp_path / "inner" / "ck.safetensors", keep=0)
+    folder = tmp_path / "inner"
+    train(ModelCheckpoint(folder / "ck.safetensors"), 1)
+    keeper = ModelCheckpoint(folder / "ck.safetensors", keep=0)
     state = {"training": True, "best": None, "name": "x"}
-    for name in (
-        "../ck-epoch1.safetensors",
-        "/etc/passwd",
-        "ck-epoch.safetensors",
-        "ck.safetensors",
-        "ck-epoch1.safetensors/..",
-        "ck-epoch1xsafetensors",
-        "\0",
-        "",
-        "x-epoch1.safetensors",
-    ):
+    strange = ["../ck-epoch1.safetensors", "/etc/passwd", "ck-epoch.safetensors", "ck.safetensors"]
+    strange += ["ck-epoch1.safetensors/..", "ck-epoch1xsafetensors", "\0", ""]
+    for name in (*strange, "x-epoch1.safetensors"):
         keeper.load_state_dict({**state, "written": [name]})
         assert keeper.written == []
     keeper.load_state_dict({**state, "written": ["ck-epoch1.safetensors"]})
     assert keeper.written == ["ck-epoch1.safetensors"]
     keeper._prune()
     assert keeper.written == []
-    assert names(tmp_path / "inner") == {"ck", "ck-epoch1"}  # the file of another run
+    assert names(folder) == {"ck", "ck-epoch1"}  # the file of another run
 
 
-def test_its_state_is_json(tmp_path: Path) -> None:
-    keeper = ModelCheckpoint(tmp_path / "ck.safetensors", monitor="train_loss")
+def test_its_state_is_json_and_keeps_the_best_so_far(tmp_path: Path) -> None:
+    path = tmp_path / "ck.safetensors"
+    keeper, other, later = (
+        ModelCheckpoint(path, monitor="train_loss", mode="max") for _ in range(3)
+    )
+    assert net(callbacks=[keeper]).copy().callbacks[0].get_config() == keeper.get_config()
     train(keeper, 4)
     state = json.loads(json.dumps(keeper.state_dict()))
-    other = ModelCheckpoint(tmp_path / "ck.safetensors", monitor="train_loss")
     other.load_state_dict(state)
     assert other.state_dict() == keeper.state_dict()
     assert state["written"] == [f"ck-epoch{n}.safetensors" for n in (2, 3, 4)]
-
-
-def test_the_best_so_far_survives_a_resume(tmp_path: Path) -> None:
-    path = tmp_path / "ck.safetensors"
-    train(ModelCheckpoint(path, monitor="train_loss", mode="max"), 2)
     (tmp_path / "ck-best.safetensors").unlink()
-    train(ModelCheckpoint(path, monitor="train_loss", mode="max"), 6, resume=path)
+    train(later, 6, resume=path)
     assert "ck-best" not in names(tmp_path)  # the first epoch had the greatest loss
-
-
-def test_a_model_keeps_its_own_checkpoint() -> None:
-    keeper = ModelCheckpoint("ck.safetensors")
-    model = net(callbacks=[keeper])
-    assert model.copy().callbacks[0].get_config() == keeper.get_config()
-
-
-def test_braces_in_a_path_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="without braces"):
-        train(ModelCheckpoint(tmp_path / "ck-{epoch}.safetensors"), 1)
-    assert names(tmp_path) == set()
 
 
 def test_copies_of_a_checkpoint_have_names_of_their_own(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import csv
 import errno
+import itertools
 import json
 import math
 import os
@@ -147,9 +148,26 @@ def crash(epoch: int) -> Callback:
     return LambdaCallback(on_epoch_end=check)
 
 
+def trained(
+    file: Path, *callbacks: Callback, crashes: int | None = None, data: Any = (X, Y), **options: Any
+) -> Any:
+    """Train with a checkpoint in `file`; with `crashes`, only until a crash after that epoch."""
+    model, every = options.pop("model", None) or net(), options.pop("every", {})
+    given = [ModelCheckpoint(file, **every), *callbacks]
+    options = {"verbose": 0, **options}
+    if crashes is None:
+        return model.train(*data, callbacks=given, **options)
+    with pytest.raises(Crash):
+        model.train(*data, callbacks=[*given, crash(crashes)], **options)
+    return None
+
+
 def test_the_csv_has_a_row_an_epoch(tmp_path: Path) -> None:
-    path, model = tmp_path / "log.csv", net()
-    history = model.train(X, Y, X, Y, callbacks=[CSVLogger(path)], metrics=["mae"], verbose=0)
+    path, model, seen = tmp_path / "log.csv", net(), []
+    look = LambdaCallback(on_epoch_end=lambda *_: seen.append(len(rows(path))))
+    given = [CSVLogger(path), look]
+    history = model.train(X, Y, X, Y, callbacks=given, metrics=["mae"], verbose=0)
+    assert seen == [1, 2]  # the file is whole after every epoch
     found = rows(path)
     columns = ["epoch", "train_loss", "train_mae", "test_loss", "test_mae", "settings"]
     assert [list(row) for row in found] == [columns] * 2
@@ -160,27 +178,23 @@ def test_the_csv_has_a_row_an_epoch(tmp_path: Path) -> None:
 
 
 def test_the_json_has_a_line_an_epoch(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    history = net().train(X, Y, X, Y, callbacks=[JSONLogger(path)], metrics=["mae"], verbose=0)
+    path, log = tmp_path / "log.jsonl", JSONLogger(tmp_path / "log.jsonl")
+    model = net(alpha=CosineDecay(0.3, 50), metrics=["mae"])
+    history = model.train(X, Y, -X, Y, epochs=50, callbacks=[EarlyStopping(2), log], verbose=0)
+    assert len(history) < 50
+    assert len(set(history.rates)) == len(history)
+    names = ("train_loss", "test_loss", "seconds", "rate", "train_mae", "test_mae")
+    lists = (*zip(*history, strict=True), history.seconds, history.rates)
+    lists += history.metrics["train_mae"], history.metrics["test_mae"]
     assert epochs_of(path) == [
-        {
-            "event": "epoch",
-            "epoch": i + 1,
-            "seconds": history.seconds[i],
-            "rate": 0.05,
-            "train_loss": history[i][0],
-            "train_mae": history.metrics["train_mae"][i],
-            "test_loss": history[i][1],
-            "test_mae": history.metrics["test_mae"][i],
-        }
-        for i in range(2)
+        {"event": "epoch", "epoch": i, **dict(zip(names, values, strict=True))}
+        for i, values in enumerate(zip(*lists, strict=True), 1)
     ]
 
 
 def test_tensorboard_has_a_point_an_epoch(tmp_path: Path) -> None:
     log = TensorBoard(tmp_path / "runs" / "a")
     history = net().train(X, Y, X, Y, callbacks=[log], metrics=[mean_error], verbose=0)
-    found = scalars(log.log_dir)
     wanted = {
         "loss/train": [train for train, _ in history],
         "loss/test": [test for _, test in history],
@@ -189,28 +203,23 @@ def test_tensorboard_has_a_point_an_epoch(tmp_path: Path) -> None:
         "epoch/rate": [0.05, 0.05],
         "epoch/seconds": history.seconds,
     }
-    assert found == {
+    assert scalars(log.log_dir) == {
         tag: [(i, float(np.float32(value))) for i, value in enumerate(values, 1)]
         for tag, values in wanted.items()
     }
+    both = {name: [f"{name}/train", f"{name}/test"] for name in ("loss", "mean_error")}
+    assert charts(log.log_dir) == [both]  # once, as the charts stay the same
 
 
-def charts(folder: Path) -> list[list[str]]:
+def charts(folder: Path) -> list[dict[str, list[str]]]:
     """The charts of the tab "Custom scalars", each time that they were given."""
     from tensorboardX.proto.layout_pb2 import Layout
 
     given = [value.tensor.string_val[0] for _, value in shown(folder)["custom_scalars__config__"]]
-    return [[chart.title for chart in Layout.FromString(g).category[0].chart] for g in given]
-
-
-def test_tensorboard_shows_train_and_test_in_one_chart(tmp_path: Path) -> None:
-    from tensorboardX.proto.layout_pb2 import Layout
-
-    net().train(X, Y, X, Y, metrics=["mae"], callbacks=[TensorBoard(tmp_path)], verbose=0)
-    ((_, value),) = shown(tmp_path)["custom_scalars__config__"]  # once, as the charts stay the same
-    (category,) = Layout.FromString(value.tensor.string_val[0]).category
-    charts = {chart.title: list(chart.multiline.tag) for chart in category.chart}
-    assert charts == {"loss": ["loss/train", "loss/test"], "mae": ["mae/train", "mae/test"]}
+    return [
+        {chart.title: list(chart.multiline.tag) for chart in Layout.FromString(g).category[0].chart}
+        for g in given
+    ]
 
 
 def settings_in(kind: str, path: Path) -> list[dict[str, Any]]:
@@ -307,7 +316,11 @@ def test_a_value_that_only_some_epochs_have(kind: str, tmp_path: Path) -> None:
         assert [line.get("train_extra") for line in epochs_of(path)] == [None, 7.0, None, None]
     else:
         assert scalars(path)["extra/train"] == [(2, 7.0)]
-        assert charts(path) == [["loss"], ["extra", "loss"], ["extra", "late", "loss"]]
+        assert list(map(list, charts(path))) == [
+            ["loss"],
+            ["extra", "loss"],
+            ["extra", "late", "loss"],
+        ]
 
 
 def test_histograms_of_weights(tmp_path: Path) -> None:
@@ -334,16 +347,6 @@ def test_no_epochs_still_have_settings(kind: str, tmp_path: Path) -> None:
         assert path.read_text() == "epoch,settings\n"
     else:
         assert len(settings_in(kind, path)) == 1
-
-
-def test_early_stopping_and_the_rate(tmp_path: Path) -> None:
-    log = JSONLogger(tmp_path / "log.jsonl")
-    history = net(alpha=CosineDecay(0.3, 50)).train(
-        X, Y, -X, Y, epochs=50, callbacks=[EarlyStopping(2), log], verbose=0
-    )
-    assert len(history) < 50
-    assert [line["rate"] for line in epochs_of(log.path)] == history.rates
-    assert len(set(history.rates)) == len(history)
 
 
 @each_file
@@ -413,23 +416,24 @@ def test_two_calls_in_a_row_are_one_curve_of_tensorboard(tmp_path: Path) -> None
 
 
 def resumed(
-    kind: str, tmp_path: Path, *, crashes: int, meanwhile: Callable[[Path], Any], **every: Any
+    kind: str,
+    tmp_path: Path,
+    *,
+    crashes: int,
+    meanwhile: Callable[[Path], Any] = lambda path: None,
+    **every: Any,
 ) -> tuple[Path, Path, list[tuple[float, float]]]:
     """Train once to the end, and once with a crash and a resume; return both logs, and a history.
 
     `meanwhile` may change the log after the crash.
     """
-    paths = tmp_path / "whole", tmp_path / "crashed"
-    file = tmp_path / "checkpoint"
-    history = net().train(X, Y, X, Y, epochs=6, callbacks=[KINDS[kind](paths[0])], verbose=0)
-    given = [ModelCheckpoint(file, **every), KINDS[kind](paths[1]), crash(crashes)]
-    with pytest.raises(Crash):
-        net().train(X, Y, X, Y, epochs=6, callbacks=given, verbose=0)
-    meanwhile(paths[1])
-    given = [ModelCheckpoint(file, **every), KINDS[kind](paths[1])]
-    again = net().train(X, Y, X, Y, epochs=6, callbacks=given, resume=file, verbose=0)
-    assert [*again] == [*history]
-    return *paths, history
+    (whole, crashed), file = (tmp_path / "whole", tmp_path / "crashed"), tmp_path / "checkpoint"
+    options = {"data": (X, Y, X, Y), "epochs": 6, "every": every}
+    history = net().train(X, Y, X, Y, epochs=6, callbacks=[KINDS[kind](whole)], verbose=0)
+    trained(file, KINDS[kind](crashed), crashes=crashes, **options)
+    meanwhile(crashed)
+    assert [*trained(file, KINDS[kind](crashed), resume=file, **options)] == [*history]
+    return whole, crashed, history
 
 
 def half(path: Path) -> None:
@@ -450,9 +454,7 @@ def half(path: Path) -> None:
 def test_a_resumed_run_repeats_no_epoch_and_loses_none(
     kind: str, crashes: int, every: dict[str, Any], tmp_path: Path
 ) -> None:
-    whole, crashed, history = resumed(
-        kind, tmp_path, crashes=crashes, meanwhile=lambda path: None, **every
-    )
+    whole, crashed, history = resumed(kind, tmp_path, crashes=crashes, **every)
     assert numbers(kind, whole) == numbers(kind, crashed) == losses(history)
     if kind == "csv":
         assert crashed.read_bytes() == whole.read_bytes()
@@ -468,17 +470,6 @@ def test_a_resumed_run_repeats_no_epoch_and_loses_none(
             assert [step for step, _ in points] == [1, 2, 3, 4, 5, 6]
             if not tag.endswith("seconds"):
                 assert scalars(crashed)[tag] == points
-
-
-def test_the_line_of_a_resume_says_where_it_is(tmp_path: Path) -> None:
-    every = {"every": None, "every_steps": 4}
-    _, path, _ = resumed("jsonl", tmp_path, crashes=3, meanwhile=lambda path: None, **every)
-    events = [(line["event"], line["epoch"], line.get("step")) for line in lines(path)]
-    assert events == [
-        ("run", 0, 0),
-        *(("epoch", 1, None), ("epoch", 2, None), ("resume", 2, 2)),
-        *(("epoch", i, None) for i in (3, 4, 5, 6)),
-    ]
 
 
 @each_file
@@ -509,22 +500,25 @@ def test_a_number_that_was_cut_short_is_not_read(tmp_path: Path) -> None:
 
 
 @each_file
-def test_a_deleted_log_goes_on_with_a_warning(kind: str, tmp_path: Path) -> None:
-    with pytest.warns(PhitodeepWarning, match="lacks 2 of the 2 epochs before the checkpoint"):
-        _, path, history = resumed(kind, tmp_path, crashes=3, meanwhile=Path.unlink, every=2)
-    assert numbers(kind, path) == losses(history)[2:]
-    assert len(settings_in(kind, path)) == 1
+@pytest.mark.parametrize(
+    ("crashes", "kept", "lost"), [(3, 0, "2 of the 2"), (5, 3, "2 of the 4")], ids=["all", "some"]
+)
+def test_a_log_that_lost_epochs_goes_on_with_a_warning(
+    kind: str, crashes: int, kept: int, lost: str, tmp_path: Path
+) -> None:
+    """The head and 2 epochs stay, or nothing at all."""
 
-
-@each_file
-def test_a_log_without_some_epochs_goes_on_with_a_warning(kind: str, tmp_path: Path) -> None:
     def drop(path: Path) -> None:
-        kept = path.read_bytes().splitlines(keepends=True)
-        path.write_bytes(b"".join(kept[:-3]))  # epochs 3, 4 and 5
+        content = path.read_bytes().splitlines(keepends=True)
+        path.unlink()
+        if kept:
+            path.write_bytes(b"".join(content[:kept]))
 
-    with pytest.warns(PhitodeepWarning, match="lacks 2 of the 4 epochs before the checkpoint"):
-        _, path, history = resumed(kind, tmp_path, crashes=5, meanwhile=drop, every=2)
-    assert numbers(kind, path) == losses(history)[:2] + losses(history)[4:]
+    with pytest.warns(PhitodeepWarning, match=f"lacks {lost} epochs before the checkpoint"):
+        _, path, history = resumed(kind, tmp_path, crashes=crashes, meanwhile=drop, every=2)
+    all_losses = losses(history)
+    assert numbers(kind, path) == (all_losses[:2] + all_losses[4:] if kept else all_losses[2:])
+    assert len(settings_in(kind, path)) == 1
 
 
 @each_file
@@ -537,14 +531,10 @@ def test_the_runs_of_before_survive_a_resume(kind: str, append: bool, tmp_path: 
     else:
         path.write_text('{"event": "note"}\n{"event": "epoch", "epoch": 7, "train_loss": 1.5}\n')
     before = path.read_bytes()
-    given = [KINDS[kind](path, append=True), ModelCheckpoint(file), crash(2)]
-    with pytest.raises(Crash):
-        net().train(X, Y, epochs=3, callbacks=given, verbose=0)
-    given = [KINDS[kind](path, append=append), ModelCheckpoint(file)]
-    history = net().train(X, Y, epochs=3, callbacks=given, resume=file, verbose=0)
-    found = path.read_bytes()
+    trained(file, KINDS[kind](path, append=True), crashes=2, epochs=3)
+    history = trained(file, KINDS[kind](path, append=append), epochs=3, resume=file)
     if kind == "jsonl":
-        assert found.startswith(before)
+        assert path.read_bytes().startswith(before)
         assert [line.get("epoch") for line in lines(path)] == [None, 7, 0, 1, 1, 2, 3]
     else:
         assert [row["train_loss"] for row in rows(path)[:2]] == ["2.5", "1.5"]
@@ -555,18 +545,9 @@ def test_the_runs_of_before_survive_a_resume(kind: str, append: bool, tmp_path: 
 @each_kind
 def test_a_second_crash_and_resume(kind: str, tmp_path: Path) -> None:
     path, file = tmp_path / "log", tmp_path / "checkpoint"
-    more: dict[str, Any] = {}
-    for epoch in (2, 4):
-        given = [
-            KINDS[kind](path),
-            ModelCheckpoint(file, every=1 if epoch == 2 else 9),
-            crash(epoch),
-        ]
-        with pytest.raises(Crash):
-            net().train(X, Y, epochs=6, callbacks=given, **more, verbose=0)
-        more = {"resume": file}
-    given = [KINDS[kind](path), ModelCheckpoint(file)]
-    history = net().train(X, Y, epochs=6, callbacks=given, **more, verbose=0)
+    trained(file, KINDS[kind](path), crashes=2, epochs=6)
+    trained(file, KINDS[kind](path), crashes=4, epochs=6, every={"every": 9}, resume=file)
+    history = trained(file, KINDS[kind](path), epochs=6, resume=file)
     assert numbers(kind, path) == losses(history)
 
 
@@ -575,19 +556,19 @@ def test_an_interrupted_epoch_is_replaced_by_the_whole_one(
     keyboard: None, kind: str, tmp_path: Path
 ) -> None:
     def press(model: Any, step: int, loss: float) -> None:
-        if step == 5:  # the second of three in epoch 2
+        if step == 5 and not file.exists():  # the second of three in epoch 2
             signal.raise_signal(signal.SIGINT)
 
     path, file = tmp_path / "log", tmp_path / "checkpoint"
-    given = [LambdaCallback(on_batch_end=press), KINDS[kind](path), ModelCheckpoint(file)]
-    first = net().train(X, Y, X, Y, epochs=4, callbacks=given, verbose=0)
+    given = [LambdaCallback(on_batch_end=press), KINDS[kind](path)]
+    options = {"data": (X, Y, X, Y), "epochs": 4, "every": {"every": 9}}
+    first = trained(file, *given, **options)
     assert first.interrupted
     assert numbers(kind, path) == losses(first)
     if kind == "jsonl":
         assert [line["test_loss"] for line in epochs_of(path)] == [first[0][1], None]
         assert [line.get("interrupted") for line in epochs_of(path)] == [None, True]
-    given = [LambdaCallback(), *given[1:]]
-    history = net().train(X, Y, X, Y, epochs=4, callbacks=given, resume=file, verbose=0)
+    history = trained(file, *given, resume=file, **options)
     assert len(history) == 4
     assert numbers(kind, path) == losses(history)
     assert history[1] != first[1]
@@ -597,9 +578,8 @@ def test_an_interrupted_epoch_is_replaced_by_the_whole_one(
 
 def test_a_resume_that_nothing_follows_adds_no_line(tmp_path: Path) -> None:
     path, file = tmp_path / "log", tmp_path / "checkpoint"
-    for more in ({}, {"resume": file}):
-        given = [JSONLogger(path), ModelCheckpoint(file)]
-        net().train(X, Y, callbacks=given, **more, verbose=0)
+    for resume in (None, file):
+        trained(file, JSONLogger(path), resume=resume)
         assert [line["event"] for line in lines(path)] == ["run", "epoch", "epoch"]
 
 
@@ -621,41 +601,33 @@ def test_a_line_does_not_continue_one_that_another_program_cut(cut: int, tmp_pat
 
 @each_kind
 def test_epochs_before_the_log_are_not_missed(kind: str, tmp_path: Path) -> None:
-    path, file = tmp_path / "log", tmp_path / "checkpoint"
-
-    def trained() -> Sequential:
-        model = net()
-        model.train(X, Y, verbose=0)
-        return model
-
-    given = [KINDS[kind](path), ModelCheckpoint(file), crash(4)]
-    with pytest.raises(Crash):
-        trained().train(X, Y, epochs=4, callbacks=given, verbose=0)
-    given = [KINDS[kind](path), ModelCheckpoint(file)]
-    history = net().train(X, Y, epochs=4, callbacks=given, resume=file, verbose=0)
+    path, file, model = tmp_path / "log", tmp_path / "checkpoint", net()
+    model.train(X, Y, verbose=0)
+    trained(file, KINDS[kind](path), crashes=4, epochs=4, model=model)
+    history = trained(file, KINDS[kind](path), epochs=4, resume=file)
     assert numbers(kind, path) == losses(history, 3)
 
 
-def test_the_line_of_a_resume_does_not_hide_a_missing_epoch(tmp_path: Path) -> None:
-    every = {"every": None, "every_steps": 4}
-    _, path, _ = resumed("jsonl", tmp_path, crashes=3, meanwhile=lambda path: None, **every)
+def test_the_line_of_a_resume_says_where_it_is_and_hides_no_missing_epoch(tmp_path: Path) -> None:
+    every, file = {"every": None, "every_steps": 4}, tmp_path / "checkpoint"
+    _, path, _ = resumed("jsonl", tmp_path, crashes=3, **every)
+    assert [(line["event"], line["epoch"], line.get("step")) for line in lines(path)] == [
+        ("run", 0, 0),
+        *(("epoch", 1, None), ("epoch", 2, None), ("resume", 2, 2)),
+        *(("epoch", i, None) for i in (3, 4, 5, 6)),
+    ]
     kept = [line for line in path.read_text().splitlines() if '"epoch", "epoch": 2' not in line]
     path.write_text("\n".join(kept) + "\n")
-    given = [ModelCheckpoint(tmp_path / "checkpoint", **every), JSONLogger(path)]
+    options = {"data": (X, Y, X, Y), "epochs": 6, "every": every}
     with pytest.warns(PhitodeepWarning, match="lacks 1 of the 6 epochs"):
-        net().train(
-            X, Y, X, Y, epochs=6, callbacks=given, resume=tmp_path / "checkpoint", verbose=0
-        )
+        trained(file, JSONLogger(path), resume=file, **options)
 
 
 def test_a_resume_with_other_settings_says_so_in_the_csv(tmp_path: Path) -> None:
     path, file = tmp_path / "log", tmp_path / "checkpoint"
-    more: dict[str, Any] = {}
     for epochs, crashes in ((5, 2), (5, 3), (7, 4), (7, 5)):
-        given = [CSVLogger(path), ModelCheckpoint(file), crash(crashes)]
-        with pytest.raises(Crash):
-            net().train(X, Y, epochs=epochs, callbacks=given, **more, verbose=0)
-        more = {"resume": file}
+        resume = file if path.exists() else None
+        trained(file, CSVLogger(path), crashes=crashes, epochs=epochs, resume=resume)
     found = [json.loads(row["settings"] or "{}") for row in rows(path)]
     assert [each and each["settings"]["epochs"] for each in found] == [5, {}, 7, {}, {}]
 
@@ -673,20 +645,16 @@ def test_states_of_models_continue_a_log_too(tmp_path: Path) -> None:
 
 
 @each_file
-def test_a_state_stays_small(kind: str, tmp_path: Path) -> None:
+def test_a_state_is_small_and_checked(kind: str, tmp_path: Path) -> None:
     log, states = KINDS[kind](tmp_path / "log"), []
     take = LambdaCallback(on_epoch_end=lambda *_: states.append(log.state_dict()))
     net(epochs=5).train(X, Y, callbacks=[log, take], verbose=0)
-    assert states == [{"training": True, "start": 0, "first": 0}] * 5
-    assert log.state_dict() == {"training": False, "start": 0, "first": 0}
-
-
-@pytest.mark.parametrize("name", ["start", "first"])
-@pytest.mark.parametrize("value", [-1, 1.5, "1", True, None])
-def test_an_invalid_state_is_refused(name: str, value: Any) -> None:
-    state = {"training": True, "start": 0, "first": 0, name: value}
-    with pytest.raises(PhitodeepError, match=f"{name} must be"):
-        JSONLogger("never").load_state_dict(state)
+    state = {"training": True, "start": 0, "first": 0}
+    assert states == [state] * 5
+    assert log.state_dict() == {**state, "training": False}
+    for name, value in itertools.product(("start", "first"), (-1, 1.5, "1", True, None)):
+        with pytest.raises(PhitodeepError, match=f"{name} must be"):
+            log.load_state_dict({**state, name: value})
 
 
 @each_kind
@@ -778,13 +746,6 @@ def test_what_was_never_written_is_not_in_the_next_file(kind: str, tmp_path: Pat
     path.rename(other)
     history = model.train(X, Y, callbacks=[log], verbose=0)
     assert numbers(kind, path) == losses(history, 3)
-
-
-def test_the_file_is_whole_after_every_epoch(tmp_path: Path) -> None:
-    path, seen = tmp_path / "log.csv", []
-    look = LambdaCallback(on_epoch_end=lambda *_: seen.append(len(rows(path))))
-    net(epochs=4).train(X, Y, callbacks=[CSVLogger(path), look], verbose=0)
-    assert seen == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ from phitodeep.model.callbacks import EarlyStopping, LambdaCallback, ModelCheckp
 from phitodeep.optimization.optimizers import SGD, Adam
 from phitodeep.optimization.schedules import ReduceOnPlateau
 from phitodeep.training.history import History
+from tests.training.weights import assert_weights
 
 rng = np.random.default_rng(1)
 N = 50
@@ -70,18 +71,6 @@ def plain(**given: Any) -> Sequential:
 
 def train(model: Sequential, *data: Any, **given: Any) -> History:
     return model.train(*data, **{"verbose": 0, **given})
-
-
-def same_weights(a: Sequential, b: Sequential) -> bool:
-    one, other = a.get_weights(), b.get_weights()
-    return one.keys() == other.keys() and all(np.array_equal(one[k], other[k]) for k in one)
-
-
-def near_weights(a: Sequential, b: Sequential, rtol: float = 1e-9) -> None:
-    one, other = a.get_weights(), b.get_weights()
-    assert one.keys() == other.keys()
-    for path, value in one.items():
-        np.testing.assert_allclose(value, other[path], rtol=rtol, atol=1e-12, err_msg=path)
 
 
 class Spy(Layer):
@@ -139,15 +128,11 @@ def test_every_sample_comes_once_an_epoch_and_the_last_short_batch_counts(
 
 
 def test_each_epoch_has_a_fresh_order_unless_told() -> None:
-    orders = [joined(batches) for batches in visits(30, batch_size=7, epochs=5)]
+    orders = [np.concatenate(batches).tolist() for batches in visits(30, batch_size=7, epochs=5)]
     assert len({tuple(order) for order in orders}) == 5
     assert list(range(30)) not in orders
     straight = visits(30, batch_size=7, epochs=2, shuffle=False)
-    assert [joined(batches) for batches in straight] == [list(range(30))] * 2
-
-
-def joined(batches: list[list[int]]) -> list[int]:
-    return [i for batch in batches for i in batch]
+    assert [np.concatenate(batches).tolist() for batches in straight] == [list(range(30))] * 2
 
 
 def test_targets_and_weights_stay_beside_their_samples() -> None:
@@ -182,37 +167,30 @@ def test_the_data_that_was_given_is_not_written() -> None:
 
 
 def test_a_seed_repeats_everything_to_the_bit() -> None:
-    first, second, other = classifier(), classifier(), classifier(seed=1)
-    histories = [
-        train(model, X, LABELS, X, LABELS, metrics=["accuracy"])
-        for model in (first, second, other)
-    ]  # fmt: skip
-    assert histories[0] == histories[1]
-    assert histories[0].metrics == histories[1].metrics
-    assert same_weights(first, second)
-    assert histories[0] != histories[2]
-    assert not np.array_equal(first.layers[0].W, other.layers[0].W)
+    models = [classifier(), classifier(), classifier(seed=1), classifier(seed=None)]
+    first, second = models[:2]
+    one, two, *different = [
+        train(model, X, LABELS, X, LABELS, metrics=["accuracy"]) for model in models
+    ]
+    assert one == two
+    assert one.metrics == two.metrics
+    assert_weights(first, second)
+    assert one != different[0] != different[1]
+    starts = [classifier(seed=seed).layers[0].W for seed in (0, 1, None, None)]
+    assert len({W.tobytes() for W in starts}) == 4
 
 
-def test_the_seed_decides_weights_order_and_masks() -> None:
-    def built(seed: int) -> Sequential:
-        model = classifier(seed=seed)
-        model.set_weights(classifier().get_weights())  # the same weights
-        return model
+def test_the_seed_decides_order_and_masks() -> None:
+    def built(seed: int, *layers: Layer) -> Sequential:
+        made = [Sequential(*layers, seed=s, alpha=0.1, batch_size=8) for s in (0, seed)]
+        made[1].set_weights(made[0].get_weights())
+        return made[1]
 
-    assert not np.array_equal(classifier(seed=1).layers[0].W, classifier().layers[0].W)
-    assert train(built(0), X, LABELS) == train(built(0), X, LABELS)
+    order = Dense(4, 2).copy
+    assert train(built(0, order()), X, Y) != train(built(1, order()), X, Y)
     full = {"batch_size": None, "epochs": 1, "shuffle": False}
-    assert train(built(0), X, LABELS, **full) != train(built(1), X, LABELS, **full)  # masks
-    a, b = (Sequential(Dense(4, 2), seed=s, alpha=0.1, batch_size=8) for s in (0, 1))
-    b.set_weights(a.get_weights())
-    assert train(a, X, Y, epochs=1) != train(b, X, Y, epochs=1)  # order
-
-
-def test_models_without_a_seed_differ() -> None:
-    first, second = classifier(seed=None), classifier(seed=None)
-    assert not np.array_equal(first.layers[0].W, second.layers[0].W)
-    assert train(first, X, LABELS) != train(second, X, LABELS)
+    masks = [train(built(seed, Dropout(0.2), Dense(4, 2)), X, Y, **full) for seed in (0, 0, 1)]
+    assert masks[0] == masks[1] != masks[2]
 
 
 def test_the_global_generator_is_never_touched() -> None:
@@ -236,7 +214,7 @@ def test_a_second_training_goes_on_where_the_first_ended(optimizer: str) -> None
     assert [*first, *second] == whole
     assert len(second) == 3
     assert first.rates + second.rates == whole.rates
-    assert same_weights(at_once, in_two)
+    assert_weights(at_once, in_two)
     assert at_once.epoch == in_two.epoch == 5
 
 
@@ -247,9 +225,9 @@ def test_a_copy_goes_on_as_the_model_would(through: Callable[[Sequential], Seque
     model = classifier(metrics=["accuracy"])
     train(model, X, LABELS)
     twin = through(model)
-    assert same_weights(model, twin)
+    assert_weights(model, twin)
     assert train(model, X, LABELS) == train(twin, X, LABELS)
-    assert same_weights(model, twin)
+    assert_weights(model, twin)
     kept = model.get_weights()
     train(twin, X, LABELS)
     assert all(np.array_equal(a, kept[path]) for path, a in model.get_weights().items())
@@ -265,7 +243,7 @@ def test_predictions_and_evaluations_between_leave_no_trace() -> None:
 
     watch = LambdaCallback(on_batch_end=look, on_epoch_end=look, on_epoch_begin=look)
     assert train(quiet, X, LABELS) == train(busy, X, LABELS, callbacks=[watch])
-    assert same_weights(quiet, busy)
+    assert_weights(quiet, busy)
 
 
 def by_hand(model: Sequential, epochs: list[list[Array]], X: Array, Y: Array) -> list[float]:
@@ -290,7 +268,7 @@ def test_a_manual_loop_gives_the_same(size: int) -> None:
     batches = [np.arange(i, min(i + size, N)) for i in range(0, N, size)]
     losses = by_hand(manual, [batches] * 3, X64, Y64)
     assert [loss for loss, _ in history] == pytest.approx(losses, rel=1e-12)
-    near_weights(model, manual, rtol=1e-10)
+    assert_weights(model, manual, rtol=1e-10)
 
 
 def test_train_loss_is_the_mean_over_samples_of_the_losses_before_each_step() -> None:
@@ -318,7 +296,7 @@ def test_accumulated_batches_are_one_big_batch(weighted: bool) -> None:
         parts = train(small, X, T, sample_weight=weights, accumulate=4)
         np.testing.assert_allclose(parts, whole, rtol=1e-7)
         assert small.optimizer.t == big.optimizer.t == 12
-        near_weights(big, small, rtol=1e-6)
+        assert_weights(big, small, rtol=1e-6)
 
 
 def plain_classifier(**given: Any) -> Sequential:
@@ -350,7 +328,7 @@ def test_a_sample_weight_is_as_many_copies(loss: str) -> None:
     rows = np.repeat(np.arange(N), REPEATS)
     c_history = train(copied, X[rows], T[rows])
     np.testing.assert_allclose(w_history, c_history, rtol=1e-6)
-    near_weights(weighted, copied, rtol=1e-5)
+    assert_weights(weighted, copied, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -364,7 +342,7 @@ def test_a_class_weight_is_as_many_copies(class_weight: Any) -> None:
     rows = np.repeat(np.arange(N), np.array([2, 1, 3])[LABELS])
     c_history = train(copied, X[rows], LABELS[rows])
     np.testing.assert_allclose(w_history, c_history, rtol=1e-6)
-    near_weights(weighted, copied, rtol=1e-5)
+    assert_weights(weighted, copied, rtol=1e-5)
     in_loss.setloss(CategoricalCrossEntropy(class_weight=[2, 1, 3]))
     np.testing.assert_allclose(train(in_loss, X, LABELS), w_history, rtol=1e-6)
     one = train(one_hot, X, np.eye(3)[LABELS], class_weight=class_weight)
@@ -380,22 +358,19 @@ def test_weights_are_for_the_loss_and_metrics_count_every_sample_once() -> None:
 
 
 def test_class_and_sample_weights_multiply() -> None:
+    class_weight, factors = {0: 2, 1: 1, 2: 3}, np.array([2, 1, 3])[LABELS]
     both, one = plain_classifier(batch_size=None), plain_classifier(batch_size=None)
-    class_weight = {0: 2, 1: 1, 2: 3}
     a = train(both, X, LABELS, class_weight=class_weight, sample_weight=REPEATS)
-    b = train(one, X, LABELS, sample_weight=REPEATS * np.array([2, 1, 3])[LABELS])
+    b = train(one, X, LABELS, sample_weight=REPEATS * factors)
     np.testing.assert_allclose(a, b, rtol=1e-12)
-
-
-def test_class_and_sample_weights_multiply_for_one_output() -> None:
-    def net() -> Sequential:
-        loss = "binary_cross_entropy"
-        return Sequential(Dense(4, 1), Sigmoid(), loss_class=loss, seed=0, epochs=2)
-
     y = (LABELS > 0).astype(int)
-    for labels in (y, y[:, None]):
-        a = train(net(), X, labels, class_weight={1: 3}, sample_weight=REPEATS)
-        b = train(net(), X, labels, sample_weight=REPEATS * np.where(y, 3, 1))
+    for labels in (y, y[:, None]):  # of one output
+        both, one = (
+            Sequential(Dense(4, 1), Sigmoid(), loss_class="binary_cross_entropy", seed=0, epochs=2)
+            for _ in range(2)
+        )
+        a = train(both, X, labels, class_weight={1: 3}, sample_weight=REPEATS)
+        b = train(one, X, labels, sample_weight=REPEATS * np.where(y, 3, 1))
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
@@ -412,24 +387,20 @@ def test_class_weights_of_labels_at_every_position(shape: tuple[int, ...]) -> No
 def test_a_history_is_a_pair_an_epoch() -> None:
     history = train(classifier(), X, LABELS, X[:9], LABELS[:9], metrics=["accuracy"])
     assert isinstance(history, list)
-    assert len(history) == 3
+    assert len(history) == len(history.seconds) == 3
     assert all(type(pair) is tuple and len(pair) == 2 for pair in history)
     assert all(type(number) is float and math.isfinite(number) for p in history for number in p)
     assert set(history.metrics) == {"train_accuracy", "test_accuracy"}
     assert all(len(values) == 3 for values in history.metrics.values())
     assert all(type(v) is float and 0 <= v <= 1 for vs in history.metrics.values() for v in vs)
-    assert len(history.seconds) == len(history.rates) == 3
     assert all(seconds > 0 for seconds in history.seconds)
     assert history.rates == [0.02] * 3
     assert history.interrupted is False
     again = pickle.loads(pickle.dumps(history))
     assert (again, again.metrics) == (history, history.metrics)
-
-
-def test_without_test_data_the_test_loss_is_nan() -> None:
-    history = train(classifier(metrics=["accuracy"]), X, LABELS)
-    assert all(math.isnan(test) for _, test in history)
-    assert set(history.metrics) == {"train_accuracy"}
+    without_test = train(classifier(metrics=["accuracy"]), X, LABELS)
+    assert all(math.isnan(test) for _, test in without_test)
+    assert set(without_test.metrics) == {"train_accuracy"}
 
 
 def test_the_test_loss_is_the_evaluation_after_the_epoch() -> None:
@@ -452,10 +423,6 @@ def constant_loss(P: Array, T: Array) -> float:
     return 7.0
 
 
-def loss(P: Array, T: Array) -> float:
-    return 7.0
-
-
 def test_metrics_with_awkward_names_are_kept_apart() -> None:
     model = plain(epochs=2)
     expected = train(plain(epochs=2), X, Y, X, Y)
@@ -463,23 +430,15 @@ def test_metrics_with_awkward_names_are_kept_apart() -> None:
     assert history == expected
     assert history.metrics == {"train_constant_loss": [7, 7], "test_constant_loss": [7, 7]}
 
+    def loss(P: Array, T: Array) -> float:
+        return 7.0
 
-def test_a_metric_named_loss_does_not_take_the_place_of_the_loss() -> None:
-    expected = train(plain(epochs=2), X, Y)
-    with pytest.raises(ValueError, match="loss"):
-        train(plain(epochs=2), X, Y, metrics=[loss])
-    assert expected[0][0] != 7
-
-
-def test_two_metrics_of_one_name_are_not_lost() -> None:
-    def two(value: float) -> Callable[[Array, Array], float]:
-        return lambda P, T: value
-
-    with pytest.raises(ValueError, match="lambda"):
-        train(plain(epochs=2), X, Y, metrics=[two(1.0), two(2.0)])
+    for refused in ([loss], [lambda P, T: 1.0, lambda P, T: 2.0]):
+        with pytest.raises(ValueError, match=refused[0].__name__):
+            train(plain(), X, Y, metrics=refused)
 
 
-def test_plot(tmp_path: Path) -> None:
+def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     history = train(classifier(), X, LABELS, X, LABELS, metrics=["accuracy", "f1"])
     path = tmp_path / "history.png"
     figure = history.plot(str(path))
@@ -487,13 +446,14 @@ def test_plot(tmp_path: Path) -> None:
     assert [panel.get_ylabel() for panel in figure.axes] == ["loss", "accuracy", "f1"]
     drawn = [line.get_ydata() for line in figure.axes[0].lines]
     np.testing.assert_array_equal(drawn, np.array(history).T)
-    train_f1, test_f1 = figure.axes[2].lines
-    np.testing.assert_array_equal(train_f1.get_ydata(), history.metrics["train_f1"])
-    np.testing.assert_array_equal(test_f1.get_ydata(), history.metrics["test_f1"])
-    alone = train(classifier(), X, LABELS).plot()
-    assert len(alone.axes) == 1
-    assert len(alone.axes[0].lines) == 1
+    for line, name in zip(figure.axes[2].lines, ("train_f1", "test_f1"), strict=True):
+        np.testing.assert_array_equal(line.get_ydata(), history.metrics[name])
+    (alone,) = train(classifier(), X, LABELS).plot().axes
+    assert len(alone.lines) == 1
     assert train(classifier(), X, LABELS, epochs=0).plot() is not None
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtraError, match=r'History\.plot.*"phitodeep\[plot\]"'):
+        History().plot()
 
 
 def test_validation_split_holds_out_the_last_part() -> None:
@@ -501,7 +461,7 @@ def test_validation_split_holds_out_the_last_part() -> None:
     a = train(split, X, Y, validation_split=0.3)
     b = train(given_, X[:35], Y[:35], X[35:], Y[35:])
     assert a == b
-    assert same_weights(split, given_)
+    assert_weights(split, given_)
     weights = np.arange(N)
     a = train(plain(), X, Y, validation_split=0.3, sample_weight=weights)
     b = train(plain(), X[:35], Y[:35], sample_weight=weights[:35])
@@ -512,7 +472,7 @@ def test_the_model_does_not_learn_from_the_test_data() -> None:
     a, b = plain(), plain()
     train(a, X, Y, X * 100, Y * -100)
     train(b, X, Y)
-    assert same_weights(a, b)
+    assert_weights(a, b)
 
 
 def press(at: int) -> LambdaCallback:
@@ -527,11 +487,12 @@ def press(at: int) -> LambdaCallback:
 
 def test_ctrl_c_ends_training_after_the_batch_and_gives_the_history(keyboard: None) -> None:
     before = signal.getsignal(signal.SIGINT)
-    model, twin = classifier(), classifier()
+    model, twin = classifier(metrics=["accuracy"]), classifier()
     history = train(model, X, LABELS, X, LABELS, callbacks=[press(6)])
     assert signal.getsignal(signal.SIGINT) is before
     assert history.interrupted is True
-    assert len(history) == 2
+    lists = [history.seconds, history.rates, *history.metrics.values()]
+    assert [len(each) for each in lists] == [2] * 4 == [len(history)] * 4
     assert model.optimizer.t == 6
     assert history[0] == train(twin, X, LABELS, X, LABELS, epochs=1)[0]
     assert math.isfinite(history[1][0])
@@ -539,60 +500,41 @@ def test_ctrl_c_ends_training_after_the_batch_and_gives_the_history(keyboard: No
     assert len(train(model, X, LABELS)) == 3  # and on
 
 
-def test_ctrl_c_leaves_one_value_an_epoch_in_every_list(keyboard: None) -> None:
-    history = train(
-        classifier(), X, LABELS, X, LABELS, callbacks=[press(6)], metrics=["accuracy"]
-    )  # fmt: skip
-    assert len(history) == 2
-    assert {name: len(values) for name, values in history.metrics.items()} == {
-        "train_accuracy": 2,
-        "test_accuracy": 2,
-    }
-    assert len(history.seconds) == len(history.rates) == 2
-
-
-def test_ctrl_c_between_the_batches_ends_training_too(keyboard: None) -> None:
-    def on_epoch_end(model: Any, epoch: int, logs: Any) -> None:
-        if epoch == 2:
+@pytest.mark.parametrize(("moment", "epochs"), [("on_epoch_end", 2), ("on_train_end", 3)])
+def test_ctrl_c_after_an_epoch_keeps_its_history(keyboard: None, moment: str, epochs: int) -> None:
+    def on_end(model: Any, *_: Any) -> None:
+        if model.epoch >= 2:
             signal.raise_signal(signal.SIGINT)
 
-    history = train(classifier(), X, LABELS, callbacks=[LambdaCallback(on_epoch_end=on_epoch_end)])
-    assert history.interrupted
-    assert len(history) == 2
+    history = train(classifier(), X, LABELS, callbacks=[LambdaCallback(**{moment: on_end})])
+    assert history.interrupted == (epochs == 2)
+    assert len(history) == epochs
     assert not np.isnan(history[1][0])
 
 
 @pytest.mark.parametrize("monitor", ["test_accuracy", "test_loss", None])
 @pytest.mark.parametrize("kind", [EarlyStopping, ModelCheckpoint])
-def test_ctrl_c_in_the_middle_of_an_epoch_agrees_with_callbacks(
+def test_ctrl_c_in_the_middle_of_an_epoch_gives_no_best_value(
     keyboard: None, kind: Any, monitor: str | None, tmp_path: Path
 ) -> None:
+    """The epoch that was cut short has no test loss, for callbacks and for schedules."""
     arguments = [str(tmp_path / "a")] if kind is ModelCheckpoint else []
     monitor = monitor or ("test_loss" if arguments else None)  # a checkpoint has no default
-    watch = kind(*arguments, monitor=monitor)
+    watch, schedule = kind(*arguments, monitor=monitor), ReduceOnPlateau(0.02)
     data = (X, LABELS, X, (LABELS + 1) % 3)  # the test loss grows while the training loss falls
-    history = train(
-        classifier(metrics=["accuracy"]), *data, callbacks=[press(6), watch]
-    )  # fmt: skip
+    model = classifier(metrics=["accuracy"], alpha=schedule)
+    history = train(model, *data, callbacks=[press(6), watch])
     assert history.interrupted
     assert len(history) == 2
-    key = monitor or "test_loss"
-    first = history[0][1] if key == "test_loss" else history.metrics[key][0]
-    assert watch.best == first  # the broken epoch has no test loss, and so cannot be the best
-
-
-def test_ctrl_c_does_not_tell_the_schedule_a_training_loss_for_a_test_loss(keyboard: None) -> None:
-    schedule = ReduceOnPlateau(0.02)
-    data = (X, LABELS, X, (LABELS + 1) % 3)
-    history = train(classifier(alpha=schedule), *data, callbacks=[press(6)])
-    assert len(history) == 2
     assert schedule.best == history[0][1]
+    accuracy = history.metrics["test_accuracy"][0]
+    assert watch.best == (accuracy if monitor == "test_accuracy" else history[0][1])
 
 
 def test_ctrl_c_twice_interrupts_at_once(keyboard: None) -> None:
     def on_batch_end(*_: Any) -> None:
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
 
     before = signal.getsignal(signal.SIGINT)
     model = classifier()
@@ -602,29 +544,20 @@ def test_ctrl_c_twice_interrupts_at_once(keyboard: None) -> None:
     assert len(train(model, X, LABELS)) == 3
 
 
-def test_ctrl_c_after_the_last_batch_loses_no_history(keyboard: None) -> None:
-    end = LambdaCallback(on_train_end=lambda model: signal.raise_signal(signal.SIGINT))
-    assert len(train(classifier(), X, LABELS, callbacks=[end])) == 3
-
-
-def test_a_sigint_that_is_ignored_stays_ignored() -> None:
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, None])
+def test_a_sigint_that_is_not_pythons_stays(handler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is ignored, or a handler set outside Python, which could not be put back."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
+        if handler is None:
+            monkeypatch.setattr(signal, "getsignal", lambda number: None)
+        monkeypatch.setattr(signal, "signal", lambda *_: pytest.fail("the handler was replaced"))
         history = train(classifier(), X, LABELS, callbacks=[press(2)])
-        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGINT, before)
+        monkeypatch.undo()
+        assert signal.signal(signal.SIGINT, before) is signal.SIG_IGN
     assert not history.interrupted
     assert len(history) == 3
-
-
-def test_a_handler_that_is_not_pythons_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    def install(*_: Any) -> None:
-        raise TypeError("a handler that Python does not know cannot be put back")
-
-    monkeypatch.setattr(signal, "getsignal", lambda number: None)
-    monkeypatch.setattr(signal, "signal", install)
-    assert len(train(classifier(), X, LABELS)) == 3
 
 
 @pytest.mark.parametrize(
@@ -697,10 +630,10 @@ def test_divergence_leaves_nothing_for_the_next_training() -> None:
         warnings.simplefilter("ignore")
         train(model, bad, Y, epochs=1, accumulate=4, shuffle=False)
     assert model.optimizer.t == 0
-    assert same_weights(model, fresh)
+    assert_weights(model, fresh)
     fresh.epoch = model.epoch
     assert train(model, X, Y, epochs=1) == train(fresh, X, Y, epochs=1)
-    assert same_weights(model, fresh)
+    assert_weights(model, fresh)
 
 
 def peak_of_a_step(size: int) -> int:
@@ -822,28 +755,6 @@ def test_threads_may_predict_and_evaluate_at_once() -> None:
     assert failures == []
 
 
-def test_the_short_way_and_the_long_way_agree() -> None:
-    class Other(Softmax):
-        """The same function, which the table of shortcuts does not know."""
-
-    def net(last: Layer) -> Sequential:
-        layers = (Dense(4, 8), Tanh(), Dense(8, 3), last)
-        options: dict[str, Any] = {"loss_class": CategoricalCrossEntropy(label_smoothing=0.1)}
-        return Sequential(*layers, **options, seed=0, dtype="float64", batch_size=16)
-
-    short, long = net(Softmax()), net(Other())
-    weights = rng.uniform(0.5, 2, N)
-    a, b = (
-        train(m, X, LABELS, X, LABELS, epochs=4, sample_weight=weights, metrics=["accuracy"])
-        for m in (short, long)
-    )
-    np.testing.assert_allclose(a, b, rtol=1e-10)
-    assert a.metrics == b.metrics
-    near_weights(short, long, rtol=1e-8)
-    one, other = (m.evaluate(X, LABELS, metrics=["f1"]) for m in (short, long))
-    assert one == pytest.approx(other, rel=1e-10)
-
-
 def test_masks_are_fresh_at_every_step() -> None:
     model = Sequential(Dropout(0.5), Dense(4, 2), seed=0, alpha=0.0)
     losses = [loss for loss, _ in train(model, X, Y, epochs=5, shuffle=False)]
@@ -895,21 +806,19 @@ def test_a_short_last_batch_takes_no_memory_of_its_own() -> None:
     assert seen[0] == seen[1] == seen[2]
 
 
-def test_test_data_and_a_share_for_validation_exclude_each_other() -> None:
-    with pytest.raises(ArgumentError, match="either X_test and y_test or validation_split"):
-        train(classifier(), X, LABELS, X, LABELS, validation_split=0.5)
-
-
-@pytest.mark.parametrize("anomaly", ["warn", True, ""])
-def test_anomaly_has_one_option(anomaly: Any) -> None:
-    with pytest.raises(ArgumentError, match=f'anomaly must be None or "raise", got {anomaly!r}'):
-        train(classifier(), X, LABELS, anomaly=anomaly)
-
-
-def test_without_matplotlib_a_plot_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtraError, match=r'History\.plot.*"phitodeep\[plot\]"'):
-        History().plot()
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"validation_split": 0.5}, "either X_test and y_test or validation_split"),
+        *(
+            ({"anomaly": value}, f'anomaly must be None or "raise", got {value!r}')
+            for value in ("warn", True, "")
+        ),
+    ],
+)
+def test_options_that_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        train(classifier(), X, LABELS, X, LABELS, **options)
 
 
 @pytest.mark.parametrize("size", [0, -2, 2.5, "a", True])

@@ -17,6 +17,7 @@ from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.architectures import gpt, lenet
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.training.parts import BatchSplitter
+from tests.training.weights import assert_weights
 
 Cut = Callable[[int], None]
 
@@ -43,9 +44,17 @@ def data(rng: Any) -> tuple[np.ndarray, np.ndarray]:
     return rng.standard_normal((67, 6)), rng.integers(0, 3, 67)
 
 
-def close(one: Sequential, other: Sequential, rtol: float = 1e-9) -> None:
-    for path, a in one.get_weights().items():
-        np.testing.assert_allclose(other.get_weights()[path], a, rtol=rtol, atol=1e-12)
+def agree(
+    cut: Cut, make: Callable[[], Sequential], *data: Any, parts: int = 2, **options: Any
+) -> list[Sequential]:
+    """Train on whole batches and on batches in parts; return both models, of the same weights."""
+    models = []
+    for count in (1, parts):
+        cut(count)
+        models.append(make())
+        models[-1].train(*data, **{"verbose": 0, **options})
+    assert_weights(*models, rtol=1e-9)
+    return models
 
 
 @pytest.mark.parametrize("parts", [2, 3])
@@ -59,7 +68,7 @@ def test_parts_take_the_step_of_the_whole(parts: int, accumulate: int, data: Any
     np.testing.assert_allclose(found, wanted, rtol=1e-9)
     for name, values in wanted.metrics.items():
         np.testing.assert_allclose(found.metrics[name], values, rtol=1e-12)
-    close(one, several)
+    assert_weights(one, several, rtol=1e-9)
     assert several.optimizer.t == one.optimizer.t
 
 
@@ -77,68 +86,33 @@ def test_a_run_repeats_to_the_bit(data: Any, cut: Cut) -> None:
 
 
 def test_weights_lengths_and_tied_parameters(rng: Any, cut: Cut) -> None:
-    tokens = rng.integers(0, 9, (12, 6))
-    lengths = rng.integers(1, 7, 12)
-    weights = np.repeat(rng.random((12, 1)), 6, axis=1)
-    models = [
-        gpt(9, 6, layers=1, heads=2, dim=8, dropout=0.1)
-        .loss("softmax_cross_entropy")
-        .optimizer("sgd")  # Adam would enlarge the keys' bias, whose gradient is rounding alone
-        .dtype("float64")
-        .seed(1)
-        .build()
-        for _ in range(2)
-    ]
-    for model, parts in zip(models, (1, 2), strict=True):
-        cut(parts)
-        model.train(
-            tokens,
-            tokens[:, ::-1],
-            sample_weight=weights,
-            lengths=lengths,
-            epochs=3,
-            batch_size=5,
-            verbose=0,
-        )
-    close(*models)
+    tokens, lengths = rng.integers(0, 9, (12, 6)), rng.integers(1, 7, 12)
+    options = {"sample_weight": np.repeat(rng.random((12, 1)), 6, axis=1), "lengths": lengths}
+
+    def make() -> Sequential:  # Adam would enlarge the keys' bias, whose gradient is rounding alone
+        builder = gpt(9, 6, layers=1, heads=2, dim=8, dropout=0.1).loss("softmax_cross_entropy")
+        return builder.optimizer("sgd").dtype("float64").seed(1).build()
+
+    agree(cut, make, tokens, tokens[:, ::-1], epochs=3, batch_size=5, **options)
 
 
 def test_fewer_samples_than_parts(data: Any, cut: Cut) -> None:
-    one, several = net(), net()
-    for model, parts in ((one, 1), (several, 4)):
-        cut(parts)
-        model.train(data[0][:5], data[1][:5], epochs=2, batch_size=3, verbose=0)
-    close(one, several)
+    agree(cut, net, data[0][:5], data[1][:5], parts=4, epochs=2, batch_size=3)
 
 
 def test_images_with_buffers_of_several_parts(rng: Any, cut: Cut) -> None:
+    builder = lenet(12, 12, 1, classes=4).loss("softmax_cross_entropy").dtype("float64").seed(0)
     X, y = rng.random((20, 12, 12, 1)), rng.integers(0, 4, 20)
-    models = [
-        lenet(12, 12, 1, classes=4).loss("softmax_cross_entropy").dtype("float64").seed(0).build()
-        for _ in range(2)
-    ]
-    for model, parts in zip(models, (1, 2), strict=True):
-        cut(parts)
-        model.train(X, y, epochs=2, batch_size=8, verbose=0)
-    close(*models)
+    agree(cut, builder.build().copy, X, y, epochs=2, batch_size=8)
 
 
 def test_sizes_may_wait_for_the_data(rng: Any, cut: Cut) -> None:
+    def make() -> Sequential:
+        builder = SequentialBuilder(seed=0).embedding(5, 3).lstm(4).dense(5)
+        return builder.loss("softmax_cross_entropy").dtype("float64").build()
+
     tokens = rng.integers(0, 5, (9, 4))
-    one, two = (
-        SequentialBuilder(seed=0)
-        .embedding(5, 3)
-        .lstm(4)
-        .dense(5)
-        .loss("softmax_cross_entropy")
-        .dtype("float64")
-        .build()
-        for _ in range(2)
-    )
-    one.train(tokens, tokens, epochs=2, batch_size=4, verbose=0)
-    cut(2)
-    two.train(tokens, tokens, epochs=2, batch_size=4, verbose=0)
-    close(one, two)
+    agree(cut, make, tokens, tokens, epochs=2, batch_size=4)
 
 
 def normed() -> Sequential:
@@ -164,7 +138,7 @@ def test_layers_that_need_the_whole_batch_get_it(data: Any, cut: Cut) -> None:
     one.train(*data, *data, epochs=2, batch_size=16, verbose=0)
     cut(2)
     several.train(*data, *data, epochs=2, batch_size=16, verbose=0)
-    close(one, several, rtol=1e-12)
+    assert_weights(one, several, rtol=1e-12)
     X = data[0][:16]
     assert part_sizes(several, X) == [16]
     several.layers[1].trainable = False
@@ -216,9 +190,8 @@ def test_a_part_that_diverges_ends_training_before_the_step(part: int, rng: Any,
     model = Sequential(Dense(6, 4), Dense(4, 1), seed=0, dtype="float64")
     before = model.get_weights()
     with pytest.warns(UserWarning, match="the loss is inf"):
-        model.train(X, Y, epochs=1, threads=3, shuffle=False, verbose=0)
-    for path, a in model.get_weights().items():
-        np.testing.assert_array_equal(a, before[path])
+        assert not model.train(X, Y, epochs=1, threads=3, shuffle=False, verbose=0)
+    assert_weights(model, before)
 
 
 @pytest.mark.parametrize(
@@ -226,13 +199,10 @@ def test_a_part_that_diverges_ends_training_before_the_step(part: int, rng: Any,
     [(0, ArgumentError), (1.5, ArgumentTypeError), (None, ArgumentTypeError), ("2", ArgumentError)],
 )
 def test_wrong_counts_are_refused(threads: Any, error: type[Exception], data: Any) -> None:
-    model = net()
-    with pytest.raises(error, match="threads must be"):
-        model.train(*data, threads=threads, epochs=1, verbose=0)
-    with pytest.raises(error, match="threads must be"):
-        model.predict(data[0], threads=threads)
-    with pytest.raises(error, match="threads must be"):
-        model.evaluate(*data, threads=threads)
+    model, X = net(), data[0]
+    for call, given in ((model.train, data), (model.predict, (X,)), (model.evaluate, data)):
+        with pytest.raises(error, match="threads must be"):
+            call(*given, threads=threads)
 
 
 def gradients(model: Sequential) -> dict[str, np.ndarray]:
@@ -263,7 +233,7 @@ def test_what_a_callback_thaws_or_freezes_holds_in_every_part(
         model.train(*data, epochs=1, batch_size=16, callbacks=callbacks, verbose=0)
         ends.append((model, seen))
     (one, wanted), (several, found) = ends
-    close(one, several)
+    assert_weights(one, several, rtol=1e-9)
     for a, b in zip(wanted, found, strict=True):
         for path in a:
             np.testing.assert_allclose(b[path], a[path], rtol=1e-9, atol=1e-12, err_msg=path)
@@ -271,49 +241,61 @@ def test_what_a_callback_thaws_or_freezes_holds_in_every_part(
     assert learned == [frozen_first is (step > 2) for step in range(1, 6)]
 
 
-def test_settings_that_a_callback_changes_hold_in_every_part(data: Any, cut: Cut) -> None:
-    models = [net(dropout=0.5), net(dropout=0.5)]
-    for parts, model in enumerate(models, 1):
-        cut(parts)
+def test_settings_that_a_callback_or_a_stream_changes_hold_in_every_part(
+    data: Any, cut: Cut
+) -> None:
+    def change(model: Any, step: int, loss: float) -> None:
+        model.layers[2].rate = 0.1 * step
 
-        def change(model: Any, step: int, loss: float) -> None:
-            model.layers[2].rate = 0.1 * step
+    callback = LambdaCallback(on_batch_end=change)
+    agree(cut, lambda: net(dropout=0.5), *data, epochs=2, batch_size=16, callbacks=callback)
+    models: list[Sequential] = []
 
-        callback = LambdaCallback(on_batch_end=change)
-        model.train(*data, epochs=2, batch_size=16, callbacks=callback, verbose=0)
-    close(*models)
+    def make() -> Sequential:
+        models.append(net(dropout=0.5))
+        return models[-1]
+
+    def batches() -> Any:
+        for i in range(4):
+            models[-1].layers[2].rate = 0.1 * i
+            models[-1].layers[0].trainable = i != 2
+            yield data[0][16 * i : 16 * i + 16], data[1][16 * i : 16 * i + 16]
+
+    agree(cut, make, batches, epochs=2)
+
+
+def centred(A: Any) -> Any:
+    return A - A.mean(axis=0)
 
 
 class Centred(Layer):
     """Takes the mean of the batch away, and does not say so."""
 
     def forward(self, X: Any) -> Any:
-        return X - X.mean(axis=0)
+        return centred(X)
 
     def backward(self, dY: Any) -> Any:
-        return dY - dY.mean(axis=0)
+        return centred(dY)
 
 
 class CentredDense(Dense):
     """A layer of the package whose own declaration no longer holds."""
 
     def forward(self, X: Any) -> Any:
-        Y = super().forward(X)
-        return Y - Y.mean(axis=0)
+        return centred(super().forward(X))
 
     def backward(self, dY: Any) -> Any:
-        return super().backward(dY - dY.mean(axis=0))
+        return super().backward(centred(dY))
 
 
 class Centring:
     """A mixin that is no layer."""
 
     def forward(self, X: Any) -> Any:
-        return super().forward(X - X.mean(axis=0))
+        return super().forward(centred(X))
 
     def backward(self, dY: Any) -> Any:
-        dX = super().backward(dY)
-        return dX - dX.mean(axis=0)
+        return centred(super().backward(dY))
 
 
 class MixedDense(Centring, Dense):
@@ -322,7 +304,7 @@ class MixedDense(Centring, Dense):
 
 class CentredBackward(Dense):
     def backward(self, dY: Any) -> Any:
-        return super().backward(dY - dY.mean(0))
+        return super().backward(centred(dY))
 
 
 class Spread(MeanSquaredError):
@@ -339,30 +321,27 @@ class Spread(MeanSquaredError):
 @pytest.mark.parametrize(
     "mixing",
     [
-        lambda: Sequential(Dense(6, 4), Centred(), Dense(4, 2)),
-        lambda: Sequential(CentredDense(6, 4), Dense(4, 2)),
-        lambda: Sequential(CentredBackward(6, 4), Dense(4, 2)),
-        lambda: Sequential(Dense(6, 6), MixedDense(6, 4), Dense(4, 2)),
-        lambda: Sequential(
-            Dense(6, 4), Lambda(lambda X: X - X.mean(0), lambda dY, X, Y: dY - dY.mean(0)), Dense(2)
-        ),
-        lambda: Sequential(Dense(6, 4), Residual(Parallel(Centred(), merge="add")), Dense(4, 2)),
-        lambda: Sequential(Dense(6, 2), loss_class=Spread()),
+        lambda: [Dense(6, 4), Centred(), Dense(4, 2)],
+        lambda: [CentredDense(6, 4), Dense(4, 2)],
+        lambda: [CentredBackward(6, 4), Dense(4, 2)],
+        lambda: [Dense(6, 6), MixedDense(6, 4), Dense(4, 2)],
+        lambda: [Dense(6, 4), Lambda(centred, lambda dY, X, Y: centred(dY)), Dense(2)],
+        lambda: [Dense(6, 4), Residual(Parallel(Centred(), merge="add")), Dense(4, 2)],
+        lambda: [Dense(6, 2)],  # with a loss of the whole batch
     ],
 )
 def test_what_looks_across_samples_is_not_split(
     mixing: Any, parts: int, rng: Any, cut: Cut
 ) -> None:
     X, Y = rng.standard_normal((40, 6)), rng.standard_normal((40, 2))
-    one = mixing()
-    one.cast("float64")
-    one.optimizer.alpha = 0.05
-    several = one.copy()
-    one.train(X, Y, epochs=3, batch_size=16, shuffle=False, verbose=0)
+    layers = mixing()
+    loss = Spread() if len(layers) == 1 else "mse"
+    model = Sequential(*layers, loss_class=loss, alpha=0.05, dtype="float64")
+    options = {"epochs": 3, "batch_size": 16, "shuffle": False}
+    one, several = agree(cut, model.copy, X, Y, parts=parts, **options)
+    cut(1)
     wanted = one.predict(X)
     cut(parts)
-    several.train(X, Y, epochs=3, batch_size=16, shuffle=False, verbose=0)
-    close(one, several, rtol=1e-12)
     np.testing.assert_allclose(several.predict(X), wanted, rtol=1e-12)
 
 
@@ -440,7 +419,7 @@ def test_no_buffer_of_a_users_own_is_taken_for_a_gradient(rng: Any, cut: Cut) ->
     one.train(X, Y, epochs=2, verbose=0)
     cut(2)
     several.train(X, Y, epochs=2, verbose=0)
-    close(one, several, rtol=1e-12)
+    assert_weights(one, several, rtol=1e-12)
 
 
 class Routed(Parallel):
@@ -469,20 +448,15 @@ class Routed(Parallel):
         return dX
 
 
-def routed() -> Sequential:
-    model = Sequential(Routed(Dense(3, 2), Dense(3, 2), merge="add"), seed=0, dtype="float64")
-    model.setoptimizer("sgd")
-    return model
+def routed(kind: type[Routed] = Routed) -> Sequential:
+    layer = kind(Dense(3, 2), Dense(3, 2), merge="add")
+    return Sequential(layer, optimizer="sgd", seed=0, dtype="float64")
 
 
 def test_a_part_that_reaches_no_expert_adds_no_old_gradient(rng: Any, cut: Cut) -> None:
     X, Y = rng.standard_normal((8, 3)), rng.standard_normal((8, 2))
     X[:, 0] = 0, 1, 0, 1, 0, 0, 1, 1  # in the second batch, each part reaches one expert
-    one, several = routed(), routed()
-    one.train(X, Y, epochs=3, batch_size=4, shuffle=False, verbose=0)
-    cut(2)
-    several.train(X, Y, epochs=3, batch_size=4, shuffle=False, verbose=0)
-    close(one, several)
+    agree(cut, routed, X, Y, epochs=3, batch_size=4, shuffle=False)
 
 
 class Covered(Routed):
@@ -502,41 +476,15 @@ class Covered(Routed):
 def test_zero_gradients_for_what_no_sample_reaches(rng: Any, cut: Cut) -> None:
     X, Y = rng.standard_normal((8, 3)), rng.standard_normal((8, 2))
     X[:, 0] = 0, 1, 0, 1, 0, 0, 0, 0  # the second batch has nothing for expert 1
-    models = []
-    for parts in (1, 2):
-        cut(parts)
-        model = Sequential(Covered(Dense(3, 2), Dense(3, 2), merge="add"), seed=0, dtype="float64")
-        model.setoptimizer("sgd")
-        model.train(X, Y, epochs=1, batch_size=4, shuffle=False, verbose=0)
-        models.append(model)
-    close(*models)
-    gradients = {path: g for path, g in models[1].gradients().items() if "branches.1" in path}
+    options = {"epochs": 1, "batch_size": 4, "shuffle": False, "verbose": 0}
+    _, several = agree(cut, lambda: routed(Covered), X, Y, **options)
+    gradients = {path: g for path, g in several.gradients().items() if "branches.1" in path}
     assert gradients
     assert not any(g.any() for g in gradients.values())
-
-
-@pytest.mark.parametrize("parts", [1, 2])
-def test_a_layer_that_no_sample_reaches_has_no_gradient(parts: int, rng: Any, cut: Cut) -> None:
-    cut(parts)
-    X, Y = rng.standard_normal((8, 3)), rng.standard_normal((8, 2))
-    X[:, 0] = 0, 1, 0, 1, 0, 0, 0, 0
-    with pytest.raises(BackwardError, match=r"no gradient for 0.branches.1.W"):
-        routed().train(X, Y, epochs=1, batch_size=4, shuffle=False, verbose=0)
-
-
-def test_settings_that_a_stream_changes_hold_in_every_part(data: Any, cut: Cut) -> None:
-    models = [net(dropout=0.5), net(dropout=0.5)]
-    for parts, model in enumerate(models, 1):
+    for parts in (1, 2):
         cut(parts)
-
-        def batches(model: Sequential = model) -> Any:
-            for i in range(4):
-                model.layers[2].rate = 0.1 * i
-                model.layers[0].trainable = i != 2
-                yield data[0][16 * i : 16 * i + 16], data[1][16 * i : 16 * i + 16]
-
-        model.train(batches, epochs=2, verbose=0)
-    close(*models)
+        with pytest.raises(BackwardError, match=r"no gradient for 0.branches.1.W"):
+            routed().train(X, Y, **options)
 
 
 def test_read_only_gradients_are_added(rng: Any, cut: Cut) -> None:
@@ -555,15 +503,9 @@ def test_read_only_gradients_are_added(rng: Any, cut: Cut) -> None:
             self.grads["b"] = np.broadcast_to(dY.sum(), self.b.shape)
             return dY
 
-    one, several = (
-        Sequential(Dense(6, 2), Shifted(), seed=0, dtype="float64", optimizer="sgd")
-        for _ in range(2)
-    )
+    model = Sequential(Dense(6, 2), Shifted(), seed=0, dtype="float64", optimizer="sgd")
     X, Y = rng.standard_normal((16, 6)), rng.standard_normal((16, 2))
-    one.train(X, Y, epochs=2, verbose=0)
-    cut(2)
-    several.train(X, Y, epochs=2, verbose=0)
-    close(one, several)
+    agree(cut, model.copy, X, Y, epochs=2)
 
 
 def test_what_is_large_follows_from_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:

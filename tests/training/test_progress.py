@@ -27,11 +27,11 @@ def train(epochs: int = 3, verbose: int = 1, **given: Any) -> Sequential:
     return model
 
 
-def test_verbose_0_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbose_0_and_no_epochs_show_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     train(verbose=0)
+    train(0)
     assert capsys.readouterr() == ("", "")
-    assert type(progress.display(0)) is progress.Silent
-    assert type(progress.display(False)) is progress.Silent
+    assert type(progress.display(0)) is type(progress.display(False)) is progress.Silent
 
 
 def test_one_line_an_epoch_where_the_output_is_no_terminal(
@@ -53,29 +53,19 @@ def test_one_line_an_epoch_where_the_output_is_no_terminal(
 
 
 def test_the_numbers_shown_are_those_of_the_history(capsys: pytest.CaptureFixture[str]) -> None:
+    def stop(model: Any, epoch: int, logs: Any) -> None:
+        if epoch == 3:
+            raise StopTraining("that will do")
+
     model = Sequential(Dense(3, 1), seed=0, metrics=["mae"])
-    history = model.train(X, Y, X[:9], Y[:9], epochs=3)
-    lines = capsys.readouterr().out.splitlines()
+    history = model.train(X, Y, X[:9], Y[:9], epochs=5, callbacks=LambdaCallback(on_epoch_end=stop))
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert "that will do" in last
     maes = zip(history.metrics["train_mae"], history.metrics["test_mae"], strict=True)
     for line, losses, errors in zip(lines, history, maes, strict=True):
         found = [float(number) for number in re.findall(r"(?:loss|mae) ([\d.]+)", line)]
         expected = (losses[0], errors[0], losses[1], errors[1])
         assert found == pytest.approx(expected, abs=6e-5)
-
-
-def test_no_epochs_show_no_line(capsys: pytest.CaptureFixture[str]) -> None:
-    train(0)
-    assert capsys.readouterr().out == ""
-
-
-def test_the_reason_of_an_early_end_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    def stop(*_: Any) -> None:
-        raise StopTraining("that will do")
-
-    train(5, callbacks=[LambdaCallback(on_epoch_end=stop)])
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2
-    assert "that will do" in lines[1]
 
 
 @pytest.fixture
@@ -94,6 +84,22 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     return out
 
 
+@pytest.fixture
+def drawn(
+    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[int, int | None, bool]]:
+    """The batches done, those of all epochs, and whether the time left is shown, of each bar."""
+    shown: list[tuple[int, int | None, bool]] = []
+    draw = progress.Terminal.draw
+
+    def spy(self: Any, count: int, head: str, text: str) -> None:
+        shown.append((count, self.total, text.endswith("left")))
+        draw(self, count, head, text)
+
+    monkeypatch.setattr(progress.Terminal, "draw", spy)
+    return shown
+
+
 def test_a_terminal_gets_a_live_bar_and_a_line_an_epoch(terminal: io.StringIO) -> None:
     model = Sequential(Dense(3, 1), seed=0, batch_size=10, metrics=["mae"])
     model.train(X, Y, X, Y, epochs=3)
@@ -109,27 +115,13 @@ def test_a_terminal_gets_a_live_bar_and_a_line_an_epoch(terminal: io.StringIO) -
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is back
 
 
-def test_a_bar_counts_all_batches_of_all_epochs(
-    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done: list[int] = []
-    bar = next(kind for kind in vars(progress).values() if hasattr(kind, "draw"))
-    kinds = [k for k in vars(progress).values() if isinstance(k, type) and issubclass(k, bar)]
-    for kind in kinds:
-        if "draw" in vars(kind):
-            draw = kind.draw
-
-            def spy(self: Any, count: int, *texts: str, draw: Any = draw) -> None:
-                done.append(count)
-                draw(self, count, *texts)
-
-            monkeypatch.setattr(kind, "draw", spy)
+def test_a_bar_counts_all_batches_of_all_epochs(drawn: list[tuple[int, int | None, bool]]) -> None:
     model = Sequential(Dense(3, 1), seed=0, batch_size=9)
     model.train(X, Y, epochs=2)
-    assert done == list(range(1, 11))  # 40 samples are 4 batches of 9 and a short one
-    done.clear()
+    assert [n for n, *_ in drawn] == list(range(1, 11))  # 4 batches of 9 and a short one
+    drawn.clear()
     model.train(X, Y, epochs=2, accumulate=2)
-    assert done == list(range(1, 7))
+    assert [n for n, *_ in drawn] == list(range(1, 7))
 
 
 def test_many_epochs_leave_few_lines_in_a_terminal(terminal: io.StringIO) -> None:
@@ -139,27 +131,21 @@ def test_many_epochs_leave_few_lines_in_a_terminal(terminal: io.StringIO) -> Non
     assert any("100/100" in line for line in lines)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    ("error", "method"),
+    [
+        *((RuntimeError("broken"), "on_batch_end"), (KeyboardInterrupt(), "on_batch_end")),
+        (RuntimeError("broken"), "on_train_end"),
+    ],
+)
 def test_the_cursor_comes_back_when_a_callback_fails(
-    terminal: io.StringIO, error: BaseException
+    terminal: io.StringIO, error: BaseException, method: str
 ) -> None:
     def fail(*_: Any) -> None:
         raise error
 
     with pytest.raises(type(error)):
-        train(2, callbacks=[LambdaCallback(on_batch_end=fail)])
-    text = terminal.getvalue()
-    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
-
-
-def test_the_cursor_comes_back_when_the_last_call_of_a_callback_fails(
-    terminal: io.StringIO,
-) -> None:
-    def fail(_: Any) -> None:
-        raise RuntimeError("broken")
-
-    with pytest.raises(RuntimeError, match="broken"):
-        train(2, callbacks=[LambdaCallback(on_train_end=fail)])
+        train(2, callbacks=[LambdaCallback(**{method: fail})])
     text = terminal.getvalue()
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
 
@@ -201,24 +187,16 @@ def test_emscripten_has_no_rich_and_gets_lines(
 
 
 def test_a_bar_of_a_stream_learns_how_long_an_epoch_is(
-    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
+    terminal: io.StringIO, drawn: list[tuple[int, int | None, bool]]
 ) -> None:
-    shown: list[tuple[int, int | None, bool]] = []
-    draw = progress.Terminal.draw
-
-    def spy(self: Any, count: int, head: str, text: str) -> None:
-        shown.append((count, self.total, text.endswith("left")))
-        draw(self, count, head, text)
-
-    monkeypatch.setattr(progress.Terminal, "draw", spy)
     batches = [(X[i : i + 10], Y[i : i + 10]) for i in range(0, 40, 10)]
     Sequential(Dense(3, 1), seed=0).train(lambda: iter(batches), epochs=2)
-    assert shown[:4] == [(i, None, False) for i in range(1, 5)]
-    assert shown[4:] == [(i, 8, True) for i in range(5, 9)]
+    assert drawn[:4] == [(i, None, False) for i in range(1, 5)]
+    assert drawn[4:] == [(i, 8, True) for i in range(5, 9)]
     assert "2/2" in terminal.getvalue()
-    shown.clear()
+    drawn.clear()
     Sequential(Dense(3, 1), seed=0).train(batches, epochs=1, accumulate=3)
-    assert [(count, total) for count, total, _ in shown] == [(1, 2), (2, 2)]  # a list has a length
+    assert [(count, total) for count, total, _ in drawn] == [(1, 2), (2, 2)]  # a list has a length
 
 
 @pytest.mark.parametrize("width", [30, 60, 80])

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep.errors import ArgumentError, MissingExtraError, PhitodeepError
+from phitodeep.errors import MissingExtraError, PhitodeepError
 from phitodeep.layers import BatchNorm, Dense, Dropout, Tanh
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.training.rate_finder import RateRange
+from tests.training.weights import assert_weights
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((200, 5)).astype(np.float32)
@@ -37,8 +38,7 @@ def test_the_model_is_not_changed() -> None:
     model.callbacks.append(watch)
     weights, memory = model.get_weights(), model.optimizer.memory()
     model.find_alpha(X, Y, steps=30)
-    for path, a in model.get_weights().items():
-        np.testing.assert_array_equal(a, weights[path])
+    assert_weights(model, weights)
     for path, slots in model.optimizer.memory().items():
         for name, a in slots.items():
             np.testing.assert_array_equal(a, memory[path][name])
@@ -47,18 +47,15 @@ def test_the_model_is_not_changed() -> None:
     assert model.train(X, Y, epochs=2, verbose=0) == twin.train(X, Y, epochs=2, verbose=0)
 
 
-def test_rates_grow_from_low_to_high_by_equal_factors() -> None:
-    found = net().find_alpha(X, Y, low=1e-5, high=1e-2, steps=31)
+@pytest.mark.parametrize("epochs", [0, 3])
+def test_rates_grow_from_low_to_high_by_equal_factors(epochs: int) -> None:
+    """Also for a model that was trained before."""
+    model = net()
+    model.train(X, Y, epochs=epochs, verbose=0)
+    found = model.find_alpha(X, Y, low=1e-5, high=1e-2, steps=31)
     np.testing.assert_allclose(found.rates, np.geomspace(1e-5, 1e-2, 31), rtol=1e-9)
     assert len(found.losses) == 31
     assert all(map(math.isfinite, found.losses))
-
-
-def test_it_tries_the_same_rates_on_a_model_that_was_trained() -> None:
-    model = net()
-    model.train(X, Y, epochs=3, verbose=0)
-    found = model.find_alpha(X, Y, low=1e-5, high=1e-2, steps=20)
-    np.testing.assert_allclose(found.rates, np.geomspace(1e-5, 1e-2, 20), rtol=1e-9)
 
 
 def test_the_rates_are_those_that_the_steps_took() -> None:
@@ -97,12 +94,6 @@ def test_it_ends_early_and_quietly_where_the_loss_explodes() -> None:
     assert found.suggestion < 2
 
 
-def test_a_low_that_diverges_at_once_is_refused() -> None:
-    model = Sequential(Dense(5, 2), optimizer="sgd", seed=0)
-    with pytest.raises(ArgumentError, match="smaller low"):
-        model.find_alpha(X, Y, low=1e12, high=1e15)
-
-
 def test_negative_losses_are_losses_too() -> None:
     counts = np.full((200, 2), 5.0)
     model = Sequential(Dense(5, 2), loss_class="poisson_nll", optimizer="sgd", seed=0)
@@ -121,38 +112,27 @@ def test_a_model_that_is_not_built_stays_so() -> None:
 @pytest.mark.parametrize(
     ("given", "name"),
     [
-        ({"low": 0}, "low"),
-        ({"low": math.nan}, "low"),
-        ({"high": -1}, "high"),
-        ({"low": 0.1, "high": 0.1}, "low < high"),
-        ({"steps": 3}, "steps"),
-        ({"steps": 10.5}, "steps"),
-        ({"batch_size": 0}, "batch_size"),
-        ({"batch_size": -1}, "batch_size"),
+        *(({"low": 0}, "low"), ({"low": math.nan}, "low"), ({"high": -1}, "high")),
+        *(({"low": 0.1, "high": 0.1}, "low < high"), ({"steps": 3}, "steps")),
+        *(({"steps": 10.5}, "steps"), ({"batch_size": 0}, "batch_size")),
+        *(({"batch_size": -1}, "batch_size"), ({"low": 1e12, "high": 1e15}, "smaller low")),
     ],
 )
 def test_bad_arguments_are_refused(given: dict[str, Any], name: str) -> None:
     with pytest.raises(PhitodeepError, match=name):
-        net().find_alpha(X, Y, **given)
+        net(optimizer="sgd").find_alpha(X, Y, **given)
 
 
-def test_plot(tmp_path: Path) -> None:
+def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     found = RateRange([1e-3, 1e-2, 1e-1], [3.0, 1.0, 2.0], 1e-2)
-    figure = found.plot(str(tmp_path / "rates.png"))
-    assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG")
-    panel = figure.axes[0]
+    assert len(found.plot().axes) == 1
+    assert not list(tmp_path.iterdir())  # it need not be saved
+    (panel,) = found.plot("rates.png").axes
+    assert Path("rates.png").read_bytes().startswith(b"\x89PNG")
     assert panel.get_xscale() == "log"
     np.testing.assert_array_equal(panel.lines[0].get_ydata(), found.losses)
     assert copy.copy(found) == found
-
-
-def test_a_plot_need_not_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert len(RateRange([1e-3, 1e-2], [3.0, 1.0], 1e-2).plot().axes) == 1
-    assert not list(tmp_path.iterdir())
-
-
-def test_without_matplotlib_a_plot_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingExtraError, match=r'RateRange\.plot.*"phitodeep\[plot\]"'):
-        RateRange([1e-3], [3.0], 1e-3).plot()
+        found.plot()

@@ -7,6 +7,7 @@ import json
 import pkgutil
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -175,6 +176,8 @@ class Case(NamedTuple):
     options: Mapping[str, Any] = {}
     data: Callable[[], tuple[Any, ...]] = lambda: (X, Y)
     parts: int = 1
+    epochs: int = EPOCHS
+    needs: str = ""  # a library
 
 
 def run(
@@ -222,10 +225,13 @@ def places(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.stem != "ck")
 
 
-def goes_on_from_everywhere(case: Case, tmp_path: Path, epochs: int = EPOCHS) -> list[Path]:
-    whole = run(case, None, case.model(), epochs=epochs)
+def goes_on_from_everywhere(case: Case, tmp_path: Path) -> list[Path]:
+    whole = run(case, None, case.model(), epochs=case.epochs)
+    if case.epochs > EPOCHS:  # early stopping
+        assert 2 <= len(whole["pairs"]) < case.epochs
     first, again = tmp_path / "first", tmp_path / "again"
-    assert_same(run(case, first, case.model(), epochs=epochs), whole)  # checkpoints change nothing
+    found = run(case, first, case.model(), epochs=case.epochs)
+    assert_same(found, whole)  # checkpoints change nothing
     files = places(first)
     for path in few(files, 2):
         other = case.model()
@@ -233,16 +239,28 @@ def goes_on_from_everywhere(case: Case, tmp_path: Path, epochs: int = EPOCHS) ->
         for layer in other.layers:
             for name in layer.params:
                 layer.params[name][...] = 0.5
-        assert_same(run(case, again, other, path, epochs), whole)
+        assert_same(run(case, again, other, path, case.epochs), whole)
         shutil.rmtree(again, ignore_errors=True)
     return files
 
 
-def on_disk(path: Path, a: Any) -> Any:
-    file = np.memmap(path, a.dtype, "w+", shape=a.shape)
+def on_disk(a: Any) -> Any:
+    with tempfile.TemporaryFile() as stream:
+        file = np.memmap(stream, a.dtype, "w+", shape=a.shape)
     file[...] = a
-    file.flush()
-    return np.memmap(path, a.dtype, "r", shape=a.shape)
+    return file
+
+
+def dataset(streaming: bool) -> Any:
+    import datasets
+
+    found = datasets.Dataset.from_dict({"x": X, "y": Y})
+    return found.to_iterable_dataset() if streaming else found
+
+
+def built() -> Sequential:
+    builder = SequentialBuilder(4, seed=3).dense(8).tanh().dropout(0.3).dense(2).alpha(0.02)
+    return builder.callbacks(Noise()).batch(5).build()
 
 
 def pairs() -> list[tuple[Any, Any]]:
@@ -318,14 +336,19 @@ CASES: dict[str, Case] = {
         callbacks=lambda: [Noise(), LambdaCallback(), EarlyStopping(9), Noise()]
     ),
     "early stopping": Case(
-        lambda: net(Adam(0.3)), stopping(patience=1, restore_best=True, min_delta=0.2)
+        lambda: net(Adam(0.3)),
+        stopping(patience=1, restore_best=True, min_delta=0.2),
+        epochs=12,
     ),
     "early stopping without restoring": Case(
-        lambda: net(Adam(0.3)), stopping(patience=2, restore_best=False, min_delta=0.4)
+        lambda: net(Adam(0.3)),
+        stopping(patience=2, restore_best=False, min_delta=0.4),
+        epochs=12,
     ),
     "the model's own callbacks": Case(
         lambda: net(Adam(0.3), callbacks=[Noise(), EarlyStopping(1, min_delta=0.2)]),
         lambda: [Noise()],
+        epochs=12,
     ),
     "a list of batches": Case(data=lambda: (pairs(),), options={"accumulate": 2}),
     "a function of batches": Case(data=lambda: (pairs,)),
@@ -334,76 +357,47 @@ CASES: dict[str, Case] = {
         data=lambda: ([{"b": y, "a": x, "c": 0} for x, y in pairs()],),
         options={"columns": ("a", "b")},
     ),
+    "LBFGS": Case(lambda: net(LBFGS(max_iter=3, ema=0.5)), needs="scipy"),
+    "files of arrays": Case(
+        data=lambda: (on_disk(X), on_disk(Y)), options={"accumulate": 2, "validation_split": 0.25}
+    ),
+    "a generator that is read once": Case(data=lambda: (iter(pairs()),), epochs=1),
+    **{
+        f"a dataset, {streaming=}": Case(
+            data=lambda streaming=streaming: (dataset(streaming),),
+            options={"columns": ("x", "y")},
+            epochs=2,
+            needs="datasets",
+        )
+        for streaming in (False, True)
+    },
+    "the builder": Case(built),
     "triples": Case(data=lambda: ([(x, y, np.full(len(x), 0.3)) for x, y in pairs()],)),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_training_goes_on_from_every_step(name: str, tmp_path: Path) -> None:
+    if CASES[name].needs:
+        pytest.importorskip(CASES[name].needs)
     files = goes_on_from_everywhere(CASES[name], tmp_path)
     steps = [path for path in files if "step" in path.stem]
     assert len(steps) >= 3
     assert len(steps) < len(files) or "stopping" in name
 
 
-def test_early_stopping_stops_in_these_tests(tmp_path: Path) -> None:
-    for name in ("early stopping", "early stopping without restoring", "the model's own callbacks"):
-        case = CASES[name]
-        found = run(case, None, case.model(), epochs=12)
-        assert 2 <= len(found["pairs"]) < 12
-        goes_on_from_everywhere(case, tmp_path / name, epochs=12)
-
-
-@pytest.mark.parametrize("epochs", [3])
-def test_lbfgs(tmp_path: Path, epochs: int) -> None:
-    pytest.importorskip("scipy")
-    case = Case(lambda: net(LBFGS(max_iter=3, ema=0.5)))
-    goes_on_from_everywhere(case, tmp_path, epochs)
-
-
-def test_files_of_arrays(tmp_path: Path) -> None:
-    x, y = on_disk(tmp_path / "x", X), on_disk(tmp_path / "y", Y)
-    case = Case(data=lambda: (x, y), options={"accumulate": 2, "validation_split": 0.25})
-    goes_on_from_everywhere(case, tmp_path / "run")
-
-
-def test_a_generator_that_is_read_once(tmp_path: Path) -> None:
-    goes_on_from_everywhere(Case(data=lambda: (iter(pairs()),)), tmp_path, epochs=1)
-
-
-@pytest.mark.parametrize("streaming", [False, True])
-def test_hugging_face_datasets(tmp_path: Path, streaming: bool) -> None:
-    datasets = pytest.importorskip("datasets")
-    dataset = datasets.Dataset.from_dict({"x": X, "y": Y})
-    if streaming:
-        dataset = dataset.to_iterable_dataset()
-    case = Case(data=lambda: (dataset,), options={"columns": ("x", "y")})
-    goes_on_from_everywhere(case, tmp_path, epochs=2)
-
-
-def test_the_builder(tmp_path: Path) -> None:
-    def make() -> Sequential:
-        builder = SequentialBuilder(4, seed=3).dense(8).tanh().dropout(0.3).dense(2).alpha(0.02)
-        return builder.callbacks(Noise()).batch(5).build()
-
-    goes_on_from_everywhere(Case(make), tmp_path)
-
-
 def test_the_checkpoint_is_one_of_the_models_own_callbacks(tmp_path: Path) -> None:
     def make() -> Sequential:
         return net(callbacks=[ModelCheckpoint(tmp_path / "ck.safetensors", every_steps=1, keep=99)])
 
-    def train(model: Sequential, resume: Path | None = None) -> Any:
-        return model.train(X, Y, epochs=3, verbose=0, resume=resume)
-
-    whole = make()
-    history = train(whole)
+    whole, options = make(), {"epochs": 3, "verbose": 0}
+    history = whole.train(X, Y, **options)
     files = places(tmp_path)
     assert len(files) == 18
     shutil.copytree(tmp_path, tmp_path / "kept")
-    for path in files:
+    for path in few(files, 3):
         other = make()
-        assert train(other, tmp_path / "kept" / path.name) == history
+        assert other.train(X, Y, resume=tmp_path / "kept" / path.name, **options) == history
         assert_same(other.get_weights(), whole.get_weights())
         assert_same(other.optimizer.state_dict(), whole.optimizer.state_dict())
 
@@ -422,22 +416,20 @@ def test_a_second_call_of_train_is_resumed_with_its_own_epochs(tmp_path: Path) -
         *(f"ck-epoch{n}" for n in (3, 4, 5)),
         *(f"ck-step{n}" for n in range(11, 26)),
     }
-    for path in files:
+    for path in few(files, 3):
         for model in (net(), first(net())):  # a new process, or the same one
             assert_same(run(case, tmp_path / "b", model, path), whole)
 
 
 def test_a_run_is_resumed_twice_and_then_with_more_epochs(tmp_path: Path) -> None:
     case = Case(callbacks=lambda: [Noise(), Turning(), EarlyStopping(99)])
-    whole = run(case, tmp_path / "a", net(), epochs=6)
-    run(case, tmp_path / "b", net(), tmp_path / "a" / "ck-step4.safetensors", 2, every_step=True)
-    assert not (tmp_path / "b" / "ck-step4.safetensors").exists()
-    assert_same(
-        run(case, tmp_path / "c", net(), tmp_path / "b" / "ck-step7.safetensors", epochs=6), whole
-    )
-    longer = run(case, tmp_path / "d", net(), tmp_path / "b" / "ck-epoch2.safetensors", epochs=6)
-    assert_same(longer, whole)
-    assert_same(run(case, tmp_path / "e", net(), tmp_path / "b" / "ck.safetensors", 6), whole)
+    a, b = tmp_path / "a", tmp_path / "b"
+    whole = run(case, a, net(), epochs=6)
+    run(case, b, net(), a / "ck-step4.safetensors", 2, every_step=True)
+    assert not (b / "ck-step4.safetensors").exists()
+    for name in ("ck-step7", "ck-epoch2", "ck"):
+        path = b / f"{name}.safetensors"
+        assert_same(run(case, tmp_path / name, net(), path, epochs=6), whole)
 
 
 def test_a_finished_run_trains_nothing(tmp_path: Path) -> None:
@@ -470,7 +462,7 @@ def test_the_same_model_goes_on_in_the_same_process(tmp_path: Path) -> None:
     case = Case(lambda: net(Adam(ReduceOnPlateau(0.3, patience=1), ema=0.5)))
     model = case.model()
     whole = run(case, tmp_path, model)
-    for path in places(tmp_path):
+    for path in few(places(tmp_path), 4):
         assert_same(run(case, tmp_path / "b", model, path), whole)
     assert run(case, None, model)["state"]["epoch"] == 2 * EPOCHS  # another call of train
 
@@ -604,53 +596,61 @@ def other_rate() -> Sequential:
     return model
 
 
-REFUSED: dict[str, tuple[str, Case]] = {
-    "batch_size = 5, and this call has 6: ": ("options", Case(options={"batch_size": 6})),
-    "batch_size = 5, and this call has None": ("options", Case(lambda: net(batch_size=None))),
-    "samples = 24, and this call has 23": ("data", Case(data=lambda: (X[1:], Y[1:]))),
-    "samples = 24, and this call has None": ("data", Case(data=lambda: (pairs(),))),
-    "test_samples = None, and this call has 3": ("data", Case(data=lambda: (X, Y, X[:3], Y[:3]))),
-    "accumulate = 1, and this call has 2": ("options", Case(options={"accumulate": 2})),
-    "shuffle = True, and this call has False": ("options", Case(options={"shuffle": False})),
-    "shortcuts = True, and this call": ("options", Case(options={"shortcuts": False})),
-    r"metrics = \['mae'\], and this call has \[\]": ("options", Case(options={"metrics": []})),
+def wider() -> Sequential:
+    return Sequential(*net().layers[:5], Dense(8, 9), Dense(9, 2), batch_size=5, seed=1)
+
+
+def with_options(**options: Any) -> Case:
+    return Case(options=options)
+
+
+REFUSED: dict[str, Case] = {
+    "batch_size = 5, and this call has 6: ": with_options(batch_size=6),
+    "batch_size = 5, and this call has None": Case(lambda: net(batch_size=None)),
+    "samples = 24, and this call has 23": Case(data=lambda: (X[1:], Y[1:])),
+    "samples = 24, and this call has None": Case(data=lambda: (pairs(),)),
+    "test_samples = None, and this call has 3": Case(data=lambda: (X, Y, X[:3], Y[:3])),
+    "accumulate = 1, and this call has 2": with_options(accumulate=2),
+    "shuffle = True, and this call has False": with_options(shuffle=False),
+    "shortcuts = True, and this call": with_options(shortcuts=False),
+    r"metrics = \['mae'\], and this call has \[\]": with_options(metrics=[]),
     r"file lacks 6\.W, 6\.b; differs in 5\.W \(float32 \(8, 2\) instead of float32 \(8, 9\)\)": (
-        "layers",
-        Case(lambda: Sequential(*net().layers[:5], Dense(8, 9), Dense(9, 2), batch_size=5, seed=1)),
+        Case(wider)
     ),
-    "file differs in 0.W .float32 .4, 8. instead of float64": ("", Case(lambda: net(dtype="f8"))),
-    "layers.2.layer = Tanh, and this model has ReLU: resume with the same": (
-        "layers",
-        Case(other_layers),
-    ),
-    "layers.3.config.layers.3.config.rate = 0.3, and this model has 0.7": ("", Case(other_rate)),
+    "file differs in 0.W .float32 .4, 8. instead of float64": Case(lambda: net(dtype="f8")),
+    "layers.2.layer = Tanh, and this model has ReLU: resume with the same": (Case(other_layers)),
+    "layers.3.config.layers.3.config.rate = 0.3, and this model has 0.7": Case(other_rate),
     "loss_class.loss = MeanSquaredError, and this model has Huber": (
-        "",
-        Case(lambda: net(loss_class="huber")),
+        Case(lambda: net(loss_class="huber"))
     ),
-    r"the optimizer Adam, and this model has SGD\(\)": ("", Case(lambda: net("sgd"))),
-    "the optimizer Adam, and this model has AdamW": ("", Case(lambda: net("adamw"))),
+    r"the optimizer Adam, and this model has SGD\(\)": Case(lambda: net("sgd")),
+    "the optimizer Adam, and this model has AdamW": Case(lambda: net("adamw")),
     "the state of a callback 'Noise', but the callbacks of this training are ModelCheckpoint": (
-        "",
-        Case(callbacks=list),
+        Case(callbacks=list)
     ),
     "but the callbacks of this training are EarlyStopping, ModelCheckpoint": (
-        "",
-        Case(callbacks=lambda: [EarlyStopping(2)]),
+        Case(callbacks=lambda: [EarlyStopping(2)])
     ),
 }
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints of each step, with a callback that has a state, and with one that has none."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    for name, kind in (("noise", Noise), ("turning", Turning)):
+        run(Case(callbacks=lambda kind=kind: [kind()]), folder / name, net())
+    return folder
 
 
 @pytest.mark.parametrize("message", REFUSED)
 @pytest.mark.parametrize("file", ["ck-step7", "ck-epoch2"])
 def test_what_does_not_fit_is_refused_and_changes_nothing(
-    message: str, file: str, tmp_path: Path
+    message: str, file: str, checkpoints: Path, tmp_path: Path
 ) -> None:
-    noise = Case(callbacks=lambda: [Noise()])
-    run(noise, tmp_path / "a", net())
-    case = REFUSED[message][1]
+    case = REFUSED[message]
     if case.callbacks is list and "callback" not in message:
-        case = case._replace(callbacks=noise.callbacks)
+        case = case._replace(callbacks=lambda: [Noise()])
     model, straight = case.model(), case.model()
     options = {"epochs": 2, "verbose": 0, **case.options}
     model.train(*case.data(), **options)
@@ -662,7 +662,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
         model.train(
             *case.data(),
             callbacks=callbacks,
-            resume=tmp_path / "a" / f"{file}.safetensors",
+            resume=checkpoints / f"noise/{file}.safetensors",
             **options,
         )
     assert_same([model.state_dict(), model.get_config()], list(before))
@@ -762,11 +762,9 @@ SPOILED: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("path", "value", "message"), SPOILED)
 def test_a_spoiled_checkpoint_is_refused_and_changes_nothing(
-    path: str, value: Any, message: str, tmp_path: Path
+    path: str, value: Any, message: str, checkpoints: Path, tmp_path: Path
 ) -> None:
-    run(Case(callbacks=lambda: [Turning()]), tmp_path / "a", net())
-    source = tmp_path / "a" / "ck-step7.safetensors"
-    with open_model(source) as file:
+    with open_model(checkpoints / "turning/ck-step7.safetensors") as file:
         arrays = {name: file.tensors.read(name) for name in file.tensors.entries}
         texts = dict(file.tensors.metadata)
     state = json.loads(texts["state"])

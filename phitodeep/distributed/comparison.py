@@ -16,7 +16,7 @@ from phitodeep.errors import ArgumentError, PhitodeepError
 from phitodeep.training.sources import Arrays, ShardSource, Source
 
 
-def described(training: Any, options: dict[str, Any]) -> dict[str, Any]:
+def description(training: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Return what the ranks compare, by name."""
     model, run = training.model, training.run
     settings = {**run.settings, "threads": None}
