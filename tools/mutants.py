@@ -167,12 +167,12 @@ EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it ap
         "zip(dY, self._windows(padded, offsets, dY.shape[1:3]), strict=False)",
     ): "there is one window for each sample",
     (
-        "layers/chain.py",
+        "layers/containers.py",
         "Chain._backward",
         "first = next((k for k, layer in enumerate(self.layers) if layer._learns()), -2)",
     ): "anything below 0 says that no layer learns",
     (
-        "layers/chain.py",
+        "layers/containers.py",
         "Chain._backward",
         "within(call._replace(needs_dX=True))",
     ): "it makes the same call again",

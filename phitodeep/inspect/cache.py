@@ -25,7 +25,7 @@ from phitodeep.inspect.hooks import (
     symbols_of,
 )
 from phitodeep.inspect.recording import Recorder
-from phitodeep.layers.chain import Chain
+from phitodeep.layers.containers import Chain
 from phitodeep.training.inputs import model_mask, validate_inputs
 
 

@@ -18,7 +18,7 @@ from phitodeep.derivations.language.run import Edit, Position, Scope
 from phitodeep.derivations.language.step import Through, flat
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, UnknownNameError
 from phitodeep.layers.base import Layer
-from phitodeep.layers.chain import Chain
+from phitodeep.layers.containers import Chain
 
 Hook = Callable[[Any, "At"], Any]
 Key = tuple[str, str, str]  # path, direction and symbol

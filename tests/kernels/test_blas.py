@@ -141,7 +141,7 @@ def check(A: Any, B: Any) -> None:
     given = A.copy(), B.copy()
     around = np.full((len(A) + 2, B.shape[1]), np.nan, A.dtype)
     out = around[1:-1]
-    assert blas.large_product(A, B, out) is out
+    assert blas.product(A, B, out) is out
     wanted = A.astype(np.float64) @ B.astype(np.float64)
     atol = (20 + 2 * len(B)) * np.finfo(A.dtype).eps
     np.testing.assert_allclose(out, wanted, rtol=0, atol=atol)
@@ -204,7 +204,7 @@ def test_products_in_pieces_of_arrays_that_cannot_be_written(
     out = np.zeros((len(A), B.shape[1]), np.float32)
     out.flags.writeable = False
     with pytest.raises((numba.TypingError, ValueError)):
-        blas.large_product(A, B, out)
+        blas.product(A, B, out)
     assert not out.any()
 
 
@@ -216,7 +216,7 @@ def test_pieces_leave_nan_and_infinity_where_a_whole_product_does(
     A[3, 5], A[20, 20], B[7, 100], B[9, 2], A[:, 9] = np.nan, np.inf, -np.inf, np.nan, 0
     out = np.full((len(A), B.shape[1]), np.nan, np.float32)
     with np.errstate(invalid="ignore"):
-        blas.large_product(A, B, out)
+        blas.product(A, B, out)
         wanted = A.dot(B)
     assert calls
     np.testing.assert_allclose(out, wanted, rtol=0, atol=2e-4)
@@ -234,9 +234,9 @@ def test_sizes_that_do_not_fit_are_refused_in_pieces_too(calls: Any) -> None:
     A, B, out = (np.ones(s, np.float32) for s in ((32, 784), (784, 128), (32, 128)))
     for a, b, c in ((A[:, 1:].copy(), B, out), (A, B[1:], out), (A, B, out[1:]), (A[1:], B, out)):
         with pytest.raises(ValueError, match=r"."):
-            blas.large_product(a, b, c)
+            blas.product(a, b, c)
     with pytest.raises(ValueError, match=r"."):
-        blas.large_product(A, B, np.ones((32, 127), np.float32))
+        blas.product(A, B, np.ones((32, 127), np.float32))
 
 
 def test_a_dense_layer_is_the_same_in_pieces(calls: Any, rng: Any) -> None:
