@@ -2,6 +2,8 @@
 
 Containers form a tree, never a graph. A chain is the chain rule, with checkpoints and masks; the
 other containers combine branches.
+
+Long because every container is derived from `Container`, and most of them from `Chain`.
 """
 
 from __future__ import annotations
