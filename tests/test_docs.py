@@ -20,7 +20,6 @@ BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.MULTI
 PACKAGE, API = ROOT / "phitodeep", sorted((ROOT / "docs" / "api").glob("*.md"))
 NEEDS = re.compile(r"\A<!-- needs: (.*?) -->")  # libraries without which a page's blocks do not run
 UNSHOWN = {  # what only exports or looks up names, old paths, and displays
-    "loss.names",
     "optimization.optimizers",
     "training.callbacks",
     "training.progress",

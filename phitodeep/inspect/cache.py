@@ -16,7 +16,7 @@ from phitodeep.inspect import hooks
 from phitodeep.inspect.entries import Entries
 from phitodeep.inspect.hooks import At, Hook, Hooks
 from phitodeep.inspect.recording import Recorder
-from phitodeep.layers.chain import Chain
+from phitodeep.layers.containers import Chain
 from phitodeep.training.inputs import model_mask, validate_inputs
 
 

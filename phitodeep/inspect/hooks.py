@@ -20,7 +20,7 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, Unkno
 from phitodeep.inspect import keys
 from phitodeep.inspect.keys import Key, joined
 from phitodeep.layers.base import Layer
-from phitodeep.layers.chain import Chain
+from phitodeep.layers.containers import Chain
 
 Hook = Callable[[Any, "At"], Any]
 Visit = tuple[int, str, str, str, int | None]  # the thread, a key, and t in a loop

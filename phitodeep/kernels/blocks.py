@@ -10,7 +10,6 @@ from phitodeep.core.types import Array
 
 F = TypeVar("F", bound=Callable[..., Any])
 BLOCK = 1 << 14  # elements per block
-PIECE = 1_000_000  # multiplications per piece of a matrix product: see `kernels/compiled/blas.py`
 
 
 def in_blocks(run: F) -> F:

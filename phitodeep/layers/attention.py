@@ -17,8 +17,7 @@ from phitodeep.functional import sum_rows
 from phitodeep.functional.rotary import Rope
 from phitodeep.layers.activation import GELU, ReLU, SiLU
 from phitodeep.layers.base import Layer, Param
-from phitodeep.layers.chain import Chain
-from phitodeep.layers.containers import Parallel, Residual
+from phitodeep.layers.containers import Chain, Parallel, Residual
 from phitodeep.layers.dense import Dense
 from phitodeep.layers.dot_product import Attention
 from phitodeep.layers.dot_product import causal_softmax as causal_softmax

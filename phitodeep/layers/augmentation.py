@@ -16,27 +16,12 @@ from phitodeep.core.checks import check_flag
 from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import random as derived
 from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.layers.base import Layer
 from phitodeep.layers.random import LARGEST
+from phitodeep.layers.resizing import ImageLayer
 from phitodeep.layers.windows import spread
 
 
-class _Image(Layer):
-    """Base class of layers whose samples are images (height, width, C)."""
-
-    _flops_per_output = 0
-    independent_samples = True
-
-    def create(self, shape: Shape) -> Shape:
-        self._check(shape)
-        return shape
-
-    def _check(self, shape: Shape) -> None:
-        if len(shape) != 3:
-            raise ShapeError(f"{self!r} takes samples of shape (height, width, C), got {shape}.")
-
-
-class RandomFlip(_Image):
+class RandomFlip(ImageLayer):
     """Mirror each image left to right with probability 1/2; with `vertical`, also upside down.
 
     Shapes: X, Y, dX, dY are (N, height, width, C). The two directions are drawn independently.
@@ -75,7 +60,7 @@ class RandomFlip(_Image):
         return out
 
 
-class RandomCrop(_Image):
+class RandomCrop(ImageLayer):
     """Crop each image to a randomly placed window, after padding it with zeros on all sides.
 
     Shapes: X, dX are (N, height, width, C); Y, dY are (N, *size, C). `size` is the (height, width)

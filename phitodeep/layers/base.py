@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -23,7 +23,7 @@ from phitodeep.core.call import inference as inference
 from phitodeep.core.call import saliency as saliency
 from phitodeep.core.call import watching as watching
 from phitodeep.core.call import within as within
-from phitodeep.core.checks import as_dtype, as_float, as_tokens, check_shape
+from phitodeep.core.checks import as_dtype, as_float, as_real, as_tokens, check_shape
 from phitodeep.core.config import Configurable
 from phitodeep.core.frame import Buffered as Buffered
 from phitodeep.core.frame import Frame
@@ -39,9 +39,8 @@ from phitodeep.errors import (
 )
 from phitodeep.layers.param import Param as Param
 from phitodeep.layers.param import State as State
-from phitodeep.layers.random import _SHAPES_ONLY, LARGEST
+from phitodeep.layers.random import _SHAPES_ONLY, LARGEST, Seeded
 from phitodeep.layers.random import RandomKey as RandomKey
-from phitodeep.layers.weights import Weights
 
 STEPS = {  # the values of `Layer.time_steps`: what step t of Y depends on
     "independent": "step t of X only",
@@ -112,7 +111,7 @@ def _guard_backward(backward: Callable[..., Array | None]) -> Callable[..., Arra
     return guarded
 
 
-class Layer(Weights, Configurable, registered=False):
+class Layer(Seeded, Configurable, registered=False):
     """A differentiable function Y = f(X; parameters) with a hand-derived backward pass.
 
     The author of a layer writes `__init__` (settings only), `create(input_shape) -> output_shape`
@@ -498,6 +497,62 @@ class Layer(Weights, Configurable, registered=False):
     def trainable(self, value: bool) -> None:
         for _, layer in self.walk():
             layer._trainable = bool(value)
+
+    def count_params(self) -> int:
+        """Return the number of elements in all parameters; counting allocates none of them."""
+        unbuilt = any(part._declared and part.output_shape is None for _, part in self.walk())
+        built = self._measured() if unbuilt else self
+        arrays = {id(a): a.size for _, layer in built.walk() for a in layer.params.values()}
+        return sum(arrays.values())
+
+    def gradients(self) -> dict[str, Array]:
+        """Return copies of the last gradients of all parameters, by path.
+
+        The gradient of a parameter with several uses, such as a tied weight, is their sum.
+        """
+        layers = list(self.walk())
+        path_of = {id(layer): path for path, layer in layers}
+        found: dict[str, Array] = {}
+        for _, layer in layers:
+            for name, gradient in layer.grads.items():
+                owner, own_name = layer.tied.get(name, (layer, name))
+                if id(owner) in path_of:
+                    full = f"{path_of[id(owner)]}.{own_name}".removeprefix(".")
+                    found[full] = found.get(full, 0) + gradient
+        return found
+
+    def get_weights(self) -> dict[str, Array]:
+        """Return copies of all parameters and state, by path."""
+        return {path: store[name].copy() for path, store, name in self._stored()}
+
+    def set_weights(self, weights: Mapping[str, Array]) -> None:
+        """Write all parameters and state, by path; if anything does not fit, nothing changes."""
+        slots = {path: (store, name) for path, store, name in self._stored()}
+        if not isinstance(weights, Mapping):
+            raise ArgumentTypeError(
+                f"{self!r} expects weights by path, as get_weights() returns them, such as "
+                f"{{{next(iter(slots), '0.W')!r}: array}}, got a {type(weights).__name__}."
+            )
+        if slots.keys() != weights.keys():
+            missing, extra = sorted(slots.keys() - weights), sorted(weights.keys() - slots)
+            wrong = [f"lack {missing}"] * bool(missing) + [f"have extra {extra}"] * bool(extra)
+            raise ArgumentError(f"{self!r}: weights {' and '.join(wrong)}.")
+        for path, (store, name) in slots.items():
+            new = as_real(weights[path], f"{self!r}: {path}")
+            if store[name].shape != new.shape:
+                raise ShapeError(
+                    f"{self!r}: {path} has shape {store[name].shape}, got {new.shape}."
+                )
+        for path, (store, name) in slots.items():
+            store[name][...] = weights[path]
+
+    def _stored(self) -> Iterator[tuple[str, dict[str, Array], str]]:
+        """Yield (path, dict that holds the array, name) for every parameter and state."""
+        for path, layer in self.walk():
+            layer._make_parameters()
+            for store in (layer.params, layer.state):
+                for name in store:
+                    yield f"{path}.{name}" if path else name, store, name
 
     def _learns(self) -> bool:
         """Whether any parameter of this layer or those below it is trainable."""

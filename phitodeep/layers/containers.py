@@ -1,21 +1,377 @@
-"""Containers: layers that combine other layers."""
+"""Containers: layers that hold other layers, and how both passes go through them.
+
+Containers form a tree, never a graph. A chain is the chain rule, with checkpoints and masks; the
+other containers combine branches.
+
+Long because every container is derived from `Container`, and most of them from `Chain`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, cast
 
 import numpy as np
 
-from phitodeep.core.call import calling, current
-from phitodeep.core.checks import check_option
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.call import calling, current, within
+from phitodeep.core.checks import check_flag, check_option
+from phitodeep.core.frame import Frame
+from phitodeep.core.types import Array, DType, Shape
 from phitodeep.derivations import containers as derived
-from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError, ShapeError, locate
 from phitodeep.layers.base import Layer
-from phitodeep.layers.chain import Chain as Chain
-from phitodeep.layers.container import Container as Container
-from phitodeep.layers.container import Position
+
+
+class Container(Layer, registered=False):
+    """A layer that holds other layers: as attributes, or in (nested) lists, tuples and dicts.
+
+    Derive your own containers from this class. It finds the layers inside, so that they are built
+    from the same seed, trained, counted, copied and saved like all other layers. You write
+    `create`, `forward` and `backward`.
+
+    In training, the dX of the first layer that learns is not needed, so layers skip it: their
+    `backward` returns None. Your own container is always asked for dX, so its inner layers always
+    return theirs too. Set `skips_dX = True` if its `backward` can handle None.
+    """
+
+    skips_dX = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "backward" in vars(cls) and not cls.__module__.startswith("phitodeep."):
+            if "skips_dX" not in vars(cls):
+                cls.skips_dX = False
+            if not cls.skips_dX:
+                cls.backward = _with_dX(cls.backward)  # type: ignore[method-assign]
+
+    def children(self) -> dict[str, Layer]:
+        return {name: value for name, value in self._attributes() if isinstance(value, Layer)}
+
+    def _replica(self, frames: dict[Layer, Frame] | None = None) -> Self:
+        twin = super()._replica(frames)
+        twin._replace({id(layer): layer._replica(frames) for layer in self.children().values()})
+        return twin
+
+    def _replace(self, layers: Mapping[int, Layer]) -> None:
+        """Put other layers in the places of children, whose ids are the keys."""
+
+        def replaced(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: replaced(v) for key, v in value.items()}
+            if isinstance(value, list | tuple):
+                kept = [replaced(v) for v in value]
+                if hasattr(value, "_fields"):  # a namedtuple
+                    return type(value)(*kept)
+                return kept if isinstance(value, list) else tuple(kept)
+            return layers.get(id(value), value)
+
+        for name in {key.partition(".")[0] for key in self.children()}:
+            vars(self)[name] = replaced(vars(self)[name])
+
+    @property
+    def independent_samples(self) -> bool:
+        return all(layer.independent_samples for layer in self.children().values())
+
+    @property
+    def time_steps(self) -> str:
+        found = {layer.time_steps for layer in self.children().values()}
+        return next((how for how in ("joined", "remembered") if how in found), "independent")
+
+    @property
+    def max_steps(self) -> int | None:  # type: ignore[override]
+        limits = [layer.max_steps for layer in self.children().values()]
+        return min((n for n in limits if n is not None), default=None)
+
+    @property
+    def keeps_lock(self) -> bool:
+        return any(layer.keeps_lock for layer in self.children().values())
+
+    def _held(self, layers: Sequence[Layer]) -> list[Layer]:
+        """Return the layers as a list; refuse other objects, and any layer that appears twice."""
+        name = type(self).__name__
+        for i, layer in enumerate(layers):
+            if not isinstance(layer, Layer):
+                raise ArgumentTypeError(
+                    f"{name} takes layers, got {layer!r} at position {i}{_layer_hint(name, layer)}."
+                )
+        ids = []
+        for top in layers:
+            for _, layer in top.walk():
+                layer._check_initialized()
+                ids.append(id(layer))
+        if len(set(ids)) < len(ids):
+            raise ArgumentError(
+                f"{name} was given the same layer object twice, but a layer has only one cache: "
+                "use layer.copy() for the second one."
+            )
+        return list(layers)
+
+    def build(self, input_shape: Shape, *, seed: Any = None, dtype: DType = None) -> Shape:
+        for name, value in vars(self).items():
+            if isinstance(value, set | frozenset) and any(isinstance(v, Layer) for v in value):
+                raise ArgumentTypeError(
+                    f"{self!r} holds layers in the set {name!r}, which has no order: use a list."
+                )
+        before = set(map(id, self.children().values()))
+        shape = super().build(input_shape, seed=seed, dtype=dtype)
+        for path, layer in self.children().items() if not self._shapes_only else ():
+            if (
+                id(layer) not in before
+                and layer._seed_sequence.entropy != self._seed_sequence.entropy
+            ):
+                raise OrderError(
+                    f"{self!r}: create added the layer {path}, which has neither the seed nor "
+                    f"the dtype of its container: pass it to self.adopt before it is built, as in "
+                    f"self.{path.partition('.')[0]} = self.adopt([{layer!r}])."
+                )
+        return shape
+
+    def adopt(self, layers: Sequence[Layer]) -> list[Layer]:
+        """Give layers created in `create` this layer's seed and dtype, before they are built.
+
+        Assign the returned list to an attribute before you adopt more layers: each seed depends on
+        how many layers the container already holds.
+        """
+        for i, layer in enumerate(layers, len(self.children())):
+            root = self._seed_sequence
+            key = (*root.spawn_key, i)
+            layer._set_seed(np.random.SeedSequence(root.entropy, spawn_key=key))
+            layer.cast(self.dtype)
+            layer.trainable = self.trainable
+            for _, part in layer.walk():
+                part._shapes_only = self._shapes_only
+        return list(layers)
+
+    def flops(self) -> int:
+        return sum(layer.flops() for layer in self.children().values())
+
+
+def _layer_hint(container: str, value: object) -> str:
+    """A hint for the error message: what to write instead of `value`, which is not a layer."""
+    if isinstance(value, type):
+        return f" (did you mean {value.__name__}()?)"
+    if isinstance(value, list | tuple | set | dict):
+        inside = "*layers.values()" if isinstance(value, dict) else "*layers"
+        return f": pass them one by one, {container}({inside})"
+    if isinstance(value, str):
+        return ": activations are layers too, such as ReLU()"
+    return ": wrap a function in Lambda(forward, backward)" if callable(value) else ""
+
+
+def _with_dX(backward: Callable[..., Array | None]) -> Callable[..., Array | None]:
+    """Wrap `backward` so that its inner layers always compute dX, even if the caller needs none."""
+
+    @functools.wraps(backward)
+    def with_dX(self: Layer, dY: Array) -> Array | None:
+        call = current()
+        if call.needs_dX:
+            return backward(self, dY)
+        with within(call._replace(needs_dX=True)):
+            return backward(self, dY)
+
+    return with_dX
+
+
+class Position:
+    """A context manager that adds the failing layer's position to the path in its error."""
+
+    def __init__(self, container: str, part: str = "layer") -> None:
+        self.container, self.part, self.i = container, part, 0
+
+    def __enter__(self) -> Position:
+        return self
+
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception):
+            locate(error, f"{self.part} {self.i} of {self.container}")
+
+
+class Chain(Container):
+    """Apply layers one after another: Y = f_n(... f_2(f_1(X))).
+
+    Shapes: X, dX are as in the first layer; Y, dY are as in the last layer.
+    Backward is the chain rule: dY goes through the layers from the last to the first. If dX is not
+    needed, as in training, it stops at the first layer that learns.
+
+    checkpoint    True: forward keeps only X, and backward computes the layers' forward pass again,
+                  with the same random numbers. This saves memory and costs the time of one more
+                  forward pass.
+    Source of checkpointing: Chen et al. 2016, "Training deep nets with sublinear memory cost",
+    arXiv:1604.06174, sec. 3.
+    """
+
+    _ends_with_last = True  # whether the chain's output is the output of its last layer
+    skips_dX = True
+    _numbers: Sequence[int] | None = None  # the layers' positions in the chain as written
+
+    steps = derived.chain
+
+    def __init__(self, *layers: Layer, checkpoint: bool = False) -> None:
+        super().__init__()
+        self.layers = self._held(layers)
+        self.checkpoint = check_flag(checkpoint, f"{type(self).__name__} checkpoint")
+
+    def create(self, shape: Shape) -> Shape:
+        with Position(type(self).__name__) as at:
+            for at.i, layer in enumerate(self.layers):
+                shape = layer.build(shape)
+        return shape
+
+    def forward(self, X: Array) -> Array:
+        return self._through(X)
+
+    def backward(self, dY: Array) -> Array | None:
+        return self._back_through(dY)
+
+    # --- both passes through F, which subclasses call ----------------------------------------
+
+    def _through(self, X: Array) -> Array:
+        """Return F(X), the output of the last layer; with a checkpoint, keep only X."""
+        call = current()
+        if not call.caching or call.memory is not None:
+            return self._forward(X)
+        self._frame.start = (X, call) if self.checkpoint else None
+        if not self.checkpoint:
+            return self._forward(X)
+        with calling(caching=False, reuse=False):
+            return self._forward(X)
+
+    def _forward(self, X: Array) -> Array:
+        mask, i = current().mask, 0
+        masks = None if mask is None else self._masks(mask)
+        try:
+            for i, layer in enumerate(self.layers):
+                if masks is None:
+                    X = layer.forward(X)
+                    continue
+                with calling(mask=masks[i]):
+                    X = layer.forward(X)
+        except Exception as error:
+            locate(error, f"layer {self._number(i)} of {type(self).__name__}")
+            raise
+        return X
+
+    def _back_through(self, dF: Array) -> Array | None:
+        """Return the gradient of F's input, given the gradient of its output."""
+        if self._frame.start is None:
+            return self._backward(dF)
+        X, call = self._frame.start
+        now = current()
+        replay = call._replace(needs_dX=now.needs_dX, again=True, watch=now.watch)
+        with within(replay):
+            self._forward(X)
+            dX = self._backward(dF)
+        for _, layer in self.walk():
+            if layer is not self:
+                layer._frame.cache = {}
+        return dX
+
+    def _backward(self, dY: Array) -> Array | None:
+        """Run all layers backward or, if dX is not needed, those down to the first that learns."""
+        call, first = current(), 0
+        if not call.needs_dX:
+            first = next((k for k, layer in enumerate(self.layers) if layer._learns()), -1)
+            if first < 0:
+                return None
+        i = first
+        try:
+            with within(call if call.needs_dX else call._replace(needs_dX=True)):
+                for i in range(len(self.layers) - 1, first, -1):
+                    dX = self.layers[i].backward(dY)
+                    if dX is None:  # the layer's input holds tokens, which have no gradient
+                        return None
+                    dY = dX
+            i = first
+            dX = self.layers[i].backward(dY) if self.layers else dY
+        except Exception as error:
+            locate(error, f"layer {self._number(i)} of {type(self).__name__}")
+            raise
+        return dX if call.needs_dX else None
+
+    # --- masks -------------------------------------------------------------------------------
+
+    def compute_mask(self, mask: Array) -> Array | None:
+        return self._masks(mask)[-1]
+
+    def _masks(self, mask: Array) -> list[Array | None]:
+        """The mask of each layer's X, followed by the mask of the last layer's Y."""
+        masks: list[Array | None] = [mask]
+        with Position(type(self).__name__) as at:
+            for at.i, layer in enumerate(self.layers):
+                before = masks[-1]
+                masks.append(None if before is None else layer.compute_mask(before))
+        return masks
+
+    def _kept_mask(self, mask: Array) -> Array:
+        """Return the mask, which F must leave unchanged because X and F(X) are combined."""
+        after = Chain.compute_mask(self, mask)
+        if after is None or not np.array_equal(after, mask):
+            raise ArgumentError(
+                f"{self!r} combines X and F(X): with `lengths`, F must keep every step, but it "
+                f"{'removes the time axis' if after is None else 'changes which steps count'}."
+            )
+        return mask
+
+    # --- what the model and the training loop use --------------------------------------------
+
+    @property
+    def takes_tokens(self) -> bool:  # type: ignore[override]
+        layers = self.layers
+        return layers[0].takes_tokens if layers else False
+
+    def known_input(self) -> Shape | None:
+        return self.layers[0].known_input() if self.layers else None
+
+    def _build_known(self) -> None:
+        """Build the layers whose input shape the settings determine, and check that they fit."""
+        shape: Shape | None = None
+        with Position(type(self).__name__) as at:
+            for at.i, layer in enumerate(self.layers):
+                shape = layer.known_input() if shape is None else shape
+                shape = None if shape is None else layer.build(shape)
+
+    @property
+    def gives(self) -> Any:
+        last = self._last if self._ends_with_last else None
+        return "" if last is None else last.gives
+
+    @property
+    def _last(self) -> Layer | None:
+        """The layer whose output is the chain's output, even if it is inside a nested chain."""
+        last = self.layers[-1] if self.layers else None
+        return last._last if isinstance(last, Chain) and last._ends_with_last else last
+
+    def _without_last(self) -> Self:
+        """A chain of the same layer objects, without `_last`."""
+        end = self.layers[-1]
+        nested = [] if end is self._last else [cast(Chain, end)._without_last()]
+        other = self._with_layers([*self.layers[:-1], *nested])
+        other.output_shape = other.layers[-1].output_shape if other.layers else self.input_shape
+        return other
+
+    def _with_layers(self, layers: list[Layer], numbers: Sequence[int] | None = None) -> Self:
+        """A chain with the same settings that holds these layer objects.
+
+        `numbers` are the layers' positions in this chain, which errors report.
+        """
+        other = Layer._replica(self)
+        other.layers, other._numbers = layers, numbers
+        return other
+
+    def _number(self, i: int) -> int:
+        """Return the position of layer i in the chain as written."""
+        return i if self._numbers is None else self._numbers[i]
+
+    def children(self) -> dict[str, Layer]:
+        children = super().children()
+        if self._numbers is None:
+            return children
+        written = {f"layers.{i}": f"layers.{n}" for i, n in enumerate(self._numbers)}
+        return {written.get(key, key): layer for key, layer in children.items()}
 
 
 class Residual(Chain):
@@ -89,20 +445,14 @@ class Parallel(Container):
         self.branches = self._held(branches)
 
     def create(self, shape: Shape) -> Shape:
-        with Position("Parallel", "branch") as at:
-            outs = []
-            for at.i, branch in enumerate(self.branches):
-                outs.append(branch.build(shape))
+        outs = self._each(lambda branch: branch.build(shape))
         self._check(outs)
         if self.merge == "concat":
             return (*outs[0][:-1], sum(o[-1] for o in outs))
         return outs[0]
 
     def forward(self, X: Array) -> Array:
-        with Position("Parallel", "branch") as at:
-            outs = []
-            for at.i, branch in enumerate(self.branches):
-                outs.append(branch.forward(X))
+        outs = self._each(lambda branch: branch.forward(X))
         self._check([Y.shape for Y in outs])
         self.save_for_backward(outs=outs)
         if self.merge == "concat":
@@ -118,12 +468,15 @@ class Parallel(Container):
             shares = [dY] * len(outs)
         else:
             shares = [_product([dY, *outs[:i], *outs[i + 1 :]]) for i in range(len(outs))]
-        dXs = []
-        with Position("Parallel", "branch") as at:
-            for at.i, branch in enumerate(self.branches):
-                dXs.append(branch.backward(shares[at.i]))
+        share = iter(shares)
+        dXs = self._each(lambda branch: branch.backward(next(share)))
         given = [dX for dX in dXs if dX is not None]
         return _sum(given) if given and current().needs_dX else None
+
+    def _each(self, run: Callable[[Layer], Any]) -> list[Any]:
+        """Return what `run` returns for each branch; its errors gain the branch in their path."""
+        with Position("Parallel", "branch") as at:
+            return [run(branch) for at.i, branch in enumerate(self.branches)]
 
     def _check(self, shapes: Sequence[Shape]) -> None:
         if len({s[:-1] if self.merge == "concat" else s for s in shapes}) > 1:
@@ -139,17 +492,15 @@ class Parallel(Container):
         return next((s for b in self.branches if (s := b.known_input()) is not None), None)
 
     def compute_mask(self, mask: Array) -> Array | None:
-        masks = []
-        with Position("Parallel", "branch") as at:
-            for at.i, branch in enumerate(self.branches):
-                masks.append(branch.compute_mask(mask))
+        masks = self._each(lambda branch: branch.compute_mask(mask))
         for i, other in enumerate(masks):
-            if not np.array_equal(other, masks[0]):  # type: ignore[arg-type]
+            if not np.array_equal(other, masks[0]):
                 raise ArgumentError(
                     f"{self!r}: with `lengths`, all branches must keep the same steps, but "
                     f"branches 0 and {i} differ."
                 )
-        return masks[0]
+        first: Array | None = masks[0]
+        return first
 
     def flops(self) -> int:
         merging = 0 if self.merge == "concat" else len(self.branches) - 1

@@ -16,7 +16,7 @@ from phitodeep.functional import product, sum_rows
 from phitodeep.kernels import kernel
 from phitodeep.layers.activation import ReLU, relu, relu_back
 from phitodeep.layers.base import Layer, Param
-from phitodeep.layers.chain import Chain
+from phitodeep.layers.containers import Chain
 from phitodeep.layers.initialization import He, Initializer, check_initializer
 
 

@@ -16,9 +16,7 @@ from phitodeep.derivations import lora as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.attention import MultiHeadAttention
 from phitodeep.layers.base import Layer, Param
-from phitodeep.layers.chain import Chain
-from phitodeep.layers.container import Container
-from phitodeep.layers.containers import Parallel
+from phitodeep.layers.containers import Chain, Container, Parallel
 from phitodeep.layers.dense import Dense
 from phitodeep.layers.dot_product import ScaledDotProductAttention
 from phitodeep.layers.initialization import He, Initializer, check_initializer

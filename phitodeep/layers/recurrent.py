@@ -25,7 +25,7 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.functional import sum_rows
 from phitodeep.kernels import compiled_module, kernel
 from phitodeep.layers.base import Layer, Param
-from phitodeep.layers.container import Container
+from phitodeep.layers.containers import Container
 from phitodeep.layers.initialization import Initializer, Orthogonal, Xavier, check_initializer
 
 

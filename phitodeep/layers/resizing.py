@@ -14,7 +14,22 @@ from phitodeep.layers.base import Layer
 from phitodeep.layers.windows import spread
 
 
-class Upsample2D(Layer):
+class ImageLayer(Layer, registered=False):
+    """Base class of layers whose samples are images (height, width, C)."""
+
+    _flops_per_output = 0
+    independent_samples = True
+
+    def create(self, shape: Shape) -> Shape:
+        self._check(shape)
+        return shape
+
+    def _check(self, shape: Shape) -> None:
+        if len(shape) != 3:
+            raise ShapeError(f"{self!r} takes samples of shape (height, width, C), got {shape}.")
+
+
+class Upsample2D(ImageLayer):
     """Make images `factor` times larger: repeat pixels ("nearest") or interpolate ("bilinear").
 
     Shapes: X, dX are (N, height, width, C); Y, dY are (N, height f, width g, C). `factor` is
@@ -29,7 +44,6 @@ class Upsample2D(Layer):
     Source: the half-pixel rule of PyTorch's interpolate(align_corners=False).
     """
 
-    independent_samples = True
     steps = derived.upsample
 
     def __init__(self, factor: int | Sequence[int], mode: str = "nearest") -> None:
@@ -40,14 +54,12 @@ class Upsample2D(Layer):
         self._flops_per_output = 1 if mode == "nearest" else 4
 
     def create(self, shape: Shape) -> Shape:
-        if len(shape) != 3:
-            raise ShapeError(f"{self!r} takes samples of shape (height, width, C), got {shape}.")
+        self._check(shape)
         f, g = self.factors
         return (shape[0] * f, shape[1] * g, shape[2])
 
     def forward(self, X: Array) -> Array:
-        if X.ndim != 4:
-            raise ShapeError(f"{self!r} takes X (N, height, width, C), got shape {X.shape}.")
+        self._check(X.shape[1:])
         A, B = self._matrices(X)
         self.save_for_backward(A=A, B=B)
         return _apply(A, B, X)
@@ -92,7 +104,7 @@ def _apply(A: Array, B: Array, X: Array) -> Array:
     return Y.reshape(n, len(A), len(B), channels)
 
 
-class ZeroPad2D(Layer):
+class ZeroPad2D(ImageLayer):
     """Add zeros around images: `padding` on all sides, or ((top, bottom), (left, right)).
 
     Shapes: X, dX are (N, height, width, C); Y, dY are
@@ -100,8 +112,6 @@ class ZeroPad2D(Layer):
     Backward: dX is dY without the padding.
     """
 
-    _flops_per_output = 0
-    independent_samples = True
     steps = derived.zero_pad
 
     def __init__(self, padding: int | Sequence[Sequence[int]] = 1) -> None:
@@ -113,14 +123,12 @@ class ZeroPad2D(Layer):
             raise ArgumentError(f"ZeroPad2D takes ((top, bottom), (left, right)), got {padding!r}.")
 
     def create(self, shape: Shape) -> Shape:
-        if len(shape) != 3:
-            raise ShapeError(f"{self!r} takes samples of shape (height, width, C), got {shape}.")
+        self._check(shape)
         (t, b), (left, r) = self.pads
         return (shape[0] + t + b, shape[1] + left + r, shape[2])
 
     def forward(self, X: Array) -> Array:
-        if X.ndim != 4:
-            raise ShapeError(f"{self!r} takes X (N, height, width, C), got shape {X.shape}.")
+        self._check(X.shape[1:])
         self.save_for_backward(sizes=X.shape[1:3])
         return np.pad(X, ((0, 0), *self.pads, (0, 0)))
 

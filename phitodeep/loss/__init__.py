@@ -7,6 +7,7 @@ terms, and is added to the divisor once per term. An explicit `total` replaces t
 the losses of the parts of a batch add up to the loss of the whole batch.
 """
 
+from phitodeep.core.checks import snake_case
 from phitodeep.loss.base import Elementwise, Loss
 from phitodeep.loss.binary import (
     BinaryCrossEntropy,
@@ -35,3 +36,10 @@ __all__ = [
     "MeanAbsoluteError", "MeanSquaredError", "NegativeELBO", "NegativeLogLikelihood", "PoissonNLL",
     "SoftmaxCrossEntropy", "SquaredHinge",
 ]  # fmt: skip
+
+LOSSES: dict[str, type[Loss]] = {  # by the names that models and builders accept, such as "huber"
+    snake_case(name): kind
+    for name, kind in list(globals().items())
+    if isinstance(kind, type) and issubclass(kind, Loss) and kind not in (Loss, Elementwise)
+}
+LOSSES |= {"mse": MeanSquaredError, "mae": MeanAbsoluteError}

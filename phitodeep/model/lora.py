@@ -28,7 +28,7 @@ from phitodeep.errors import (
 from phitodeep.io.model_file import differences
 from phitodeep.io.tensors import Entry, Tensors, open_tensors, write_tensors
 from phitodeep.layers.base import Layer
-from phitodeep.layers.container import Container
+from phitodeep.layers.containers import Container
 from phitodeep.layers.lora import ADAPTED, Adapted, LowRank, Update
 from phitodeep.optimization.packing import first_matches, matching
 from phitodeep.training.objective import Trainable

@@ -44,11 +44,10 @@ from phitodeep.io.model_file import (
 )
 from phitodeep.io.tensors import Entry, open_tensors, write_tensors
 from phitodeep.layers.base import Layer
-from phitodeep.layers.chain import Chain
+from phitodeep.layers.containers import Chain
 from phitodeep.layers.random import shapes_only
-from phitodeep.loss import Loss, MeanSquaredError
+from phitodeep.loss import LOSSES, Loss, MeanSquaredError
 from phitodeep.loss.metrics import MetricLike, as_metrics
-from phitodeep.loss.names import LOSSES
 from phitodeep.model.lora import Adaptable
 from phitodeep.optimization.optimizers import OPTIMIZERS, Adam, Optimizer
 from phitodeep.optimization.schedules import check_rate

@@ -166,7 +166,7 @@ CALLS: dict[str, list[list[Any]]] = {
         [normal(2, 7, 9, 3), empty(6, 6, 2, 2, 3, 3)],
         [normal(1, 1, 2, 1), empty(6, 6, 1, 1, 1, 1)],
     ],
-    "large_product": [
+    "product": [
         [normal(N, D), normal(D, 5), empty(N, 5)],
         [normal(30, 400), normal(400, 130), empty(30, 130)],
     ],
@@ -190,7 +190,7 @@ SCRATCH = {
 SUMS = {
     "tiles_of_images_back": 300,
     "images_of_tiles_back": 300,
-    "large_product": 300,
+    "product": 300,
 }  # their size: some cancel
 CASES = [(name, i) for name, calls in CALLS.items() for i in range(len(calls))]
 

@@ -192,16 +192,6 @@ def test_decay_is_declared_where_the_parameter_is() -> None:
     assert list(Scale._declared) == ["s", "seen"]
 
 
-def test_known_sizes_make_parameters_on_first_access_and_not_before() -> None:
-    layer = Dense(784, 128)
-    assert repr(layer) == "Dense(784, 128)"
-    assert layer.count_params() == 784 * 128 + 128
-    assert not layer.params
-    assert layer.b.shape == (128,)
-    assert set(layer.params) == {"W", "b"}
-    assert layer.W.dtype == np.float32
-
-
 # --- an author's layer -------------------------------------------------------------------------
 
 

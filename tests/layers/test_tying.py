@@ -111,28 +111,16 @@ def test_the_summed_gradient_is_the_slope_of_the_whole_loss(rng: np.random.Gener
 
     numeric = numeric_gradient(lambda W: loss_of(model, X, y), embedding.W)
     np.testing.assert_allclose(found, numeric, rtol=1e-7, atol=1e-10)
-    others = [(path, name) for path, part in model.walk() for name in part.params if path != "0"]
-    layers = dict(model.walk())
-    for path, name in others[::5]:
-        a = layers[path].params[name]
-        numeric = numeric_gradient(lambda A: loss_of(model, X, y), a)
-        grad = layers[path].grads[name]
-        np.testing.assert_allclose(grad, numeric, rtol=1e-6, atol=1e-9, err_msg=f"{path}.{name}")
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_training_steps_by_the_summed_gradient_once(
-    accumulate: int, rng: np.random.Generator
-) -> None:
+def test_training_steps_by_the_summed_gradient_once(rng: np.random.Generator) -> None:
     model, (X, y) = tied_model(), batch(rng)
     W = uses(model)[0].W.copy()
     twin = model.copy()
     embedding, head = uses(twin)
     twin.backward(twin.loss.loss_gradient(twin.forward(X), y))
     wanted = W - RATE * (embedding.grads["W"] + head.grads["W"])
-    model.train(
-        X, y, epochs=1, batch_size=3 // accumulate, accumulate=accumulate, shuffle=False, verbose=0
-    )
+    model.train(X, y, epochs=1, batch_size=1, accumulate=3, shuffle=False, verbose=0)
     np.testing.assert_allclose(uses(model)[0].W, wanted, rtol=1e-10, atol=1e-12)
     np.testing.assert_array_equal(uses(model)[1].embedding.W, uses(model)[0].W)
 

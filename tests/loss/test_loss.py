@@ -36,6 +36,7 @@ from phitodeep.loss import (
 from phitodeep.loss.categorical import _CrossEntropy
 from phitodeep.testing import check_gradients
 from phitodeep.testing.references import compare, loss_cases
+from tests.rows import LONG
 
 CASES = loss_cases()
 WEIGHTS = [0.5, 2.0, 1.0, 0.25]
@@ -60,6 +61,12 @@ EXAMPLES = NUMBERS + BINARY + MARGINS + COUNTS + ROWS + ELBO + CLASSES
 ELEMENTWISE = NUMBERS + BINARY + MARGINS + COUNTS
 every = pytest.mark.parametrize("loss", EXAMPLES, ids=repr)
 each_class = pytest.mark.parametrize("loss", CLASSES, ids=repr)
+# what one guard of a base class answers for all: a loss for each such class, or all in a long run
+GUARDED = [NUMBERS[0], BINARY[1], MARGINS[0], ROWS[0], ELBO[0], CLASSES[1]]
+guarded = pytest.mark.parametrize("loss", EXAMPLES if LONG else GUARDED, ids=repr)
+guarded_classes = pytest.mark.parametrize(
+    "loss", CLASSES if LONG else [CLASSES[1], CLASSES[2], CLASSES[7]], ids=repr
+)
 elementwise = pytest.mark.parametrize("loss", ELEMENTWISE, ids=repr)
 
 
@@ -346,7 +353,7 @@ def test_class_weights_have_two_forms() -> None:
         ([[0], [1, 2], [0]], ShapeError, "unequal length"),
     ],
 )
-@each_class
+@guarded_classes
 def test_bad_labels_are_refused(loss: Loss, y: Any, error: type[Exception], says: str) -> None:
     P = np.full((3, 4), 0.25)
     if says.startswith("got -1"):
@@ -358,7 +365,7 @@ def test_bad_labels_are_refused(loss: Loss, y: Any, error: type[Exception], says
         loss.targets(y, P.shape, "y_val")
 
 
-@each_class
+@guarded_classes
 def test_labels_of_positions_are_not_broadcast(loss: Loss) -> None:
     P = np.full((2, 3, 4), 0.25)
     for shape in ((2,), (2, 1), (3,), (1, 3), (6,), (2, 3, 1), (2, 4), (2, 3, 3)):
@@ -367,7 +374,7 @@ def test_labels_of_positions_are_not_broadcast(loss: Loss) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (3, 1), (3, 2, 1)])
-@each_class
+@guarded_classes
 def test_predictions_without_classes_are_refused(loss: Loss, shape: Shape) -> None:
     with pytest.raises(ShapeError, match=r"K >= 2 classes.*BinaryCrossEntropy"):
         loss.loss_func(np.full(shape, 0.5), np.zeros(shape, int))
@@ -384,7 +391,7 @@ def test_predictions_without_classes_are_refused(loss: Loss, shape: Shape) -> No
         ([[1], [1, 1]], ShapeError, "unequal length"),
     ],
 )
-@pytest.mark.parametrize("loss", ELEMENTWISE + ROWS, ids=repr)
+@pytest.mark.parametrize("loss", [loss for loss in GUARDED if loss not in CLASSES + ELBO], ids=repr)
 def test_bad_targets_are_refused(loss: Loss, y: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         loss.loss_func(np.full((2, 2), 0.5), y)
@@ -424,7 +431,7 @@ def test_targets_of_another_kind_are_refused(loss: Loss, y: Any, says: str) -> N
         (np.zeros((4, 0)), ShapeError),
     ],
 )
-@every
+@guarded
 def test_bad_predictions_are_refused(loss: Loss, P: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=type(loss).__name__):
         loss.loss_func(P, np.zeros(np.shape(P) if isinstance(P, np.ndarray) else (2, 1)))
@@ -444,7 +451,7 @@ def test_bad_predictions_are_refused(loss: Loss, P: Any, error: type[Exception])
         ([1j, 1, 1], ArgumentTypeError, "complex"),
     ],
 )
-@every
+@guarded
 def test_bad_weights_are_refused(loss: Loss, w: Any, error: type[Exception], says: str) -> None:
     P, y = pair(loss, (3, 4))
     for function in (loss.loss_func, loss.loss_gradient):
@@ -453,7 +460,7 @@ def test_bad_weights_are_refused(loss: Loss, w: Any, error: type[Exception], say
 
 
 @pytest.mark.parametrize("total", [-1, np.nan, np.inf, "1", True])
-@every
+@guarded
 def test_bad_totals_are_refused(loss: Loss, total: Any) -> None:
     P, y = pair(loss, (3, 4))
     with pytest.raises(PhitodeepError, match="total must be"):

@@ -8,7 +8,7 @@ from html import escape
 import numpy as np
 import pytest
 
-from phitodeep.loss.names import LOSSES
+from phitodeep.loss import LOSSES
 from website import loss_pages, parts
 from website.loss_facts import FACTS, Facts
 

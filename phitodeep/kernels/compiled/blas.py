@@ -18,10 +18,10 @@ from numba.extending import intrinsic
 
 from phitodeep.core.types import Array
 from phitodeep.kernels import twin
-from phitodeep.kernels.blocks import PIECE
 from phitodeep.kernels.compiled.jit import jit
 
 NAMES = ("scipy_cblas_{}gemm64_", "cblas_{}gemm64_")
+PIECE = 1_000_000  # multiplications per piece of a matrix product
 ROWS_FIRST, AS_IT_IS, TRANSPOSED = 101, 111, 112  # CblasRowMajor, CblasNoTrans, CblasTrans
 # OpenBLAS for AVX-512 does at most PIECE multiplications without a copy of B.
 SMALL = dict.fromkeys(("SkylakeX", "Cooperlake", "SapphireRapids"), PIECE)
@@ -115,9 +115,9 @@ def add_product(gemm: tuple[int, int], A: Array, B: Array, C: Array) -> None:
 
 
 @twin
-def large_product(A: Array, B: Array, out: Array) -> Array:
+def product(A: Array, B: Array, out: Array) -> Array:
     """Write A B into `out` and return it, with A (m, k) and B (k, n); A may be a transpose."""
-    if not _pays(A, B, out):
+    if A.size * B.shape[1] <= PIECE or not _pays(A, B, out):
         return A.dot(B, out)
     columns = min(B.shape[1], STRIP)
     rows = PIECE // (columns * len(B))
@@ -136,7 +136,7 @@ def _pays(A: Array, B: Array, out: Array) -> bool:
     """
     (m, k), n = A.shape, B.shape[1]
     work = m * k * n
-    if work <= PIECE or work > 64 * gemm(F32)[1] or min(m, k) == 1:
+    if work > 64 * gemm(F32)[1] or min(m, k) == 1:
         return False
     if not (A.dtype == B.dtype == out.dtype == F32 and A.flags.forc):
         return False
