@@ -133,7 +133,7 @@ LAYERS: list[tuple[Make, tuple[int, ...], int]] = [  # shape of X, and how many 
     (lambda: SkipConcat(Dense(3), checkpoint=True), (2, 3), 0),
     (lambda: Conv1D(2, 3, initializer=initialization.Orthogonal(0.5)), (2, 4, 3), 0),
     (lambda: Conv2D(2, [1, 2], initializer=He(InitType.UNIFORM)), (2, 3, 3, 1), 0),
-    (lambda: ConvTranspose1D(2, 3, dilation=2, bias=False, initializer=He()), (2, 3, 2), 0),
+    (lambda: ConvTranspose1D(2, 3, dilation=2, bias=False, initializer=Normal(1.0)), (2, 3, 2), 0),
     (lambda: ConvTranspose2D(2, 2, dilation=(1, 2), initializer=Normal(0.2)), (1, 2, 2, 2), 0),
     (lambda: DepthwiseConv2D(2, dilation=2, initializer=Xavier()), (2, 3, 3, 2), 0),
     (lambda: Embedding(5, 2, initializer=Normal(0.1)), (2, 3), 5),
