@@ -996,23 +996,19 @@ def entry(kind: str, name: str, **config: Any) -> dict[str, Any]:
     return {kind: name, "config": config}
 
 
+def of(layer: Any) -> dict[str, Any]:
+    return {"layers": [layer]}
+
+
 MISREAD: list[tuple[Any, Any, str]] = [
     (Dense, {"input_size": 3, "unit": 2}, "config of Dense has the unknown key 'unit'.*Known"),
     (Dense, {"input_size": 3, "output_sizes": 2}, "Did you mean 'output_size'"),
     (Dense, {}, "config of Dense lacks the key 'input_size'"),
     (ReLU, {"a": 1}, "Known: none"),
-    (
-        Chain,
-        {"layers": [entry("layer", "Dens")]},
-        r"layers\[0\] of Chain: unknown layer 'Dens'.*Di",
-    ),
-    (Chain, {"layers": [entry("layer", "Mine")]}, "import the module that has @phitodeep.register"),
-    (
-        Chain,
-        {"layers": [entry("layer", "Dense", a=1)]},
-        r"layers\[0\] of Chain: the config of Dense",
-    ),
-    (Chain, {"layers": [entry("loss", "Dense")]}, "unknown loss 'Dense'"),
+    (Chain, of(entry("layer", "Dens")), r"layers\[0\] of Chain: unknown layer 'Dens'.*Di"),
+    (Chain, of(entry("layer", "Mine")), "import the module that has @phitodeep.register"),
+    (Chain, of(entry("layer", "Dense", a=1)), r"layers\[0\] of Chain: the config of Dense"),
+    (Chain, of(entry("loss", "Dense")), "unknown loss 'Dense'"),
     (Chain, {"layers": [{"layer": ["Dense"]}]}, "unknown layer"),
     (Chain, {"layers": [{"layer": "ReLU", "config": 3}]}, "ReLU.from_config takes a dict, got 3"),
     (WarmUp, {"after": {"function": "os.system"}, "steps": 2}, "unknown function 'os.system'"),
@@ -1040,11 +1036,7 @@ MISREAD: list[tuple[Any, Any, str]] = [
     (Widget, {"value": {"float": 10**400}}, "is not what get_config writes"),
     (Widget, {"value": {"array": [300], "dtype": "int8"}}, "is not what get_config writes"),
     (Widget, {"value": {"array": [1], "dtype": "(1,"}}, "is not what get_config writes"),
-    (
-        Widget,
-        {"value": {"array": [None], "dtype": "O"}},
-        "the dtype of an array is one of bool, int8",
-    ),
+    (Widget, {"value": {"array": [None], "dtype": "O"}}, "dtype of an array is one of bool, int8"),
     (Widget, {"value": {"array": ["x"], "dtype": "float32"}}, "an array holds real numbers"),
     *(
         (kind, wrong, "takes a dict")
