@@ -137,7 +137,7 @@ def number(
     *names: str, help: str, least: float = 0, kind: type = int, **more: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add an option that takes a number of at least `least`; its default is shown in the help."""
-    ranges = {int: click.IntRange, float: click.FloatRange}
+    ranges: dict[type, Any] = {int: click.IntRange, float: click.FloatRange}
     more = {"type": ranges[kind](min=least), "show_default": "default" in more, **more}
     return click.option(*names, help=help, **more)
 
