@@ -614,7 +614,7 @@ def test_predict_reads_tokens_from_a_csv(writer: Path) -> None:
         ("a.csv", "1,oops\n3,4\n", "a.csv, row 1, column 2: expected a number, got 'oops'."),
         ("a.csv", "1,2\n3\n", "a.csv, row 2 has 1 column, but the first row has 2 columns."),
         ("a.csv", "u,v\n1,2,3\n", "row 2 has 3 columns, but the first row has 2 columns."),
-        ("a.csv", "1;2\n3;4\n", "separated by ';', but must be separated by commas, got '1;2'."),
+        ("a.csv", "1;2\n3;4\n", "separated by ';', but must be separated by commas, got '3;4'."),
         ("a.csv", "1\t2\n3\t4\n", "a.csv: the columns are separated by '\\t'"),
         ("a.csv", "1 2\n3 4\n", "a.csv: the columns are separated by ' '"),
         ("a.csv", "1,5;2,3\n4;5,5\n", "a.csv: the columns are separated by ';'"),
