@@ -83,6 +83,7 @@ class App(click.Group):
             try:
                 return super().main(*args, **kwargs)
             except OSError as error:  # of --help and --version
+                _drop_output()
                 Failure(str(error)).show()
                 sys.exit(1)
 
@@ -101,6 +102,7 @@ class App(click.Group):
             except KeyboardInterrupt:
                 raise click.exceptions.Exit(INTERRUPTED) from None
             except (PhitodeepError, OSError) as error:
+                _drop_output()
                 raise Failure(in_shell(error)) from error
             raise click.exceptions.Exit(code)
 
@@ -119,16 +121,23 @@ def _quiet_pipe(code: int = 0) -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())  # for the rest, which Python writes when it ends
+        _drop_output()
         raise click.exceptions.Exit(code) from None
+
+
+def _drop_output() -> None:
+    """Drop the rest of the output if it cannot be written, as Python tries again when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def number(
     *names: str, help: str, least: float = 0, kind: type = int, **more: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add an option that takes a number of at least `least`; its default is shown in the help."""
-    ranges = {int: click.IntRange, float: click.FloatRange}
+    ranges: dict[type, Any] = {int: click.IntRange, float: click.FloatRange}
     more = {"type": ranges[kind](min=least), "show_default": "default" in more, **more}
     return click.option(*names, help=help, **more)
 

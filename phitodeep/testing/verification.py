@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -124,53 +125,41 @@ Check = tuple[str, str, Callable[[Row], None]]  # kind, class and what to do
 
 def _checks() -> Iterator[Check]:
     for make, shape, tokens in [*((*row, 0) for row in EXAMPLES), *TOKENS]:
-        yield "layer", type(make()).__name__, _example(make, shape, tokens)
+        yield "layer", type(make()).__name__, partial(_example, make, shape, tokens)
     for case in loss_cases():
-        yield "loss", case.partition("(")[0], _slope(case)
+        yield "loss", case.partition("(")[0], partial(_slope, case)
     for kind, (cases, *_) in KINDS.items():
         for case in cases():
-            yield kind, case.partition("(")[0], _reference(kind, case)
+            yield kind, case.partition("(")[0], partial(_reference, kind, case)
 
 
-def _example(make: Make, shape: Shape, tokens: int) -> Callable[[Row], None]:
+def _example(make: Make, shape: Shape, tokens: int, row: Row) -> None:
     """Check the gradients of a layer in float64, and that float32 gives the same numbers."""
-
-    def check(row: Row) -> None:
-        single, layer = made(make, shape, np.float32), made(make, shape)
-        found, expected = (passes(each, *data(each, shape, tokens)) for each in (single, layer))
-        for name, a in found.items():
-            pair = Pair(f"{name} in float32", a, expected[name])
-            if fault := pair.fault(np.float32, *KINDS["layer"].tolerances["float32"]):
-                row.faults.append(f"{layer}: {fault}")
-        error = check_gradients(layer, data(layer, shape, tokens)[0]).worst
-        row.gradient = max(row.gradient or 0.0, error)
-
-    return check
+    single, layer = made(make, shape, np.float32), made(make, shape)
+    found, expected = (passes(each, *data(each, shape, tokens)) for each in (single, layer))
+    for name, a in found.items():
+        pair = Pair(f"{name} in float32", a, expected[name])
+        if fault := pair.fault(np.float32, *KINDS["layer"].tolerances["float32"]):
+            row.faults.append(f"{layer}: {fault}")
+    error = check_gradients(layer, data(layer, shape, tokens)[0]).worst
+    row.gradient = max(row.gradient or 0.0, error)
 
 
-def _slope(case: str) -> Callable[[Row], None]:
+def _slope(case: str, row: Row) -> None:
     """Check the gradient of a loss at the stored predictions."""
-
-    def check(row: Row) -> None:
-        stored = loss_cases()[case]
-        P, y, w = (stored.get(name) for name in ("y_pred", "y_true", "sample_weight"))
-        error = check_gradients(construct(case, loss), P, y, sample_weight=w).worst
-        row.gradient = max(row.gradient or 0.0, error)
-
-    return check
+    stored = loss_cases()[case]
+    P, y, w = (stored.get(name) for name in ("y_pred", "y_true", "sample_weight"))
+    error = check_gradients(construct(case, loss), P, y, sample_weight=w).worst
+    row.gradient = max(row.gradient or 0.0, error)
 
 
-def _reference(kind: str, case: str) -> Callable[[Row], None]:
+def _reference(kind: str, case: str, row: Row) -> None:
     """Compare with the stored numbers, in both dtypes."""
-
-    def check(row: Row) -> None:
-        for dtype in ("float64", "float32"):
-            difference, faults = compare(kind, case, dtype)
-            worst = np.maximum(row.differences.get(dtype, 0.0), difference)  # keeps nan
-            row.differences[dtype] = float(worst)
-            row.faults += faults
-
-    return check
+    for dtype in ("float64", "float32"):
+        difference, faults = compare(kind, case, dtype)
+        worst = np.maximum(row.differences.get(dtype, 0.0), difference)  # keeps nan
+        row.differences[dtype] = float(worst)
+        row.faults += faults
 
 
 def _tracked(items: Sequence[T], verbose: bool) -> Iterable[T]:

@@ -132,7 +132,7 @@ LAYERS: list[tuple[Make, tuple[int, ...], int]] = [  # shape of X, and how many 
     (lambda: SkipConcat(Dense(3), checkpoint=True), (2, 3), 0),
     (lambda: Conv1D(2, 3, initializer=initialization.Orthogonal(0.5)), (2, 4, 3), 0),
     (lambda: Conv2D(2, [1, 2], initializer=He(InitType.UNIFORM)), (2, 3, 3, 1), 0),
-    (lambda: ConvTranspose1D(2, 3, dilation=2, bias=False, initializer=He()), (2, 3, 2), 0),
+    (lambda: ConvTranspose1D(2, 3, dilation=2, bias=False, initializer=Normal(1.0)), (2, 3, 2), 0),
     (lambda: ConvTranspose2D(2, 2, dilation=(1, 2), initializer=Normal(0.2)), (1, 2, 2, 2), 0),
     (lambda: DepthwiseConv2D(2, dilation=2, initializer=Xavier()), (2, 3, 3, 2), 0),
     (lambda: Embedding(5, 2, initializer=Normal(0.1)), (2, 3), 5),
@@ -995,23 +995,19 @@ def entry(kind: str, name: str, **config: Any) -> dict[str, Any]:
     return {kind: name, "config": config}
 
 
+def of(layer: Any) -> dict[str, Any]:
+    return {"layers": [layer]}
+
+
 MISREAD: list[tuple[Any, Any, str]] = [
     (Dense, {"input_size": 3, "unit": 2}, "config of Dense has the unknown key 'unit'.*Known"),
     (Dense, {"input_size": 3, "output_sizes": 2}, "Did you mean 'output_size'"),
     (Dense, {}, "config of Dense lacks the key 'input_size'"),
     (ReLU, {"a": 1}, "Known: none"),
-    (
-        Chain,
-        {"layers": [entry("layer", "Dens")]},
-        r"layers\[0\] of Chain: unknown layer 'Dens'.*Di",
-    ),
-    (Chain, {"layers": [entry("layer", "Mine")]}, "import the module that has @phitodeep.register"),
-    (
-        Chain,
-        {"layers": [entry("layer", "Dense", a=1)]},
-        r"layers\[0\] of Chain: the config of Dense",
-    ),
-    (Chain, {"layers": [entry("loss", "Dense")]}, "unknown loss 'Dense'"),
+    (Chain, of(entry("layer", "Dens")), r"layers\[0\] of Chain: unknown layer 'Dens'.*Di"),
+    (Chain, of(entry("layer", "Mine")), "import the module that has @phitodeep.register"),
+    (Chain, of(entry("layer", "Dense", a=1)), r"layers\[0\] of Chain: the config of Dense"),
+    (Chain, of(entry("loss", "Dense")), "unknown loss 'Dense'"),
     (Chain, {"layers": [{"layer": ["Dense"]}]}, "unknown layer"),
     (Chain, {"layers": [{"layer": "ReLU", "config": 3}]}, "ReLU.from_config takes a dict, got 3"),
     (WarmUp, {"after": {"function": "os.system"}, "steps": 2}, "unknown function 'os.system'"),
@@ -1039,11 +1035,7 @@ MISREAD: list[tuple[Any, Any, str]] = [
     (Widget, {"value": {"float": 10**400}}, "is not what get_config writes"),
     (Widget, {"value": {"array": [300], "dtype": "int8"}}, "is not what get_config writes"),
     (Widget, {"value": {"array": [1], "dtype": "(1,"}}, "is not what get_config writes"),
-    (
-        Widget,
-        {"value": {"array": [None], "dtype": "O"}},
-        "the dtype of an array is one of bool, int8",
-    ),
+    (Widget, {"value": {"array": [None], "dtype": "O"}}, "dtype of an array is one of bool, int8"),
     (Widget, {"value": {"array": ["x"], "dtype": "float32"}}, "an array holds real numbers"),
     *(
         (kind, wrong, "takes a dict")

@@ -342,41 +342,32 @@ def test_a_bare_optimizer_keeps_and_takes_a_state() -> None:
     assert_same(whole.state_dict(), state)
 
 
-def test_a_slot_that_a_frozen_layer_never_had_is_0() -> None:
+@pytest.mark.parametrize(
+    ("optimizer", "setting", "slots"),
+    [
+        (RMSProp(0.01), "momentum", {"v", "b"}),  # which begins as 0
+        (Adam(0.01), "ema", {"M", "V"}),  # an average, which begins as its parameter
+    ],
+    ids=repr,
+)
+def test_a_slot_that_a_frozen_layer_never_had_begins_as_in_a_first_step(
+    optimizer: Optimizer, setting: str, slots: set[str]
+) -> None:
     def make() -> Sequential:
-        return Sequential(nn.Dense(4, 4), nn.Dense(4, 2), optimizer=RMSProp(0.01), seed=0)
+        layers = nn.Dense(4, 4), nn.Dense(4, 2)
+        return Sequential(*layers, optimizer=optimizer.copy(), seed=0)
 
     model, other = make(), make()
     train(model, 1)
     model.layers[0].trainable = False
-    model.optimizer.momentum = other.optimizer.momentum = 0.5
-    train(model, 1)
-    state = stored(model.state_dict())
-    slots = state["optimizer"]["parameters"]["0.W"]["slots"]
-    assert (slots["b"] == 0).all()
-    assert (slots["v"] != 0).all()
-    other.load_state_dict(state)
     for each in (model, other):
-        each.layers[0].trainable = True
-        train(each, 2)
-    assert_same(other.get_weights(), model.get_weights())
-
-
-def test_an_average_that_a_frozen_layer_never_had_begins_as_its_parameter() -> None:
-    """An average of 0, as a rule's own slots begin, would be far from it."""
-
-    def make() -> Sequential:
-        return Sequential(nn.Dense(4, 4), nn.Dense(4, 2), optimizer=Adam(0.01), seed=0)
-
-    model, other = make(), make()
-    train(model, 1)
-    model.layers[0].trainable = False
-    model.optimizer.ema = other.optimizer.ema = 0.5
+        setattr(each.optimizer, setting, 0.5)
     train(model, 1)
     state = stored(model.state_dict())
-    parameters = state["optimizer"]["parameters"]
-    assert parameters["0.W"]["slots"].keys() == {"M", "V"}
-    assert parameters["1.W"]["slots"].keys() == {"M", "V", "ema"}
+    frozen_slots = state["optimizer"]["parameters"]["0.W"]["slots"]
+    assert frozen_slots.keys() == slots
+    assert not frozen_slots.get("b", np.zeros(1)).any()
+    assert all(frozen_slots[name].any() for name in slots - {"b"})
     other.load_state_dict(state)
     for each in (model, other):
         each.layers[0].trainable = True

@@ -53,8 +53,9 @@ CAUSES = (safetensors.SafetensorError, json.JSONDecodeError, OSError, EOFError, 
 
 
 def mlp() -> Sequential:
-    builder = SequentialBuilder(3, seed=1).dense(4).relu().dropout(0.1).dense(2).prelu().softmax()
-    return builder.loss("categorical_cross_entropy").metrics("f1").build()
+    first, second = nn.Dense(3, 4), nn.Dense(4, 2)
+    layers = first, nn.ReLU(), nn.Dropout(0.1), second, nn.PReLU(), nn.Softmax()
+    return Sequential(*layers, loss_class="categorical_cross_entropy", metrics=["f1"], seed=1)
 
 
 def cnn() -> Sequential:
@@ -557,8 +558,8 @@ def test_no_damaged_file_takes_much_memory(name: str, place: Path) -> None:
         assert taken < 20 * len(content) + 20e6, f"case({name!r}, {number})"
 
 
-def nested(levels: int, around: Callable[[Any], Any]) -> Any:
-    return functools.reduce(lambda value, _: around(value), range(levels), [])
+def nested(levels: int, value: Any, around: Callable[[Any], Any]) -> Any:
+    return functools.reduce(lambda inside, _: around(inside), range(levels), value)
 
 
 LARGE: dict[str, Callable[[], Any]] = {
@@ -569,9 +570,9 @@ LARGE: dict[str, Callable[[], Any]] = {
     "lists": lambda: [[]] * 20_000,
     "layers": lambda: [{"layer": "ReLU"}] * 11_000,
     "layers in layers": lambda: nested(
-        95, lambda value: {"layer": "Chain", "config": {"layers": value and [value]}}
+        95, {"layer": "ReLU"}, lambda inside: {"layer": "Chain", "config": {"layers": [inside]}}
     ),
-    "deep": lambda: nested(390, lambda value: [value]),
+    "deep": lambda: nested(390, [], lambda inside: [inside]),
     "pairs": lambda: {"pairs": [[i, i] for i in range(5_000)]},
     "tuple": lambda: {"tuple": [1] * 10_000},
     "array": lambda: {"array": [[1]] * 8_000, "dtype": "float64"},

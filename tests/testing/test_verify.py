@@ -87,28 +87,19 @@ def test_the_report_says_what_it_was_measured_on(report: Verification) -> None:
     )
 
 
-def test_it_prints_the_report(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("terminal", [False, True])
+def test_it_prints_the_report_with_progress_and_colours_in_a_terminal(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(verification, "_checks", lambda: [c for c in CHECKS if c[1] == "Dense"])
+    if terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.delenv("NO_COLOR", raising=False)
+    verified(monkeypatch, "Dense")
+    assert capsys.readouterr() == ("", "")
     report = verify()
     out, err = capsys.readouterr()
-    assert out == f"{report}\n"
-    assert not err.strip()
-
-
-def test_a_terminal_shows_progress_and_colours(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setattr(verification, "_checks", lambda: [c for c in CHECKS if c[1] == "Dense"])
-    verify(verbose=False)
-    assert capsys.readouterr() == ("", "")
-    verify()
-    out, err = capsys.readouterr()
-    assert "\x1b[32mok\x1b[0m" in out.replace(" ", "")
-    assert "Verifying" in err
+    assert ("\x1b[32mok\x1b[0m" in out.replace(" ", "")) == ("Verifying" in err) == terminal
+    assert terminal or (out, err.strip()) == (f"{report}\n", "")
 
 
 # --- broken ones -----------------------------------------------------------------------------

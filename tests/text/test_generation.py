@@ -1,72 +1,37 @@
 """Generation: the memory changes nothing, the draws are what they say, bad prompts are refused."""
 
 import contextvars
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phitodeep import layers as nn
 from phitodeep.core.call import calling, current
 from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError, ShapeError
 from phitodeep.functional import softmax
-from phitodeep.layers import (
-    GRU,
-    LSTM,
-    RNN,
-    AvgPool1D,
-    BatchNorm,
-    Bidirectional,
-    Chain,
-    Conv1D,
-    Dense,
-    Dropout,
-    Embedding,
-    FeedForward,
-    Flatten,
-    GroupNorm,
-    Lambda,
-    Layer,
-    LayerNorm,
-    LogSoftmax,
-    MultiHeadAttention,
-    Parallel,
-    Permute,
-    PositionalEmbedding,
-    Reshape,
-    Residual,
-    RMSNorm,
-    RotaryEmbedding,
-    SinusoidalEncoding,
-    SkipConcat,
-    Softmax,
-    Tanh,
-    TimeDistributed,
-    TransformerBlock,
-)
+from phitodeep.layers import Layer
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.architectures import char_lstm, gpt
 from phitodeep.text.generation import sample
 
+block = partial(nn.TransformerBlock, 2, causal=True)
+
+
+def embedded(dim: int) -> SequentialBuilder:
+    return SequentialBuilder(16).embedding(11, dim)
+
+
 MODELS = {
     "gpt": lambda: gpt(11, 16, layers=2, heads=2, dim=8),
     "untied, dropout": lambda: gpt(11, 16, layers=1, heads=2, dim=8, tied=False, dropout=0.5),
-    "rope": lambda: (
-        SequentialBuilder(16)
-        .embedding(11, 8)
-        .transformer_block(2, causal=True, rope=True, norm="rms")
-        .dense(11)
-    ),
-    "sinusoidal": lambda: (
-        SequentialBuilder(16)
-        .embedding(11, 8)
-        .sinusoidal_encoding()
-        .transformer_block(2, causal=True)
-        .dense(11)
-    ),
+    "rope": lambda: embedded(8).add(block(rope=True, norm="rms")).dense(11),
+    "sinusoidal": lambda: embedded(8).sinusoidal_encoding().add(block()).dense(11),
     "lstm": lambda: char_lstm(11, dim=5, units=6, layers=2).input(16),
-    "gru": lambda: SequentialBuilder(16).embedding(11, 5).gru(6).dense(11),
-    "rnn": lambda: SequentialBuilder(16).embedding(11, 5).rnn(6).dense(11),
+    "gru": lambda: embedded(5).gru(6).dense(11),
+    "rnn": lambda: embedded(5).rnn(6).dense(11),
 }
 
 
@@ -121,9 +86,8 @@ def test_temperature_0_takes_the_greatest():
 def drawn(scores, n=20_000, **options):
     rng = np.random.default_rng(0)
     rows = np.tile(scores, (n, 1))
-    tokens = sample(
-        rows, options.get("temperature", 1), options.get("top_k"), options.get("top_p"), rng
-    )
+    settings = {"temperature": 1, "top_k": None, "top_p": None, **options}
+    tokens = sample(rows, **settings, rng=rng)
     return np.bincount(tokens, minlength=len(scores)) / n
 
 
@@ -140,8 +104,16 @@ def test_draws_follow_the_scores():
 @pytest.mark.parametrize(
     "end",
     [
-        *(Softmax, LogSoftmax, lambda: Softmax(axis=2), lambda: Chain(Chain(Softmax()))),
-        *(lambda: TimeDistributed(Softmax()), lambda: TimeDistributed(Chain(Softmax()))),
+        *(
+            nn.Softmax,
+            nn.LogSoftmax,
+            lambda: nn.Softmax(axis=2),
+            lambda: nn.Chain(nn.Chain(nn.Softmax())),
+        ),
+        *(
+            lambda: nn.TimeDistributed(nn.Softmax()),
+            lambda: nn.TimeDistributed(nn.Chain(nn.Softmax())),
+        ),
     ],
 )
 @pytest.mark.parametrize("scale", [1, 1e4])  # at 1e4, most probabilities are 0
@@ -159,32 +131,13 @@ def test_probabilities_are_drawn_as_they_are(end, scale):
 
 
 def test_other_outputs_are_scores_though_a_layer_inside_returns_probabilities():
-    model = built("lstm", Residual(Softmax()))
+    model = built("lstm", nn.Residual(nn.Softmax()))
     scores = np.tile(model.predict([[1]])[:, -1], (1000, 1))
     assert model.gives == ""
     np.testing.assert_array_equal(
         model.generate(np.full((1000, 1), 1), 1, seed=0)[:, 1],
         sample(scores, 1, None, None, np.random.default_rng(0)),
     )
-
-
-@pytest.mark.parametrize(
-    ("prompt", "options", "error", "says"),
-    [
-        ([], {}, ArgumentTypeError, "prompt takes integer tokens"),
-        (np.empty((1, 0), int), {}, ShapeError, "at least one"),
-        ([1.0], {}, ArgumentTypeError, "integer tokens"),
-        ([[[1]]], {}, ShapeError, "prompt takes at least one"),
-        ([11], {}, ArgumentError, "tokens from 0 to 10, got 11"),
-        ([1], {"temperature": -1}, ArgumentError, "temperature"),
-        ([1], {"top_k": 0}, ArgumentError, "top_k"),
-        ([1], {"top_p": 0}, ArgumentError, "top_p"),
-        ([1], {"top_p": 1.5}, ArgumentError, "top_p"),
-    ],
-)
-def test_bad_prompts_and_options_are_refused(prompt, options, error, says):
-    with pytest.raises(error, match=says):
-        built("gpt").generate(prompt, 2, **options)
 
 
 def test_a_model_without_scores_at_each_step_is_refused():
@@ -212,28 +165,36 @@ def mean_so_far(X, *_):
 
 
 REMEMBERED = [
-    *(lambda: GRU(D), lambda: LSTM(D), lambda: RNN(D), lambda: Dense(D), Tanh, LayerNorm, RMSNorm),
-    *(BatchNorm, SinusoidalEncoding, RotaryEmbedding),
-    lambda: MultiHeadAttention(2, causal=True),
-    lambda: MultiHeadAttention(2, causal=True, kv_heads=1, rope=True, dropout=0.3),
-    lambda: TransformerBlock(2, causal=True, rope=True, norm="rms", dropout=0.2),
-    lambda: TransformerBlock(2, causal=True, pre_norm=False, checkpoint=True),
-    lambda: PositionalEmbedding(PLACES),
-    lambda: Dropout(0.5),
-    lambda: FeedForward(5, "swiglu"),
-    lambda: TimeDistributed(Chain(Reshape(2, 2), GRU(2), Flatten())),
-    lambda: Reshape(-1, D),
+    *(
+        lambda: nn.GRU(D),
+        lambda: nn.LSTM(D),
+        lambda: nn.RNN(D),
+        lambda: nn.Dense(D),
+        nn.Tanh,
+        nn.LayerNorm,
+        nn.RMSNorm,
+    ),
+    *(nn.BatchNorm, nn.SinusoidalEncoding, nn.RotaryEmbedding),
+    lambda: nn.MultiHeadAttention(2, causal=True),
+    lambda: nn.MultiHeadAttention(2, causal=True, kv_heads=1, rope=True, dropout=0.3),
+    lambda: nn.TransformerBlock(2, causal=True, rope=True, norm="rms", dropout=0.2),
+    lambda: nn.TransformerBlock(2, causal=True, pre_norm=False, checkpoint=True),
+    lambda: nn.PositionalEmbedding(PLACES),
+    lambda: nn.Dropout(0.5),
+    lambda: nn.FeedForward(5, "swiglu"),
+    lambda: nn.TimeDistributed(nn.Chain(nn.Reshape(2, 2), nn.GRU(2), nn.Flatten())),
+    lambda: nn.Reshape(-1, D),
 ]
 JOINED = [
-    lambda: Conv1D(D, 3, padding="same"),
-    lambda: AvgPool1D(3, stride=1, padding="same"),
-    lambda: GroupNorm(1),
-    lambda: Softmax(axis=1),
-    lambda: MultiHeadAttention(2),
-    lambda: TransformerBlock(2),
-    lambda: Bidirectional(GRU(D), merge="add"),
-    lambda: Lambda(mean_so_far, mean_so_far),
-    lambda: Chain(Permute(2, 1), Tanh(), Permute(2, 1)),
+    lambda: nn.Conv1D(D, 3, padding="same"),
+    lambda: nn.AvgPool1D(3, stride=1, padding="same"),
+    lambda: nn.GroupNorm(1),
+    lambda: nn.Softmax(axis=1),
+    lambda: nn.MultiHeadAttention(2),
+    lambda: nn.TransformerBlock(2),
+    lambda: nn.Bidirectional(nn.GRU(D), merge="add"),
+    lambda: nn.Lambda(mean_so_far, mean_so_far),
+    lambda: nn.Chain(nn.Permute(2, 1), nn.Tanh(), nn.Permute(2, 1)),
 ]
 
 
@@ -241,16 +202,16 @@ def nested(inner):
     """Containers of such layers, which keep (T, D)."""
     pair = st.lists(inner, min_size=1, max_size=2)
     return st.one_of(
-        pair.map(lambda fs: lambda: Chain(*(f() for f in fs), checkpoint=True)),
-        pair.map(lambda fs: lambda: Residual(*(f() for f in fs))),
-        pair.map(lambda fs: lambda: Parallel(*(f() for f in fs), Dense(D), merge="add")),
-        pair.map(lambda fs: lambda: Chain(SkipConcat(*(f() for f in fs)), Dense(D))),
+        pair.map(lambda fs: lambda: nn.Chain(*(f() for f in fs), checkpoint=True)),
+        pair.map(lambda fs: lambda: nn.Residual(*(f() for f in fs))),
+        pair.map(lambda fs: lambda: nn.Parallel(*(f() for f in fs), nn.Dense(D), merge="add")),
+        pair.map(lambda fs: lambda: nn.Chain(nn.SkipConcat(*(f() for f in fs)), nn.Dense(D))),
     )
 
 
 def written(layers, dtype=np.float64, seed=0):
     """A model of these layers between an Embedding and scores, with large random weights."""
-    model = Sequential(Embedding(V, D), *layers, Dense(V), dtype=dtype, seed=seed)
+    model = Sequential(nn.Embedding(V, D), *layers, nn.Dense(V), dtype=dtype, seed=seed)
     model.build((4,))
     rng = np.random.default_rng(seed)
     model.set_weights(
@@ -297,21 +258,16 @@ def test_each_layer_generates_as_it_predicts(make, dtype):
     model = written([make()], dtype)
     for prompt, how in (([1, 2, 3], {"temperature": 0}), ([[4, 5], [6, 7]], {"temperature": 0.7})):
         tokens = model.generate(prompt, 9, seed=5, **how)
-        np.testing.assert_array_equal(
-            tokens,
-            slowly(model, prompt, 9, 5, PLACES, **how)
-            if model.max_steps
-            else slowly(model, prompt, 9, 5, 99, **how),
-        )
+        wanted = slowly(model, prompt, 9, 5, PLACES if model.max_steps else 99, **how)
+        np.testing.assert_array_equal(tokens, wanted)
 
 
 @pytest.mark.parametrize("make", JOINED, ids=lambda make: repr(make()))
 def test_only_an_explicit_memory_is_refused(make):
-    model = written([Residual(Tanh(), make())])
+    model = written([nn.Residual(nn.Tanh(), make())])
     assert model.time_steps == "joined"
-    with pytest.raises(
-        ArgumentError, match=r"cache=True, but layer 1\.layers\.1.*Remedy: leave out"
-    ):
+    says = r"cache=True, but layer 1\.layers\.1.*Remedy: leave out"
+    with pytest.raises(ArgumentError, match=says):
         model.generate([1, 2], 2, cache=True)
     assert model.generate([1, 2], 2).shape == (1, 4)
 
@@ -335,12 +291,16 @@ def test_a_layer_of_a_users_own_sees_the_whole_window_unless_it_says_otherwise()
 
 
 def test_the_window_is_the_least_of_all_limits_however_deep():
-    model = written([Parallel(Residual(PositionalEmbedding(6)), PositionalEmbedding(4))])
+    model = written(
+        [nn.Parallel(nn.Residual(nn.PositionalEmbedding(6)), nn.PositionalEmbedding(4))]
+    )
     assert model.max_steps == 4
     for cache in (True, False):
         tokens = model.generate([1] * 9, 5, seed=1, cache=cache)
         np.testing.assert_array_equal(tokens, slowly(model, [1] * 9, 5, 1, 4))
-    inside = written([TimeDistributed(Chain(Reshape(2, 2), PositionalEmbedding(2), Flatten()))])
+    inside = written(
+        [nn.TimeDistributed(nn.Chain(nn.Reshape(2, 2), nn.PositionalEmbedding(2), nn.Flatten()))]
+    )
     assert inside.max_steps is None
     assert inside.generate([1, 2, 3], 4).shape == (1, 7)
 
@@ -359,19 +319,20 @@ def test_a_window_of_fixed_length_moves_along_the_text():
     for t in range(4, 9):
         wanted = model.predict(tokens[:, t - 3 : t]).argmax(axis=-1)
         np.testing.assert_array_equal(tokens[:, t], wanted)
-    assert (
-        list(model.stream([1, 2, 3], 5, temperature=0))
-        == model.generate([1, 2, 3], 5, temperature=0)[0, 3:].tolist()
-    )
-    with pytest.raises(
-        ShapeError, match=r"shape \(3,\).*prompt of 2 tokens.*Remedy: use a longer prompt"
-    ):
+    streamed = list(model.stream([1, 2, 3], 5, temperature=0))
+    assert streamed == model.generate([1, 2, 3], 5, temperature=0)[0, 3:].tolist()
+    says = r"shape \(3,\).*prompt of 2 tokens.*Remedy: use a longer prompt"
+    with pytest.raises(ShapeError, match=says):
         model.stream([1, 2], 5)
 
 
 def test_what_were_features_are_no_steps_that_a_memory_goes_on_from():
     model = Sequential(
-        Embedding(V, 3), GRU(6, return_sequences=False), Reshape(6, 1), GRU(V), dtype="float64"
+        nn.Embedding(V, 3),
+        nn.GRU(6, return_sequences=False),
+        nn.Reshape(6, 1),
+        nn.GRU(V),
+        dtype="float64",
     )
     model.build((4,))
     assert model.time_steps == "joined"
@@ -458,7 +419,7 @@ def test_a_stream_neither_disturbs_its_consumer_nor_is_disturbed():
 
 
 def test_training_between_two_tokens_counts_for_the_next():
-    model, twin = (written([Conv1D(D, 3, padding="same")]) for _ in range(2))
+    model, twin = (written([nn.Conv1D(D, 3, padding="same")]) for _ in range(2))
     stream = model.stream([1, 2, 3], 2, temperature=0)
     next(stream)
     weights = {path: -a for path, a in model.get_weights().items()}
@@ -471,22 +432,23 @@ def test_training_between_two_tokens_counts_for_the_next():
 @pytest.mark.parametrize(
     ("prompt", "options", "error", "says"),
     [
+        ([], {}, ArgumentTypeError, "prompt takes integer tokens"),
+        (np.empty((1, 0), int), {}, ShapeError, "at least one"),
         ([1.0], {}, ArgumentTypeError, "integer tokens"),
+        ([[[1]]], {}, ShapeError, "prompt takes at least one"),
         ([11], {}, ArgumentError, "tokens from 0 to 10, got 11"),
+        ([1], {"temperature": -1}, ArgumentError, "temperature"),
         ([1], {"top_k": 0}, ArgumentError, "top_k"),
-        (
-            [[1], [2, 3]],
-            {},
-            ShapeError,
-            "prompt takes an array, got nested .* unequal length",
-        ),
+        ([1], {"top_p": 0}, ArgumentError, "top_p"),
+        ([1], {"top_p": 1.5}, ArgumentError, "top_p"),
+        ([[1], [2, 3]], {}, ShapeError, "prompt takes an array, got nested .* unequal length"),
         ([1], {"stop": 11}, ArgumentError, "stop takes tokens from 0 to 10, got 11"),
         ([1], {"stop": [3, -1]}, ArgumentError, r"stop takes tokens from 0 to 10, got \[3, -1\]"),
         ([1], {"stop": 1.0}, ArgumentTypeError, "stop takes integer tokens"),
         ([1], {"stop": "\n"}, ArgumentTypeError, "stop takes integer tokens"),
     ],
 )
-def test_a_stream_refuses_at_the_call(prompt, options, error, says):
+def test_bad_prompts_and_options_are_refused_at_the_call(prompt, options, error, says):
     model = built("gpt")
     for method in (model.stream, model.generate):
         with pytest.raises(error, match=says):
