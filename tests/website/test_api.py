@@ -135,11 +135,8 @@ def test_every_argument_has_a_meaning(cls: type) -> None:
 def test_meanings_that_no_class_needs_are_removed() -> None:
     own = {f"{cls.__name__}.{name}" for cls in api.classes().values()
            for name, _ in options.arguments(cls)}  # fmt: skip
-    for cls, meanings in options.ARGUMENTS.items():
-        if cls == "every":
-            assert set(meanings) <= {name.partition(".")[2] for name in own}
-        else:
-            assert {f"{cls}.{name}" for name in meanings} <= own
+    assert set(options.ARGUMENTS) <= {name.partition(".")[2] for name in own}
+    assert {f"{name}.{a}" for name, facts in options.FACTS.items() for a in facts.arguments} <= own
 
 
 def test_inherited_arguments_are_listed() -> None:
