@@ -6,7 +6,7 @@ derivation. The build evaluates it, and the page evaluates it again when a reade
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,11 +45,11 @@ class Facts(NamedTuple):
     arguments: Mapping[str, str] = {}
 
 
-def _steps(codes: list[str]) -> tuple[Step, ...]:
+def _steps(codes: Sequence[str]) -> tuple[Step, ...]:
     return tuple(eval(code, {"Let": Let, "Sum": Sum}) for code in codes)
 
 
-def _check(sentence: str, zero: str, before: list[str] = [], *rest: float) -> Check:  # noqa: B006
+def _check(sentence: str, zero: str, before: Sequence[str] = (), *rest: float) -> Check:
     return Check(sentence, zero, _steps(before), *rest)
 
 
