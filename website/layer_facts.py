@@ -6,6 +6,7 @@ derivation. The build evaluates it, and the page evaluates it again when a reade
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,13 +41,15 @@ class Facts(NamedTuple):
     mistakes: tuple[tuple[str, str], ...] = ()
     blank: tuple[str, int] = ("dX", 1)
     tokens: int = 0
+    alias: str = ""
+    arguments: Mapping[str, str] = {}
 
 
-def _steps(codes: list[str]) -> tuple[Step, ...]:
+def _steps(codes: Sequence[str]) -> tuple[Step, ...]:
     return tuple(eval(code, {"Let": Let, "Sum": Sum}) for code in codes)
 
 
-def _check(sentence: str, zero: str, before: list[str] = [], *rest: float) -> Check:  # noqa: B006
+def _check(sentence: str, zero: str, before: Sequence[str] = (), *rest: float) -> Check:
     return Check(sentence, zero, _steps(before), *rest)
 
 
@@ -60,7 +63,7 @@ KINDS = read("layers")
 SHARED = KINDS.pop("shared")["checks"]
 KINDS = {kind: {name: _facts(row) for name, row in rows.items()} for kind, rows in KINDS.items()}
 FACTS: dict[str, Facts] = {name: facts for kind in KINDS.values() for name, facts in kind.items()}
-ALIASES = {"Swish": "SiLU"}
+ALIASES = {facts.alias: name for name, facts in FACTS.items() if facts.alias}
 
 
 def example(facts: Facts) -> tuple[layers.Layer, Any, Any]:

@@ -1,7 +1,7 @@
 """What the arguments of layers, losses and optimizers mean, in one table for a class.
 
-An argument means what the docstring of its class says in a column, unless `facts/arguments.toml`
-says something about this class. Otherwise it means what that file says about all classes.
+An argument means what the facts about a layer say, or what the docstring of its class says in a
+column. Otherwise it means what `facts/arguments.toml` says about all classes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from phitodeep.optimization.base import Optimizer
 from website.facts import read
+from website.layer_facts import FACTS
 
 ARGUMENTS = read("arguments")
 ENTRY = re.compile(r"^(\w+(?:, \w+)*) {2,}(\S.*(?:\n {2,}\S.*)*)", re.MULTILINE)
@@ -60,8 +61,9 @@ def written(value: Any) -> str:
 
 def meaning(cls: type, name: str) -> str:
     """What an argument means; KeyError if nothing says it."""
-    own = ARGUMENTS.get(cls.__name__, {}).get(name) or described(cls).get(name)
-    return str(own or ARGUMENTS["every"][name]).replace("|", "\\|")
+    facts = FACTS.get(cls.__name__)
+    own = facts.arguments.get(name) if facts else None
+    return str(own or described(cls).get(name) or ARGUMENTS[name]).replace("|", "\\|")
 
 
 def described(cls: type) -> dict[str, str]:

@@ -115,19 +115,14 @@ def test_the_share_of_a_sample_says_so(explorer: Open) -> None:
     assert seen.text("#samples option") == "sample 3"
 
 
-def test_the_last_of_many_samples(explorer: Open) -> None:
+def test_one_of_many_samples_is_in_view(explorer: Open) -> None:
     trace = moons(300)
     seen = explorer(trace)
     seen.page.select_option("#samples", "299")
     wanted, _ = array_of(trace.by_sample(299), seen.shown, "4.backward.dW")
     assert seen.total == pytest.approx(wanted, rel=6e-6)
-
-
-def test_one_sample_is_in_view(explorer: Open) -> None:
-    """Of many images, too many to draw."""
-    trace = trained((6, 6, 1), L.Conv2D(2, 3), L.Flatten(), L.Dense(2), samples=40)
-    seen = explorer(trace)
-    seen.page.select_option("#samples", "33")
+    seen = explorer(trained((6, 6, 1), L.Conv2D(2, 3), L.Flatten(), L.Dense(2), samples=40))
+    seen.page.select_option("#samples", "33")  # too many images to draw
     seen.find("0.forward.Y")
     cells = set()
     for k in range(16):

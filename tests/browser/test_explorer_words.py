@@ -38,14 +38,6 @@ def test_samples_that_are_pictures_are_shown_and_chosen(explorer: Open) -> None:
     assert X[n][tuple(first.locator("canvas").evaluate(PIXEL))] > 0.97 * X[n].max()
 
 
-def test_samples_that_are_rows_of_numbers_are_no_pictures(explorer: Open) -> None:
-    X = np.random.default_rng(0).standard_normal((4, 64))  # 64 is a square
-    model = SequentialBuilder(64, seed=0).dense(2).build()
-    seen = explorer(model.trace(X, np.ones((4, 2))))
-    assert not seen.page.locator("#gallery").is_visible()
-    assert seen.page.locator("#inspector canvas").count() == 0
-
-
 def test_a_number_that_is_followed_says_where_it_came_from(explorer: Open) -> None:
     seen = explorer(traced("moons"))
     factor = seen.page.locator(".factor").nth(1)  # dY of the last Dense
@@ -56,16 +48,12 @@ def test_a_number_that_is_followed_says_where_it_came_from(explorer: Open) -> No
     text = seen.text("#inspector")
     assert "the same number as dY[" in text
     assert "of layer 4, Dense(4, 1), where you came from" in text
-
-
-def test_what_a_layer_received_names_the_layer_that_returned_it(explorer: Open) -> None:
     trace = traced("moons")
     seen = explorer(trace)
     seen.hover(seen.page.locator("#picture canvas").nth(1), 0.6, 0.4)  # X of the last Dense
     assert seen.shown.symbol == "X"
     assert "layer 3, Tanh(), returned" in seen.text("#inspector")
-    wanted = trace["3.Y"].array[seen.shown.cell]
-    assert seen.shown.value == pytest.approx(wanted, rel=6e-4)
+    assert seen.shown.value == pytest.approx(trace["3.Y"].array[seen.shown.cell], rel=6e-4)
 
 
 def test_the_captions_tell_the_chain_rule(explorer: Open) -> None:
@@ -80,9 +68,11 @@ def test_the_captions_tell_the_chain_rule(explorer: Open) -> None:
     assert "what it had received" in seen.text("#picture")
 
 
-def test_a_sum_of_zeros_says_so(explorer: Open) -> None:
-    model = SequentialBuilder(2, seed=0).dense(3).tanh().dense(1).build()
-    seen = explorer(model.trace(np.zeros((5, 2)), np.ones((5, 1))))
+def test_what_is_said_of_zeros_and_of_samples_that_are_no_pictures(explorer: Open) -> None:
+    model = SequentialBuilder(64, seed=0).dense(3).tanh().dense(1).build()
+    seen = explorer(model.trace(np.zeros((5, 64)), np.ones((5, 1))))  # 64 is a square
+    assert not seen.page.locator("#gallery").is_visible()
+    assert seen.page.locator("#inspector canvas").count() == 0
     seen.find("0.dW")
     assert "All 5 terms are 0." in seen.text("#inspector")
 

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Locator, Page
 
 from tests.browser.conftest import axe
+from tests.browser.explorer import number
 
 Open = Callable[..., Page]
 STILL = 1500  # milliseconds; no stage of the wave is longer
@@ -44,10 +45,6 @@ def lit(page: Page, name: str) -> list[int]:
         f'[data-name="{name}"] .step-cells > *',
         "all => all.flatMap((each, k) => each.classList.contains('step-lit') ? [k] : [])",
     )
-
-
-def number(text: str) -> float:
-    return float(text.replace("\u2212", "-"))
 
 
 def check_explained(page: Page, layer: int, i: int, j: int, inputs: int, outputs: int) -> None:
@@ -108,14 +105,9 @@ def test_a_cell_under_the_mouse_is_explained(site_page: Open) -> None:
     check_explained(page, 1, 1, 3, 2, 4)
     page.mouse.move(5, 5)
     wait_for_a_change(page)
-
-
-def test_escape_goes_on_under_the_mouse(site_page: Open) -> None:
-    page = site_page()
-    wait_for_a_change(page)
     cell(page, "dW3", 2).hover()
     check_explained(page, 3, 2, 0, 4, 1)
-    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")  # it goes on, under the mouse too
     wait_for_a_change(page)
 
 
@@ -142,10 +134,8 @@ def test_a_tap_explains_a_cell_on_a_phone(site_page: Open) -> None:
     for name, index, explained in (("dW1", 2, (1, 0, 2, 2, 4)), ("dW3", 3, (3, 3, 0, 4, 1))):
         cell(page, name, index).tap()
         check_explained(page, *explained)
-        box, sheet = (
-            cell(page, name, index).bounding_box(),
-            page.locator(".step-why").bounding_box(),
-        )
+        box = cell(page, name, index).bounding_box()
+        sheet = page.locator(".step-why").bounding_box()
         assert box
         assert sheet
         assert box["y"] + box["height"] <= sheet["y"], "the explanation covers the cell"

@@ -82,25 +82,20 @@ def html(docstrings: ModuleType, text: str) -> str:
     return found
 
 
-def test_a_sentence_after_a_column_is_not_part_of_it(docstrings: ModuleType) -> None:
+def test_docstrings_become_html(docstrings: ModuleType) -> None:
+    from phitodeep.layers import ScaledDotProductAttention
+
     found = html(docstrings, "Sum up.\n\nleft    the first\n        one\nright   another\nThe end.")
     assert found.count("<dt>") == 2
     assert "first\none</dd>" in found
-    assert "<p>The end.</p>" in found
-
-
-def test_each_option_has_its_own_entry(docstrings: ModuleType) -> None:
-    from phitodeep.layers import ScaledDotProductAttention
-
+    assert "<p>The end.</p>" in found  # no part of the column
     found = html(docstrings, inspect.getdoc(ScaledDotProductAttention) or "")
     terms = re.findall(r"<dt><code>(\w+)</code></dt>", found)
     assert terms == ["causal", "rope", "dropout", "mask"]
-
-
-def test_bold_words_at_the_start_of_a_paragraph(docstrings: ModuleType) -> None:
     found = html(docstrings, "Read a * b.\n\n**Axes.** The model takes *x* as it is.")
     assert "<p>Read a * b.</p>" in found
     assert "<strong>Axes.</strong> The model takes *x* as" in found
+    assert "<p>a &lt; b [c] | d_e_ * f</p>" in html(docstrings, "a < b [c] | d_e_ * f")
 
 
 def test_long_lines_of_formulas_are_cut_between_formulas(docstrings: ModuleType) -> None:
@@ -114,10 +109,6 @@ def test_long_lines_of_formulas_are_cut_between_formulas(docstrings: ModuleType)
     ]  # fmt: skip
     short = docstrings.markdown("Sum.\n\n    a = b        c = d")
     assert "a = b        c = d" in short
-
-
-def test_characters_are_shown_as_they_are(docstrings: ModuleType) -> None:
-    assert "<p>a &lt; b [c] | d_e_ * f</p>" in html(docstrings, "a < b [c] | d_e_ * f")
 
 
 def test_entries_link_to_the_pages_of_their_classes() -> None:
@@ -144,11 +135,8 @@ def test_every_argument_has_a_meaning(cls: type) -> None:
 def test_meanings_that_no_class_needs_are_removed() -> None:
     own = {f"{cls.__name__}.{name}" for cls in api.classes().values()
            for name, _ in options.arguments(cls)}  # fmt: skip
-    for cls, meanings in options.ARGUMENTS.items():
-        if cls == "every":
-            assert set(meanings) <= {name.partition(".")[2] for name in own}
-        else:
-            assert {f"{cls}.{name}" for name in meanings} <= own
+    assert set(options.ARGUMENTS) <= {name.partition(".")[2] for name in own}
+    assert {f"{name}.{a}" for name, facts in options.FACTS.items() for a in facts.arguments} <= own
 
 
 def test_inherited_arguments_are_listed() -> None:

@@ -29,13 +29,10 @@ ENTRIES = [
 ]  # fmt: skip
 
 
-def test_there_is_every_array() -> None:
+def test_the_numbers_are_the_traces() -> None:
     assert set(SHOWN) == {name for name, _ in ENTRIES} | {"T"}
-
-
-@pytest.mark.parametrize(("name", "entry"), ENTRIES)
-def test_the_numbers_are_the_traces(name: str, entry: str) -> None:
-    np.testing.assert_allclose(SHOWN[name], TRACE[entry].array, rtol=1e-5, atol=1e-12)
+    for name, entry in ENTRIES:
+        np.testing.assert_allclose(SHOWN[name], TRACE[entry].array, rtol=1e-5, atol=1e-12)
 
 
 def close(a: Any, b: Any) -> None:
@@ -71,27 +68,28 @@ def test_the_loss() -> None:
     assert after < loss
 
 
-@pytest.mark.parametrize("name", sorted({name for name, _ in ENTRIES if "step" not in name}))
-def test_the_cells_show_the_numbers(name: str) -> None:
-    array = SHOWN[name].ravel()
-    tile = FIGURE.partition(f'data-name="{name}"')[2].partition("</div></div>")[0]
-    cells = re.findall(r'<(?:i|button[^>]*?) class="(\w)[^"]*" style="--v:(\d+)', tile)
-    assert [sign for sign, _ in cells] == ["n" if value < 0 else "p" for value in array]
-    shades = np.array([int(shade) for _, shade in cells])
-    assert shades[np.abs(array).argmax()] == 100
-    assert (np.diff(shades[np.argsort(np.abs(array))]) >= 0).all()
+def tile_of(name: str) -> str:
+    return FIGURE.partition(f'data-name="{name}"')[2].partition("</div></div>")[0]
 
 
-def test_cells_of_dW_have_names() -> None:
+def test_the_cells_show_the_numbers() -> None:
+    for name in sorted({name for name, _ in ENTRIES if "step" not in name}):
+        array = SHOWN[name].ravel()
+        cell = r'<(?:i|button[^>]*?) class="(\w)[^"]*" style="--v:(\d+)'
+        signs, shades = zip(*re.findall(cell, tile_of(name)), strict=True)
+        assert [*signs] == ["n" if value < 0 else "p" for value in array]
+        shade = np.array(shades, int)
+        assert shade[np.abs(array).argmax()] == 100
+        assert (np.diff(shade[np.argsort(np.abs(array))]) >= 0).all()
     for k in (1, 2, 3):
-        name = home.pretty(f"dW{k}")
+        name, dW = home.pretty(f"dW{k}"), SHOWN[f"dW{k}"]
         named = re.findall(rf'aria-label="{name}\[(\d), (\d)\] is (\u2212?[\d.]+)"', FIGURE)
-        dW = SHOWN[f"dW{k}"]
         assert len(named) == dW.size
         for i, j, shown in named:
-            assert float(shown.replace("\u2212", "-")) == pytest.approx(
-                dW[int(i), int(j)], abs=5.1e-5
-            )
+            value = float(shown.replace("\u2212", "-"))
+            assert value == pytest.approx(dW[int(i), int(j)], abs=5.1e-5)
+        ways = re.findall(r'<i class="\w (\w+)"', tile_of(f"W{k}"))  # against their slopes
+        assert ways == ["down" if slope > 0 else "up" for slope in dW.ravel()]
 
 
 def test_the_code_is_the_librarys() -> None:
@@ -111,20 +109,10 @@ def test_the_loop_takes_about_five_seconds() -> None:
     assert marks == set(range(len(DATA["stages"]))) - {home.AT["update"]}
 
 
-def test_only_the_page_that_asks_gets_it() -> None:
+def test_only_the_page_that_asks_gets_it_and_it_is_small() -> None:
     assert home.drawn("text") == "text"
     assert "\n\n" not in FIGURE  # Markdown would end the HTML there
     assert home.drawn(f"a\n{home.MARK}\nb").startswith("a\n<figure")
-
-
-def test_it_is_small() -> None:
     files = ("assets/css/home.css", "assets/js/home.js")
     own = sum((ROOT / "docs" / name).stat().st_size for name in files)
     assert own + len(FIGURE.encode()) < 60_000
-
-
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_weights_move_against_their_slopes(k: int) -> None:
-    tile = FIGURE.partition(f'data-name="W{k}"')[2].partition("</div></div>")[0]
-    ways = re.findall(r'<i class="\w (\w+)"', tile)
-    assert ways == ["down" if slope > 0 else "up" for slope in SHOWN[f"dW{k}"].ravel()]

@@ -57,10 +57,8 @@ def test_every_program_learns_within_the_budget(name: str) -> None:
 def test_a_frame_shows_the_step_that_its_trace_explains() -> None:
     session = Session(MOONS)
     session.advance("b", 20)
-    frame, trace = (
-        session.frame(),
-        session.before.trace(session.X[session.rows], session.y[session.rows]),
-    )
+    frame = session.frame()
+    trace = session.before.trace(session.X[session.rows], session.y[session.rows])
     for path, name in (("0", "dW"), ("0", "W"), ("2", "db"), ("1", "Y"), ("3", "dY")):
         shown = array(session, frame, path, name)
         key = f"{path}.forward.{name}" if name in ("W", "Y") else f"{path}.backward.{name}"
@@ -111,61 +109,50 @@ def test_a_link_and_a_snapshot_restore_the_same_state() -> None:
     assert frames[0] == frames[1] == frames[2]
 
 
-@pytest.mark.parametrize(
-    ("code", "words", "line"),
-    [
-        ("X = (\n", "SyntaxError", 1),
-        (MOONS.replace(".tanh()", ".tangh()", 1), "Did you mean .tanh()", 6),
-        ("X, y = moons(20)\n", "defines no `model`", None),
-        (MOONS.replace("dense(8)", "dense(65)", 1), "64 units at most", None),
-        (MOONS.replace("batch(32)", "batch(65)"), "64 samples at most", None),
-        (MOONS.replace("moons(200", "moons(5001"), "5000 samples at most", None),
-        (MOONS.replace(".dense(8)", ".add(7)", 1), "", 15),
-        ("X, y = moons(20)\nmodel = 1 / 0", "ZeroDivisionError", 2),
-        ("X, y, model = 1, 2, 3", "not a model", None),
-        ("raise SystemExit", "SystemExit", 1),
-        ("def f():\n    f()\nf()", "RecursionError", 2),
-        (MOONS.replace(".dense(8)", ".dense(8)" + 32 * ".tanh()", 1), "32 layers at most", None),
-    ],
-)
-def test_a_program_that_is_refused_keeps_the_last_one(
-    code: str, words: str, line: int | None
-) -> None:
+REFUSED = {  # a program, or what replaces a part of one: the words of the error, and its line
+    "X = (\n": ("SyntaxError", 1),
+    "X, y = moons(20)\n": ("defines no `model`", None),
+    "X, y = moons(20)\nmodel = 1 / 0": ("ZeroDivisionError", 2),
+    "X, y, model = 1, 2, 3": ("not a model", None),
+    "raise SystemExit": ("SystemExit", 1),
+    "def f():\n    f()\nf()": ("RecursionError", 2),
+    MOONS.replace(".tanh()", ".tangh()", 1): ("Did you mean .tanh()", 6),
+    MOONS.replace("dense(8)", "dense(65)", 1): ("64 units at most", None),
+    MOONS.replace("batch(32)", "batch(65)"): ("64 samples at most", None),
+    MOONS.replace("moons(200", "moons(5001"): ("5000 samples at most", None),
+    MOONS.replace(".dense(8)", ".add(7)", 1): ("", 15),
+    MOONS.replace(".dense(8)", ".dense(8)" + 32 * ".tanh()", 1): ("32 layers at most", None),
+}
+
+
+def test_a_program_that_is_refused_keeps_the_last_one() -> None:
     worker = Worker()
     call(worker, "init", code=MOONS)
     kept = worker.session
-    answer = call(worker, "init", code=code)
-    assert words in answer["error"]
-    assert answer["line"] == line
-    assert worker.session is kept
+    for code, (words, line) in REFUSED.items():
+        answer = call(worker, "init", code=code)
+        assert words in answer["error"]
+        assert answer["line"] == line
+        assert worker.session is kept
 
 
-@pytest.mark.parametrize("error", ["RuntimeError('no')", "KeyboardInterrupt", "SystemExit"])
-def test_whatever_a_layer_raises_is_an_answer(error: str) -> None:
+def test_whatever_a_layer_raises_is_an_answer() -> None:
     code = MOONS.replace(".tanh()", ".add(Bad())", 1).replace("model = (", BAD)
-    answer = call(Worker(), "init", code=code.replace("return np.log(X)", f"raise {error}"))
-    assert error.partition("(")[0] in answer["error"]
-    assert answer["line"] == 7
+    for error in ("RuntimeError('no')", "KeyboardInterrupt", "SystemExit"):
+        answer = call(Worker(), "init", code=code.replace("return np.log(X)", f"raise {error}"))
+        assert error.partition("(")[0] in answer["error"]
+        assert answer["line"] == 7
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "kept"),
-    [
-        ("0.03", "0.001", True),
-        ('"adam"', '"sgd"', True),
-        ("batch(32)", "batch(7)", True),
-        ("noise=0.15", "noise=0.3", True),
-        ("model =", "# a comment\nmodel =", True),
-        ("dense(8)", "dense(9)", False),
-        ("seed=1", "seed=2", False),
-        ("tanh", "relu", False),
-        ("moons(200", "moons(100", False),
-        ("moons", "circles", False),
-    ],
-)
-def test_an_edit_goes_on_with_the_weights_if_it_leaves_the_layers_alone(
-    old: str, new: str, kept: bool
-) -> None:
+GOES_ON = ["0.03 > 0.001", '"adam" > "sgd"', "batch(32) > batch(7)", "noise=0.15 > noise=0.3"]
+GOES_ON += ["model = > # a comment\nmodel ="]
+BEGINS = ["dense(8) > dense(9)", "seed=1 > seed=2", "tanh > relu", "moons(200 > moons(100"]
+BEGINS += ["moons > circles"]
+
+
+@pytest.mark.parametrize("edit", GOES_ON + BEGINS)
+def test_an_edit_goes_on_with_the_weights_if_it_leaves_the_layers_alone(edit: str) -> None:
+    (old, new), kept = edit.split(" > "), edit in GOES_ON
     worker = Worker()
     call(worker, "init", code=MOONS)
     call(worker, "replay", history="b30")
