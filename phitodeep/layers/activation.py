@@ -26,6 +26,28 @@ from phitodeep.kernels.activation import relu as relu
 from phitodeep.kernels.activation import relu_back as relu_back
 from phitodeep.layers.base import Layer, Param
 
+__all__ = [
+    "CELU",
+    "ELU",
+    "GELU",
+    "SELU",
+    "HardSigmoid",
+    "HardSwish",
+    "HardTanh",
+    "LeakyReLU",
+    "LogSoftmax",
+    "Mish",
+    "PReLU",
+    "ReLU",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
+    "Softplus",
+    "Softsign",
+    "Swish",
+    "Tanh",
+]
+
 
 class Elementwise(Layer, registered=False):
     """Y = f(X), elementwise; X, Y, dX and dY have the same shape (N, ...)."""

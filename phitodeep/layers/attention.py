@@ -25,6 +25,8 @@ from phitodeep.layers.initialization import Initializer, Xavier, check_initializ
 from phitodeep.layers.normalization import LayerNorm, RMSNorm
 from phitodeep.layers.regularization import Dropout
 
+__all__ = ["GEGLU", "FeedForward", "MultiHeadAttention", "SwiGLU", "TransformerBlock"]
+
 
 class MultiHeadAttention(Attention):
     """A weighted average of the values at all positions, with weights from queries and keys.

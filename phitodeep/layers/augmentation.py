@@ -20,6 +20,8 @@ from phitodeep.layers.random import LARGEST
 from phitodeep.layers.resizing import ImageLayer
 from phitodeep.layers.windows import spread
 
+__all__ = ["RandomCrop", "RandomFlip", "RandomShift"]
+
 
 class RandomFlip(ImageLayer):
     """Mirror each image left to right with probability 1/2; with `vertical`, also upside down.

@@ -42,6 +42,8 @@ from phitodeep.layers.param import State as State
 from phitodeep.layers.random import _SHAPES_ONLY, LARGEST, Seeded
 from phitodeep.layers.random import RandomKey as RandomKey
 
+__all__ = ["Layer", "Param", "State"]
+
 STEPS = {  # the values of `Layer.time_steps`: what step t of Y depends on
     "independent": "step t of X only",
     "remembered": "steps up to t of X, which generation keeps in the call's memory",

@@ -23,6 +23,8 @@ from phitodeep.derivations import containers as derived
 from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError, ShapeError, locate
 from phitodeep.layers.base import Layer
 
+__all__ = ["Chain", "Parallel", "Residual", "SkipConcat", "TimeDistributed"]
+
 
 class Container(Layer, registered=False):
     """A layer that holds other layers: as attributes, or in (nested) lists, tuples and dicts.

@@ -39,6 +39,8 @@ from phitodeep.layers.windows import (
     step_mask,
 )
 
+__all__ = ["Conv1D", "Conv2D", "ConvTranspose1D", "ConvTranspose2D", "DepthwiseConv2D"]
+
 BLOCK = 1 << 20  # number of window elements in memory at once
 
 

@@ -19,6 +19,8 @@ from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.containers import Chain
 from phitodeep.layers.initialization import He, Initializer, check_initializer
 
+__all__ = ["Dense"]
+
 
 class Dense(Layer):
     """A fully connected layer: Y = X W + b on the last axis.

@@ -19,6 +19,8 @@ from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer, RandomKey
 from phitodeep.layers.embedding import rotate
 
+__all__ = ["ScaledDotProductAttention"]
+
 SCORES = 2**18  # scores per head in memory: a longer sequence is processed in blocks of queries
 
 

@@ -15,6 +15,8 @@ from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.initialization import Initializer, Normal, check_initializer
 
+__all__ = ["Embedding", "PositionalEmbedding", "RotaryEmbedding", "SinusoidalEncoding"]
+
 ONE_HOT = 512  # up to this vocabulary size, dW is a product with one-hot rows
 
 

@@ -21,6 +21,8 @@ from phitodeep.layers.dense import Dense
 from phitodeep.layers.dot_product import ScaledDotProductAttention
 from phitodeep.layers.initialization import He, Initializer, check_initializer
 
+__all__ = ["LowRank"]
+
 
 class LowRank(Layer):
     """A product with a matrix of low rank: Y = s X A B on the last axis, with s = alpha / rank.

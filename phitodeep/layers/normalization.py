@@ -21,6 +21,8 @@ from phitodeep.functional import ones, sum_rows
 from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer, Param, State
 
+__all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
+
 
 class _Scale(Layer):
     """Base class of all norms, with gamma (D,) and its gradient."""

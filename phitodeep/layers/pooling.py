@@ -28,6 +28,17 @@ from phitodeep.layers.windows import (
     step_mask,
 )
 
+__all__ = [
+    "AvgPool1D",
+    "AvgPool2D",
+    "GlobalAvgPool",
+    "GlobalMaxPool",
+    "MaxPool1D",
+    "MaxPool2D",
+    "Upsample2D",
+    "ZeroPad2D",
+]
+
 
 class _Pool(Layer):
     """Base class of pooling over windows; `stride` defaults to `pool_size`."""

@@ -28,6 +28,8 @@ from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.containers import Container
 from phitodeep.layers.initialization import Initializer, Orthogonal, Xavier, check_initializer
 
+__all__ = ["GRU", "LSTM", "RNN", "Bidirectional"]
+
 
 class _Recurrent(Layer):
     """Base class of all recurrent layers, with their loop over time.

@@ -11,6 +11,8 @@ from phitodeep.derivations import random as derived
 from phitodeep.errors import ShapeError
 from phitodeep.layers.base import Layer
 
+__all__ = ["Dropout", "GaussianNoise", "Reparameterize", "SpatialDropout"]
+
 
 class Dropout(Layer):
     """Set each element to 0 with probability `rate` in training, and scale up the others.

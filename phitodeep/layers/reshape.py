@@ -14,6 +14,8 @@ from phitodeep.derivations import reshape as derived
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers.base import Layer
 
+__all__ = ["Flatten", "Permute", "Reshape", "Select"]
+
 
 class _Rearrangement(Layer):
     """Base class of layers that only move elements, without any operations on them."""

@@ -16,6 +16,8 @@ from phitodeep.errors import ArgumentTypeError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.embedding import Embedding
 
+__all__ = ["Lambda", "TiedDense"]
+
 LARGEST_SAMPLE = 1 << 26  # numbers: as many as a quarter of a gigabyte holds
 
 

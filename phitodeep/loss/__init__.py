@@ -8,34 +8,11 @@ the losses of the parts of a batch add up to the loss of the whole batch.
 """
 
 from phitodeep.core.checks import snake_case
-from phitodeep.loss.base import Elementwise, Loss
-from phitodeep.loss.binary import (
-    BinaryCrossEntropy,
-    BinaryCrossEntropyWithLogits,
-    Hinge,
-    SquaredHinge,
-)
-from phitodeep.loss.categorical import (
-    CategoricalCrossEntropy,
-    NegativeLogLikelihood,
-    SoftmaxCrossEntropy,
-)
-from phitodeep.loss.divergence import KLDivergence, NegativeELBO
-from phitodeep.loss.regression import (
-    CosineSimilarityLoss,
-    Huber,
-    LogCosh,
-    MeanAbsoluteError,
-    MeanSquaredError,
-    PoissonNLL,
-)
-
-__all__ = [
-    "BinaryCrossEntropy", "BinaryCrossEntropyWithLogits", "CategoricalCrossEntropy",
-    "CosineSimilarityLoss", "Elementwise", "Hinge", "Huber", "KLDivergence", "LogCosh", "Loss",
-    "MeanAbsoluteError", "MeanSquaredError", "NegativeELBO", "NegativeLogLikelihood", "PoissonNLL",
-    "SoftmaxCrossEntropy", "SquaredHinge",
-]  # fmt: skip
+from phitodeep.loss.base import *
+from phitodeep.loss.binary import *
+from phitodeep.loss.categorical import *
+from phitodeep.loss.divergence import *
+from phitodeep.loss.regression import *
 
 LOSSES: dict[str, type[Loss]] = {  # by the names that models and builders accept, such as "huber"
     snake_case(name): kind
@@ -43,3 +20,5 @@ LOSSES: dict[str, type[Loss]] = {  # by the names that models and builders accep
     if isinstance(kind, type) and issubclass(kind, Loss) and kind not in (Loss, Elementwise)
 }
 LOSSES |= {"mse": MeanSquaredError, "mae": MeanAbsoluteError}
+# Type checkers follow the stars.
+globals()["__all__"] = sorted(name for name, value in vars().items() if isinstance(value, type))

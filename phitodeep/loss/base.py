@@ -15,6 +15,8 @@ from phitodeep.core.types import Array, Shape, describe
 from phitodeep.derivations.language.step import Derivation
 from phitodeep.errors import ArgumentError, ShapeError
 
+__all__ = ["Elementwise", "Loss"]
+
 _MUST_IMPLEMENT = "{} must implement {}(P, T, w, total), which loss_func and loss_gradient call."
 
 

@@ -11,6 +11,8 @@ from phitodeep.derivations import losses as derived
 from phitodeep.errors import ArgumentError
 from phitodeep.loss.base import Elementwise, reciprocal
 
+__all__ = ["BinaryCrossEntropy", "BinaryCrossEntropyWithLogits", "Hinge", "SquaredHinge"]
+
 
 class _Binary(Elementwise):
     """A loss whose targets are probabilities of the positive class, usually 0 or 1."""

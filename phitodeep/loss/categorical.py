@@ -15,6 +15,8 @@ from phitodeep.derivations import losses as derived
 from phitodeep.errors import LONGEST, ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.loss.base import Loss, missing_flatten_hint, reciprocal
 
+__all__ = ["CategoricalCrossEntropy", "NegativeLogLikelihood", "SoftmaxCrossEntropy"]
+
 
 class _CrossEntropy(Loss):
     """Cross-entropy in general: -sum_i w_i sum_k q_ik log p_ik / total.

@@ -14,6 +14,8 @@ from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.loss.base import Elementwise, Rowwise
 from phitodeep.loss.binary import BinaryCrossEntropyWithLogits
 
+__all__ = ["KLDivergence", "NegativeELBO"]
+
 
 class KLDivergence(Elementwise):
     """The sum of t (log t - p) over each sample, averaged over samples; p are log-probabilities.

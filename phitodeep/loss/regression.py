@@ -13,6 +13,15 @@ from phitodeep.derivations import losses as derived
 from phitodeep.errors import ArgumentError
 from phitodeep.loss.base import Elementwise, Rowwise, reciprocal
 
+__all__ = [
+    "CosineSimilarityLoss",
+    "Huber",
+    "LogCosh",
+    "MeanAbsoluteError",
+    "MeanSquaredError",
+    "PoissonNLL",
+]
+
 
 class MeanSquaredError(Elementwise):
     """The mean of (p - t)^2; its slope is 2 (p - t).

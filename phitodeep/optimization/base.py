@@ -39,6 +39,8 @@ from phitodeep.optimization.packing import (
 )
 from phitodeep.optimization.schedules import Observer, as_schedule, check_rate
 
+__all__ = ["Common", "Optimizer"]
+
 BLOCK = 1 << 16  # elements
 Settings = tuple[Group, float, float, slice]  # group, rate, decay, and the part that decays
 

@@ -16,6 +16,8 @@ from phitodeep.layers.base import Layer
 from phitodeep.optimization.base import Common, Optimizer
 from phitodeep.optimization.divergence import bad_gradient, bad_loss, length
 
+__all__ = ["LBFGS"]
+
 
 class LBFGS(Optimizer):
     """Each step minimises the loss of its batch: theta <- theta + lr (theta* - theta).

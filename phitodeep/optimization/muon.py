@@ -16,6 +16,8 @@ from phitodeep.optimization.base import Settings
 from phitodeep.optimization.packing import Group, Slot
 from phitodeep.optimization.rules import Adam
 
+__all__ = ["Muon"]
+
 
 class Muon(Adam):
     """Momentum with orthogonalised steps for hidden matrices: W <- W - lr c orthogonal(B).

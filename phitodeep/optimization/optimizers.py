@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from phitodeep.optimization.base import Common, Optimizer
-from phitodeep.optimization.lbfgs import LBFGS
-from phitodeep.optimization.muon import Muon
-from phitodeep.optimization.rules import SGD, Adadelta, Adagrad, Adam, AdamW, Lion, Nadam, RMSProp
+from phitodeep.optimization.base import *
+from phitodeep.optimization.lbfgs import *
+from phitodeep.optimization.muon import *
+from phitodeep.optimization.rules import *
 
-RULES = (SGD, Adam, AdamW, Nadam, RMSProp, Adagrad, Adadelta, Lion, Muon, LBFGS)
-OPTIMIZERS: dict[str, type[Optimizer]] = {rule.__name__.lower(): rule for rule in RULES}
-
-__all__ = [
-    "LBFGS", "OPTIMIZERS", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Common", "Lion", "Muon",
-    "Nadam", "Optimizer", "RMSProp",
-]  # fmt: skip
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    name.lower(): value
+    for name, value in sorted(vars().items())
+    if isinstance(value, type) and issubclass(value, Optimizer) and value is not Optimizer
+}
+# Type checkers follow the stars.
+globals()["__all__"] = ["OPTIMIZERS", *(n for n, v in vars().items() if isinstance(v, type))]

@@ -14,6 +14,8 @@ from phitodeep.errors import ArgumentError
 from phitodeep.kernels import kernel
 from phitodeep.optimization.base import Common, Optimizer
 
+__all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Lion", "Nadam", "RMSProp"]
+
 
 class SGD(Optimizer):
     """theta <- theta - lr v, with v = g, or a running sum of gradients.
