@@ -80,14 +80,12 @@ class Writer:
             self.weights.append((layer, weights))
         for _ in lead:
             layer = TimeDistributed(layer)
-        return self._add((x.value,), layer, layout)
+        return self.add(layer, [x], layout)
 
-    def merge(self, how: str, values: Sequence[Placed], layout: Groups) -> Placed:
-        """Add a merge, whose values have the same layout."""
-        return self._add(tuple(v.value for v in values), how, layout)
-
-    def _add(self, inputs: tuple[str, ...], does: Layer | str, layout: Groups) -> Placed:
+    def add(self, does: Layer | str, values: Sequence[Placed], layout: Groups) -> Placed:
+        """Add a layer, or a merge of values that have the same layout."""
         value = f"{len(self.operations)}"
+        inputs = tuple(v.value for v in values)
         self.operations.append(Operation(self.at.name, inputs, value, does))
         return Placed(value, layout)
 
@@ -107,7 +105,7 @@ class Writer:
         runs = [(self.batch,), *_runs(have, want)]
         x = self._reshaped(x, tuple(runs))
         order = sorted(range(1, len(runs)), key=lambda i: flat(want).index(runs[i][0]))
-        x = self.layer(Permute(*order), x, (runs[0], *(runs[i] for i in order)))
+        x = self.layer(Permute(*order), x, tuple(runs[i] for i in (0, *order)))
         return self._reshaped(x, want)
 
     def _reshaped(self, x: Placed, wanted: Groups) -> Placed:
@@ -248,7 +246,7 @@ def concatenated(step: Step) -> Plan:
         for view, other, p in zip(views[1:], others, placed[1:], strict=True):
             same = translated(layout, rest, other)
             arranged.append(w.arranged(p, (*same, view.groups[axis])))
-        return w.merge("concat", arranged, (*layout, step.groups[axis]))
+        return w.add("concat", arranged, (*layout, step.groups[axis]))
 
     return Plan(tuple(views), write)
 
