@@ -219,22 +219,6 @@ def translated(layout: Groups, a: View, b: View) -> Groups:
     )
 
 
-def merged(step: Step, views: Sequence[View], how: str) -> Plan:
-    """Return the plan of a merge of views with the same sizes."""
-
-    def write(w: Writer, placed: list[Placed]) -> Placed:
-        try:
-            layouts = [translated(placed[0].layout, views[0], view) for view in views]
-        except (DataError, KeyError):
-            raise DataError(
-                f"{step.name} combines values of different shapes, which no layer does."
-            ) from None
-        arranged = [w.arranged(p, layout) for p, layout in zip(placed, layouts, strict=True)]
-        return w.merge(how, arranged, expanded(placed[0].layout))
-
-    return Plan(tuple(views), write)
-
-
 def concatenated(step: Step) -> Plan:
     views, axis = step.views(), step.settings["axis"]
 
