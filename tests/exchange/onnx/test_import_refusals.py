@@ -84,6 +84,7 @@ REFUSED: list[tuple[Any, list[Any], Arrays, str]] = [
     ("LeakyRelu x alpha=1", [None, 3], {}, "damaged: .*alpha"),
     ("Relu x; Tanh x", [None, 3], {}, "damaged: .*names multiple times"),
     ("Relu z", [None, 3], {}, "damaged: .*'z'"),
+    ("Div one x name=inverse", [None, 3], {"one": np.float32(1)}, "'inverse'.*: no layer"),
 ]
 
 

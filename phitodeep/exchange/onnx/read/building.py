@@ -80,14 +80,12 @@ class Writer:
             self.weights.append((layer, weights))
         for _ in lead:
             layer = TimeDistributed(layer)
-        return self._add((x.value,), layer, layout)
+        return self.add(layer, [x], layout)
 
-    def merge(self, how: str, values: Sequence[Placed], layout: Groups) -> Placed:
-        """Add a merge, whose values have the same layout."""
-        return self._add(tuple(v.value for v in values), how, layout)
-
-    def _add(self, inputs: tuple[str, ...], does: Layer | str, layout: Groups) -> Placed:
+    def add(self, does: Layer | str, values: Sequence[Placed], layout: Groups) -> Placed:
+        """Add a layer, or a merge of values that have the same layout."""
         value = f"{len(self.operations)}"
+        inputs = tuple(v.value for v in values)
         self.operations.append(Operation(self.at.name, inputs, value, does))
         return Placed(value, layout)
 
@@ -107,7 +105,7 @@ class Writer:
         runs = [(self.batch,), *_runs(have, want)]
         x = self._reshaped(x, tuple(runs))
         order = sorted(range(1, len(runs)), key=lambda i: flat(want).index(runs[i][0]))
-        x = self.layer(Permute(*order), x, (runs[0], *(runs[i] for i in order)))
+        x = self.layer(Permute(*order), x, tuple(runs[i] for i in (0, *order)))
         return self._reshaped(x, want)
 
     def _reshaped(self, x: Placed, wanted: Groups) -> Placed:
@@ -221,22 +219,6 @@ def translated(layout: Groups, a: View, b: View) -> Groups:
     )
 
 
-def merged(step: Step, views: Sequence[View], how: str) -> Plan:
-    """Return the plan of a merge of views with the same sizes."""
-
-    def write(w: Writer, placed: list[Placed]) -> Placed:
-        try:
-            layouts = [translated(placed[0].layout, views[0], view) for view in views]
-        except (DataError, KeyError):
-            raise DataError(
-                f"{step.name} combines values of different shapes, which no layer does."
-            ) from None
-        arranged = [w.arranged(p, layout) for p, layout in zip(placed, layouts, strict=True)]
-        return w.merge(how, arranged, expanded(placed[0].layout))
-
-    return Plan(tuple(views), write)
-
-
 def concatenated(step: Step) -> Plan:
     views, axis = step.views(), step.settings["axis"]
 
@@ -248,7 +230,7 @@ def concatenated(step: Step) -> Plan:
         for view, other, p in zip(views[1:], others, placed[1:], strict=True):
             same = translated(layout, rest, other)
             arranged.append(w.arranged(p, (*same, view.groups[axis])))
-        return w.merge("concat", arranged, (*layout, step.groups[axis]))
+        return w.add("concat", arranged, (*layout, step.groups[axis]))
 
     return Plan(tuple(views), write)
 

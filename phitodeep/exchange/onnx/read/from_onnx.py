@@ -126,7 +126,10 @@ class _Import:
         self.progress = 1
         plans = _plans(out.step)
         self.progress = 2
-        dtype = np.float64 if self._is_double(plans) else np.float32
+        given = self.file.inputs[0].type  # 1 is float32, 11 is float64
+        tables = [step.array(1).dtype for step in plans if step.op == "Embedding"]
+        double = given == 11 or (given != 1 and np.dtype(np.float64) in tables)
+        dtype = np.float64 if double else np.float32
         with shapes_only():
             w = Writer(it, order)
             for step in sorted(plans, key=lambda s: s.index):
@@ -169,12 +172,6 @@ class _Import:
             )
         (view,) = found.values()
         return view
-
-    def _is_double(self, plans: dict[Step, Plan]) -> bool:
-        """Return whether the model is float64: its input is, or the vectors of its tokens are."""
-        given = self.file.inputs[0].type
-        tables = [step.array(1).dtype for step in plans if step.op == "Embedding"]
-        return given == 11 or (given != 1 and np.dtype(np.float64) in tables)
 
 
 def _plans(end: Step) -> dict[Step, Plan]:

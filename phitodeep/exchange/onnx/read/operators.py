@@ -1,4 +1,7 @@
-"""What each operator makes of its inputs: a view where it only rearranges elements, or a step."""
+"""What each operator makes of its inputs: a view where it only rearranges elements, or a step.
+
+Long because it has a function for each operator of ONNX that is read.
+"""
 
 from __future__ import annotations
 

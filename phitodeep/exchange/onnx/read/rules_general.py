@@ -160,7 +160,7 @@ def merge(step: Step) -> Plan | None:
             ) from None
         arranged = [w.arranged(p, layout) for p, layout in zip(placed, layouts, strict=True)]
         how = {"Add": "add", "Mul": "multiply"}[step.op]
-        return w.merge(how, arranged, expanded(placed[0].layout))
+        return w.add(how, arranged, expanded(placed[0].layout))
 
     return Plan(tuple(views), write)
 
