@@ -114,7 +114,7 @@ class _Picture:
         said = self.ring.sentence() if self.ring else "No gradient is a sum over samples."
         times = "".join(self.times.values()) if moving else ""
         inside = [
-            element("title", escaped(title), id="t"),
+            element("title", title, id="t"),
             element("desc", escaped(f"{said} {self.moved()}".strip()), id="d"),
             element("style", f"{STYLE}\n{times}"),
             element("rect", width="100%", height="100%", rx=10, style="fill:var(--bg)"),

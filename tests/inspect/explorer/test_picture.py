@@ -7,6 +7,7 @@ import re
 import xml.etree.ElementTree as ET
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 from phitodeep import Sequential
 from phitodeep import layers as L
 from phitodeep.core.types import Shape
-from phitodeep.inspect.explorer.picture import apart, picture
+from phitodeep.inspect.explorer.picture import apart, picture, slots
 from phitodeep.inspect.explorer.ringed_cell import Ring, ring
 from phitodeep.inspect.explorer.source import method_with
 from phitodeep.inspect.explorer.tiles import SIDE, found, number, plane, tile
@@ -165,17 +166,11 @@ def test_a_network_on_digits_takes_less_than_300_kilobytes() -> None:
     assert "of 8,192" in shown
 
 
-def test_a_deep_network_shows_the_layers_around_the_ring() -> None:
+def test_a_deep_network_says_how_many_layers_are_hidden() -> None:
     blocks = [layer for _ in range(8) for layer in (L.Dense(4, 4), L.Tanh())]
-    trace = mlp(*blocks).trace(X, Y)
-    shown = texts(drawn(trace))
-    told = ring(trace)
-    assert told
+    shown = texts(drawn(mlp(*blocks).trace(X, Y)))
     paths = re.findall(r"(?m)^(\d+) (?:Dense|Tanh)", shown)
-    at = int(told.path)
-    middle = min(max(at, 2), 16)
-    assert sorted(map(int, paths)) == sorted({0, middle - 1, middle, middle + 1, 18})
-    assert sum(map(int, re.findall(r"(\d+) more", shown))) == 19 - len(paths)
+    assert sum(map(int, re.findall(r"(\d+) more", shown))) == 19 - len(paths) == 14
 
 
 def test_the_share_of_one_sample_can_be_drawn() -> None:
@@ -245,6 +240,37 @@ def test_the_factors_of_a_convolution_are_pixels() -> None:
     term = it.best
     assert term.factors == {"U": images[pixel], "dY": trace["0.dY"].array[place]}
     assert "Its largest term, at h = " in it.sentence()
+
+
+def test_the_terms_the_code_and_the_threads_are_those_of_the_ringed_cell() -> None:
+    trace = mlp().trace(X, Y)
+    it, tree = told(trace), drawn(trace)
+    rects = {r: r.get("class") or "" for r in tree.iter(f"{SVG}rect")}
+    bars = [kind for r, kind in rects.items() if r.get("height") == "10"]
+    assert bars == ["tn" if term.value < 0 else "tp" for term in it.why[:5]]
+    assert f"1 other\n{number(it.why[5].value)}" in texts(tree)
+    assert "dX = dY · slope" in texts(tree)
+    (mark,) = [r for r, kind in rects.items() if kind.startswith("lit ")]
+    _, lines, lit = method_with(L.Dense, "dW")
+    level = float(mark.get("y", 0)) + 12
+    code = {float(t.get("y", 0)): t.text for t in tree.iter(f"{SVG}text") if t.get("class") == "m"}
+    assert code[level] == lines[lit or 0]
+    before = {"0": "X"}.get(it.path, f"{int(it.path) - 1}.Y")
+    threads = [p for p in tree.iter(f"{SVG}path") if (p.get("class") or "").startswith("h ")]
+    keys = {"X": before, "dY": f"{it.path}.dY"}
+    for thread, (name, (k, j)) in zip(threads, it.factors(), strict=True):
+        x, y, w, h = map(float, re.findall(r"[\d.]+", group(tree, keys[name]).get("transform", "")))
+        start = [float(v) for v in re.findall(r"[\d.]+", thread.get("d", ""))[:2]]
+        assert start == pytest.approx([x + (j + 0.48) * w, y + (k + 0.48) * h], abs=0.3)
+
+
+@pytest.mark.parametrize(("path", "shown"), [("0", "0123 9"), ("5", "0 456 9"), ("9", "0 6789")])
+def test_the_layers_around_the_ring_are_shown(path: str, shown: str) -> None:
+    blocks = [layer for _ in range(4) for layer in (L.Dense(4, 4), L.Tanh())]
+    model = Sequential(*blocks, L.Dense(4, 4), L.Tanh(), seed=1)
+    trace = model.trace(X[:, [0, 1, 2, 1]], X[:, [0, 1, 2, 0]])
+    found = slots(trace, replace(told(trace), path=path))
+    assert "".join(slot.path or " " for slot in found) == shown
 
 
 def test_the_loss_after_is_that_of_the_next_step() -> None:
@@ -348,11 +374,9 @@ def test_a_block_shows_the_number_farthest_from_zero() -> None:
         assert shown.values[k, j] == block[np.abs(block).argmax()]
 
 
-def test_an_image_has_the_colours_of_its_numbers() -> None:
-    A = np.array([[-2.0, 1.0], [0.0, np.inf]] * 100)
-    shown = tile(plane(A[:60]), 0, 0, 3, 3, "A")
-    assert "A, from -2 to inf</title>" in shown
-    png = base64.b64decode(re.findall(r"base64,([^\"]+)", shown)[0])
+def pixels(drawing: str, columns: int) -> np.ndarray:
+    """The colours and the opacity of an image, (rows, columns, 4)."""
+    png = base64.b64decode(re.findall(r"base64,([^\"]+)", drawing)[0])
     chunks, at = dict[bytes, bytes](), 8
     while at < len(png):
         length, kind = int.from_bytes(png[at : at + 4]), png[at + 4 : at + 8]
@@ -360,12 +384,23 @@ def test_an_image_has_the_colours_of_its_numbers() -> None:
         check = zlib.crc32(kind + chunks[kind])
         assert int.from_bytes(png[at + 8 + length : at + 12 + length]) == check
         at += 12 + length
-    rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(60, 9)[:, 1:]
-    pixels = rows[:2].reshape(4, 4)
+    rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8)
+    return rows.reshape(-1, 1 + 4 * columns)[:, 1:].reshape(-1, columns, 4)
+
+
+def test_an_image_has_the_colours_of_its_numbers() -> None:
+    A = np.array([[-2.0, 1.0], [0.0, np.inf]] * 100)
+    shown = tile(plane(A[:60]), 0, 0, 3, 3, "A")
+    assert "A, from -2 to inf</title>" in shown
+    cells = pixels(shown, 2)[:2].reshape(4, 4)
     np.testing.assert_array_equal(
-        pixels[:, :3], [(31, 111, 180), (217, 104, 15), (128, 136, 146), (150, 40, 150)]
+        cells[:, :3], [(31, 111, 180), (217, 104, 15), (128, 136, 146), (150, 40, 150)]
     )
-    np.testing.assert_allclose(pixels[:, 3], [255, 15 + 240 * np.sqrt(0.5), 15, 255], atol=2)
+    np.testing.assert_allclose(cells[:, 3], [255, 15 + 240 * np.sqrt(0.5), 15, 255], atol=2)
+    maps = plane(np.ones((1, 20, 20, 3)), 0)  # three images in a square of four
+    opaque = pixels(tile(maps, 0, 0, 3, 3, "A"), maps.values.shape[1])[..., 3] > 0
+    np.testing.assert_array_equal(opaque, ~maps.blank)
+    assert maps.blank.sum() == 2 * 41 - 1 + 20 * 20
 
 
 def test_texts_fit() -> None:
