@@ -337,8 +337,7 @@ def test_train_is_the_loop_by_hand(
     found = train(model, net.X, y, how, parts)
     assert_close(found, train_by_hand(model_of(net, how)[0], net.X, y, how))
     again = checkpointed(model_of(net, how)[0], checkpoint)
-    with watching(lambda seen: None):  # which changes no bit
-        assert_same_bits(train(again, net.X, y, how, parts), found)
+    assert_same_bits(train(again, net.X, y, how, parts), found)
 
 
 @examples(15)
@@ -407,6 +406,17 @@ def test_float32_training_stays_float32(net: Network, how: Setting, parts: int) 
 
 
 # --- watching ----------------------------------------------------------------------------------
+
+
+@examples(10)
+@given(TRAINED, SETTINGS, st.sampled_from([1, 2, 3]))
+def test_a_watcher_that_returns_nothing_changes_no_bit(
+    net: Network, how: Setting, parts: int
+) -> None:
+    model, y = model_of(net, how)
+    with watching(lambda seen: None):
+        found = train(model, net.X, y, how, parts)
+    assert_same_bits(found, train(model_of(net, how)[0], net.X, y, how, parts))
 
 
 @examples(15)
