@@ -134,6 +134,11 @@ LIMITS = {"low": -12.0, "it's": -float("inf")}
 FAR = (1.5, 'a "quoted" text')
 
 
+def first(numbers: tuple[Any, ...]) -> Any:
+    """Called where `scale` is defined, so it must be before it."""
+    return numbers[0]
+
+
 def clipped(X: Array) -> Array:
     return np.clip(X, max(LIMITS.values()), 12)
 
@@ -146,7 +151,7 @@ def scale(
     power: int,
     slopes: tuple[float, ...],
     missing: Any = None,
-    top: float = FAR[0],
+    top: float = first(FAR),
 ) -> Array:
     """Some function."""
     Y = np.minimum(clipped(s * X) ** power, slopes[1]) * slopes[0] * top
