@@ -27,7 +27,7 @@ from phitodeep.exchange import correspondence
 from phitodeep.exchange.correspondence import form_of
 from phitodeep.exchange.numpy import plain
 from phitodeep.exchange.numpy.forms import exports
-from phitodeep.exchange.numpy.network import Form, Weight, arguments
+from phitodeep.exchange.numpy.network import Form, Network, Weight, arguments
 from phitodeep.exchange.numpy.sources import literal
 from phitodeep.functional.rotary import DynamicRope
 from phitodeep.layers.containers import Container
@@ -988,6 +988,11 @@ def test_a_loop_counts_the_paths_of_its_own_layers() -> None:
     assert str(weight.counted("3", "i + 1")) == 'b=W[f"{i + 1}.a.W"]'
     assert str(weight.counted("3.a", "i").counted("3", "j")) == 'b=W[f"{j}.{i}.W"]'
     assert weight.counted("3.a.W", "i") == weight.counted("4", "i") == weight
+    layer = L.Dense(2, 3)
+    layer.build((2,))
+    network = Network(layer, lambda layer: plain.dense)
+    network.paths[id(layer)] = "3.a{1 / 0}"  # would be code in an f-string: it is in no loop
+    assert network._weight(layer, layer, "W") == 'W["3.a{1 / 0}.W"]'
 
 
 @pytest.mark.parametrize("merge", few(["concat", "add", "multiply"], 1))
