@@ -628,6 +628,7 @@ def test_the_most_steps_are_those_of_the_input(
     model = Sequential(L.Embedding(4, 3), *make(), seed=0, dtype="float64")
     model.build(shape)
     model.export_numpy(tmp_path / "net.py")
+    assert ("max_steps=" in (tmp_path / "net.py").read_text().split("def network")[0]) == bool(most)
     run = predict(tmp_path / "net.py")
     for steps in (*shape, most or 30):
         X = np.ones((2, steps), int)
