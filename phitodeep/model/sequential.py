@@ -32,7 +32,6 @@ from phitodeep.core.state import StateDict, check_array, check_entries, load_all
 from phitodeep.core.threads import check_threads
 from phitodeep.core.types import Array, DType, Schedule
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
-from phitodeep.exchange.numpy.export import export_numpy
 from phitodeep.inspect.methods import Inspectable
 from phitodeep.io.model_file import (
     Differences,
@@ -618,6 +617,8 @@ class Sequential(Inspectable, Adaptable):
         A layer without a NumPy function, such as a Lambda, is refused before anything is written:
         see `phitodeep.exchange.numpy.forms.exports`.
         """
+        from phitodeep.exchange.numpy.export import export_numpy
+
         export_numpy(self, path, max(1, self.samples_at_once() // 4))
 
     def export_onnx(self, path: str | os.PathLike[str], opset: int = 20) -> None:

@@ -106,11 +106,9 @@ class Network:
         given: list[str | Weight] = [x]
         for name, by_name, value in arguments(form, layer):
             start = f"{name}=" * by_name
-            given.append(
-                f"{start}{value}"
-                if isinstance(value, str)
-                else self._weight(layer, *value, start=start)
-            )
+            if not isinstance(value, str):
+                value = self._weight(layer, *value)
+            given.append(Weight(start, value.path) if isinstance(value, Weight) else start + value)
         name = f"np.{form.__name__}" if isinstance(form, np.ufunc) else form.__name__
         if not isinstance(form, np.ufunc) and self.functions.setdefault(name, form) is not form:
             raise ArgumentError(
@@ -120,13 +118,13 @@ class Network:
         self.lines.append(Line(f"{y} = {name}", tuple(given), shape))
         return y
 
-    def _weight(self, layer: Layer, owner: Layer, name: str, start: str) -> str | Weight:
+    def _weight(self, layer: Layer, owner: Layer, name: str) -> str | Weight:
         path = self.paths.get(id(owner), self.paths[id(layer)])
         full = f"{path}.{name}" if path else name
         a = (owner.params if name in owner.params else owner.state)[name]
         self.weights[full] = a.astype(layer.dtype, copy=False)
         plain = re.fullmatch(r"[\w.]*", full)  # other names could be code in an f-string
-        return Weight(start, full) if plain else f"{start}W[{literal(full, 'a path')}]"
+        return Weight("", full) if plain else f"W[{literal(full, 'a path')}]"
 
     def _shape(self, shape: Shape | None) -> str:
         return f"({', '.join(map(str, (self.samples, *(shape or ()))))})"

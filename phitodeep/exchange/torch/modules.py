@@ -303,7 +303,7 @@ class _Last(nn.Module):
     """A recurrent module that returns its outputs (N, T, H), or only its last state (N, H)."""
 
     def __init__(self, *sizes: int, return_sequences: bool) -> None:
-        super().__init__(*sizes, batch_first=True)  # type: ignore[call-arg]
+        super().__init__(*sizes, batch_first=True)
         self.return_sequences = return_sequences
 
     def forward(self, X: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from phitodeep.exchange import correspondence
 from phitodeep.exchange.correspondence import form_of
 from phitodeep.exchange.numpy import plain
 from phitodeep.exchange.numpy.forms import exports
-from phitodeep.exchange.numpy.network import Form, Weight, arguments
+from phitodeep.exchange.numpy.network import Form, Network, Weight, arguments
 from phitodeep.exchange.numpy.sources import literal
 from phitodeep.functional.rotary import DynamicRope
 from phitodeep.layers.containers import Container
@@ -134,6 +134,11 @@ LIMITS = {"low": -12.0, "it's": -float("inf")}
 FAR = (1.5, 'a "quoted" text')
 
 
+def first(numbers: tuple[Any, ...]) -> Any:
+    """Called where `scale` is defined, so it must be before it."""
+    return numbers[0]
+
+
 def clipped(X: Array) -> Array:
     return np.clip(X, max(LIMITS.values()), 12)
 
@@ -146,7 +151,7 @@ def scale(
     power: int,
     slopes: tuple[float, ...],
     missing: Any = None,
-    top: float = FAR[0],
+    top: float = first(FAR),
 ) -> Array:
     """Some function."""
     Y = np.minimum(clipped(s * X) ** power, slopes[1]) * slopes[0] * top
@@ -623,6 +628,7 @@ def test_the_most_steps_are_those_of_the_input(
     model = Sequential(L.Embedding(4, 3), *make(), seed=0, dtype="float64")
     model.build(shape)
     model.export_numpy(tmp_path / "net.py")
+    assert ("max_steps=" in (tmp_path / "net.py").read_text().split("def network")[0]) == bool(most)
     run = predict(tmp_path / "net.py")
     for steps in (*shape, most or 30):
         X = np.ones((2, steps), int)
@@ -983,6 +989,11 @@ def test_a_loop_counts_the_paths_of_its_own_layers() -> None:
     assert str(weight.counted("3", "i + 1")) == 'b=W[f"{i + 1}.a.W"]'
     assert str(weight.counted("3.a", "i").counted("3", "j")) == 'b=W[f"{j}.{i}.W"]'
     assert weight.counted("3.a.W", "i") == weight.counted("4", "i") == weight
+    layer = L.Dense(2, 3)
+    layer.build((2,))
+    network = Network(layer, lambda layer: plain.dense)
+    network.paths[id(layer)] = "3.a{1 / 0}"  # would be code in an f-string: it is in no loop
+    assert network._weight(layer, layer, "W") == 'W["3.a{1 / 0}.W"]'
 
 
 @pytest.mark.parametrize("merge", few(["concat", "add", "multiply"], 1))

@@ -83,19 +83,12 @@ def shorter(layer: L.Layer, X: Array) -> Iterator[Array]:
             yield X[:, :steps]
 
 
-@pytest.mark.parametrize("opset", [17, 18, 20, 21, 23, NEWEST])
-def test_every_layer(opset: int, tmp_path: Path) -> None:
-    for _, make, shape, *tokens in CASES:
-        layer = made(make, shape, np.float32)
-        X, _ = data(layer, shape, *tokens)
-        check(layer, X, tmp_path / "net.onnx", opset)
-
-
 @pytest.mark.parametrize("opset", OPSETS)
-def test_every_opset(opset: int, tmp_path: Path) -> None:
+def test_every_layer(opset: int, tmp_path: Path) -> None:
     if opset > NEWEST:
         pytest.skip("the installed onnx does not know it")
-    for _, make, shape, *tokens in CASES[opset % 5 :: 5]:
+    everything = opset in (17, 18, 20, 21, 23, NEWEST)  # where operators came
+    for _, make, shape, *tokens in CASES if everything else CASES[opset % 5 :: 5]:
         layer = made(make, shape, np.float32, seed=opset)
         X, _ = data(layer, shape, *tokens, seed=opset)
         check(layer, X, tmp_path / "net.onnx", opset)

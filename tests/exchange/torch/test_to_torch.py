@@ -18,7 +18,7 @@ from phitodeep import layers as L
 from phitodeep.core.call import inference
 from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError
 from phitodeep.exchange.correspondence import TABLE
-from phitodeep.exchange.torch.layouts import outer, to_ours
+from phitodeep.exchange.torch.layouts import outer
 from phitodeep.exchange.torch.pairs import counterpart
 from phitodeep.functional.rotary import LongRope, Rope, YarnRope
 from phitodeep.io import from_torch, to_torch
@@ -271,12 +271,10 @@ def test_making_a_module_draws_no_random_numbers() -> None:
 
 
 def test_one_step_of_training_in_both() -> None:
-    from phitodeep import LSTM
-
     rng = np.random.default_rng(0)
     for layers, shape in (
         ([L.Conv2D(3, 2), L.BatchNorm(), L.ReLU(), L.Flatten(), L.Dense(4)], (4, 3, 2)),
-        ([LSTM(3), L.TransformerBlock(1), LSTM(2, return_sequences=False), L.Dense(4)], (4, 3)),
+        ([L.LSTM(3), L.TransformerBlock(1), L.LSTM(2, return_sequences=False), L.Dense(4)], (4, 3)),
     ):
         model = Sequential(
             *layers, optimizer=SGD(), alpha=0.1, loss_class="softmax_cross_entropy", dtype="float64"
@@ -290,8 +288,6 @@ def test_one_step_of_training_in_both() -> None:
         model.train(X, y, epochs=1, verbose=0, batch_size=6)
         trained = from_torch(module, shape)
         np.testing.assert_allclose(trained.predict(X), model.predict(X), rtol=1e-9, atol=1e-12)
-        before = {k: v for k, v in model.get_weights().items() if k.endswith("W")}
-        assert before
 
 
 def test_frozen_layers() -> None:
@@ -379,11 +375,3 @@ def test_authors_may_declare_a_counterpart() -> None:
         TABLE.pop(Gain)
     with pytest.raises(ArgumentTypeError, match="takes a class of layers"):
         counterpart(TorchGain)
-
-
-def test_images_of_any_network_come_back_channels_last() -> None:
-    model = Sequential(L.Conv2D(3, 2), dtype="float64")
-    model.build((4, 5, 2))
-    X = np.random.default_rng(0).standard_normal((2, 4, 5, 2))
-    Y = to_torch(model)(tensor(X, "first").detach()).detach().numpy()
-    np.testing.assert_allclose(to_ours(Y, "first"), model.predict(X), rtol=1e-12)

@@ -42,7 +42,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.core.types import Array
-from phitodeep.exchange.onnx.write.graph import Form, Graph, Value, channels_first, rank, type_of
+from phitodeep.exchange.onnx.write.graph import Form, Graph, Value, rank, type_of
 from phitodeep.layers.base import Layer
 
 # --- activations ----------------------------------------------------------------------------------
@@ -158,13 +158,13 @@ def precision(g: Graph) -> dict[str, int]:
 
 
 def batch_norm(g: Graph, layer: Any, x: Value) -> Value:
-    x = g.ordered(x, channels_first(rank(layer)))
-    params = [g.param(layer, n) for n in ("gamma", "beta", "running_mean", "running_var")]
+    x = g.channels_first(layer, x)
+    params = g.params(layer, "gamma", "beta", "running_mean", "running_var")
     return g.node("BatchNormalization", x, *params, epsilon=layer.eps, momentum=1 - layer.momentum)
 
 
 def layer_norm(g: Graph, layer: Any, x: Value) -> Value:
-    x, params = features_last(g, layer, x), [g.param(layer, n) for n in ("gamma", "beta")]
+    x, params = features_last(g, layer, x), g.params(layer, "gamma", "beta")
     return g.node("LayerNormalization", x, *params, axis=-1, epsilon=layer.eps, **precision(g))
 
 
@@ -178,9 +178,9 @@ def rms_norm(g: Graph, layer: Any, x: Value) -> Value:
 
 
 def group_norm(g: Graph, layer: Any, x: Value) -> Value:
-    x = g.ordered(x, channels_first(rank(layer)))
+    x = g.channels_first(layer, x)
     if g.opset >= 21:
-        params = [g.param(layer, n) for n in ("gamma", "beta")]
+        params = g.params(layer, "gamma", "beta")
         attributes = {"num_groups": layer.groups, "epsilon": layer.eps, **precision(g)}
         return g.node("GroupNormalization", x, *params, **attributes)
     groups = g.node("Reshape", x, [0, layer.groups, -1])
@@ -192,8 +192,8 @@ def group_norm(g: Graph, layer: Any, x: Value) -> Value:
 
 
 def instance_norm(g: Graph, layer: Any, x: Value) -> Value:
-    x = g.ordered(x, channels_first(rank(layer)))
-    params = [g.param(layer, n) for n in ("gamma", "beta")]
+    x = g.channels_first(layer, x)
+    params = g.params(layer, "gamma", "beta")
     return g.node("InstanceNormalization", x, *params, epsilon=layer.eps)
 
 

@@ -31,7 +31,6 @@ from phitodeep.exchange.onnx.write.graph import (
     Graph,
     UnknownSizeError,
     Value,
-    channels_first,
     rank,
 )
 from phitodeep.layers.windows import Windows, extent
@@ -60,7 +59,7 @@ def conv(g: Graph, layer: Any, x: Value) -> Value:
     attributes = windows(g, layer, layer.kernel, layer.dilations)
     attributes |= {"dilations": layer.dilations, "group": layer.groups}
     W = g.param(layer, "W", lambda W: moved(W, -1, -2))
-    x = g.ordered(x, channels_first(rank(layer)))
+    x = g.channels_first(layer, x)
     return g.node("Conv", x, W, *bias(g, layer), **attributes)
 
 
@@ -82,7 +81,7 @@ def conv_transpose(g: Graph, layer: Any, x: Value) -> Value:
     W = g.param(layer, "W", lambda W: moved(W, -2, -1))
     return g.node(
         "ConvTranspose",
-        g.ordered(x, channels_first(rank(layer))),
+        g.channels_first(layer, x),
         W,
         *bias(g, layer),
         kernel_shape=layer.kernel,
@@ -95,12 +94,12 @@ def conv_transpose(g: Graph, layer: Any, x: Value) -> Value:
 
 
 def max_pool(g: Graph, layer: Any, x: Value) -> Value:
-    x = g.ordered(x, channels_first(rank(layer)))
+    x = g.channels_first(layer, x)
     return g.node("MaxPool", x, **windows(g, layer, layer.pool, (1,) * layer.rank))
 
 
 def avg_pool(g: Graph, layer: Any, x: Value) -> Value:
-    x = g.ordered(x, channels_first(rank(layer)))
+    x = g.channels_first(layer, x)
     attributes = windows(g, layer, layer.pool, (1,) * layer.rank)
     counted = not isinstance(layer.padding, str)
     return g.node("AveragePool", x, **attributes, count_include_pad=int(counted))
@@ -126,7 +125,7 @@ def upsample(g: Graph, layer: Any, x: Value) -> Value:
         "bilinear": ("linear", "half_pixel", {}),
     }
     mode, coordinates, rounding = modes[layer.mode]
-    x = g.ordered(x, channels_first(rank(layer)))
+    x = g.channels_first(layer, x)
     attributes = {"mode": mode, "coordinate_transformation_mode": coordinates, **rounding}
     return g.node("Resize", x, Value(""), scales, **attributes)
 

@@ -136,6 +136,11 @@ class Graph:
 
         return self.shared(("order", x.name, order), transposed)
 
+    def channels_first(self, layer: Layer, x: Value) -> Value:
+        """Return the layer's x with the order N, C, and then the axes between them."""
+        last = rank(layer) - 1
+        return self.ordered(x, (0, last, *range(1, last)))
+
     def shared(self, key: tuple[Any, ...], write: Callable[[], Value]) -> Value:
         """Return what `write` adds, or for a key that was used before, what was added then."""
         if key not in self._shared:
@@ -156,6 +161,9 @@ class Graph:
         if id(owner) not in self._paths:  # tied to a layer outside the model
             owner = layer
         return self.array(owner, own_name, a if change is None else change(a))
+
+    def params(self, layer: Layer, *names: str) -> list[Value]:
+        return [self.param(layer, name) for name in names]
 
     def array(self, layer: Layer, name: str, a: Array) -> Value:
         """Return an array of the model's dtype that is named like a parameter of a layer."""
@@ -237,8 +245,3 @@ def type_of(dtype: Any) -> int:
 def rank(layer: Layer) -> int:
     """Return the number of axes of a layer's X."""
     return len(layer.input_shape or ()) + 1
-
-
-def channels_first(rank: int) -> Order:
-    """Return the order N, C, and then the axes between them."""
-    return (0, rank - 1, *range(1, rank - 1))
