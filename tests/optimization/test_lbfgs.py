@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import pickle
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -300,18 +299,6 @@ def test_a_loss_that_is_not_finite_at_first_ends_the_training() -> None:
         model.train(X, Y, epochs=3, verbose=0)
     assert model.optimizer.t == 0
     assert (model.layers[0].W == 1e200).all()
-
-
-def test_a_pickled_model_goes_on() -> None:
-    X, y = make_moons(n=100, seed=0)
-    model = moons(LBFGS(max_iter=5, ema=0.5))
-    model.train(X, y, epochs=2, verbose=0)
-    other = pickle.loads(pickle.dumps(model))
-    for each in (model, other):
-        each.train(X, y, epochs=2, verbose=0)
-    assert_weights(model, other)
-    with model.averaged(), other.averaged():
-        assert_weights(model, other)
 
 
 def test_averages_follow_its_steps() -> None:

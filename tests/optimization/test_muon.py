@@ -146,22 +146,23 @@ def test_vectors_embeddings_and_the_last_matrix_go_to_adam() -> None:
     assert len(named(tied)) == 3
 
 
-def test_hidden_matrices_of_dense_layers_and_of_containers() -> None:
-    net = [Dense(4), Residual(Dense(4), Tanh()), Dense(2, bias=False), Softmax()]
-    assert named(built((3,), *net)) == {"0.W", "1.layers.0.W"}
-    assert named(built((3,), Dense(4))) == set()
-    assert named([Tanh()]) == set()
-
-
-def test_a_column_may_be_the_last_layer() -> None:
-    assert named(built((3,), Dense(4), Dense(4), Dense(1))) == {"0.W", "1.W"}
-
-
-def test_a_row_a_column_and_a_kernel_of_one_channel_are_vectors() -> None:
-    layers = built((1,), Dense(4), Dense(1), Dense(3), Dense(3), Dense(2))
-    assert named(layers) == {"3.W"}
-    net = [Conv2D(4, 3), DepthwiseConv2D(3), DepthwiseConv2D(2, multiplier=2), GlobalAvgPool()]
-    assert named(built((8, 8, 2), *net, Dense(2))) == {"0.W", "2.W"}
+@pytest.mark.parametrize(
+    ("shape", "layers", "hidden"),
+    [
+        ((3,), [Dense(4), Residual(Dense(4), Tanh()), Dense(2, bias=False), Softmax()],
+         {"0.W", "1.layers.0.W"}),
+        ((3,), [Dense(4)], set()),
+        ((3,), [Tanh()], set()),
+        ((3,), [Dense(4), Dense(4), Dense(1)], {"0.W", "1.W"}),  # a column may be the last one
+        ((1,), [Dense(4), Dense(1), Dense(3), Dense(3), Dense(2)], {"3.W"}),  # row and column
+        ((8, 8, 2), [Conv2D(4, 3), DepthwiseConv2D(3), DepthwiseConv2D(2, multiplier=2),
+                     GlobalAvgPool(), Dense(2)], {"0.W", "2.W"}),  # kernels of one channel
+    ],
+)  # fmt: skip
+def test_vectors_and_the_last_matrix_are_not_hidden_matrices(
+    shape: Shape, layers: list[Layer], hidden: set[str]
+) -> None:
+    assert named(built(shape, *(layer.copy() for layer in layers))) == hidden
 
 
 def test_a_single_number_is_a_vector() -> None:
@@ -326,21 +327,14 @@ def test_its_name_and_its_repr() -> None:
 
 def test_training_stays_float32_and_learns() -> None:
     X, y = make_moons(n=200, seed=0)
-    model = Sequential(
-        Dense(2, 32),
-        Tanh(),
-        Dense(32, 32),
-        Tanh(),
-        Dense(32, 2),
-        loss_class="softmax_cross_entropy",
-        optimizer=Muon(0.05, adam_ratio=0.1, ema=0.9),
-        seed=0,
-    )
+    layers = (Dense(2, 32), Tanh(), Dense(32, 32), Tanh(), Dense(32, 2))
+    options = {"loss_class": "softmax_cross_entropy", "seed": 0}
+    model = Sequential(*layers, optimizer=Muon(0.05, adam_ratio=0.1, ema=0.9), **options)
     history = model.train(X, y, epochs=30, batch_size=50, verbose=0)
     assert history[-1][0] < 0.1 * history[0][0]
-    assert {a.dtype for a in model.get_weights().values()} == {np.dtype(np.float32)}
-    for slots in model.optimizer.memory().values():
-        assert {a.dtype for a in slots.values()} == {np.dtype(np.float32)}
+    memory = model.optimizer.memory().values()
+    arrays = [*model.get_weights().values(), *(a for slots in memory for a in slots.values())]
+    assert {a.dtype for a in arrays} == {np.dtype(np.float32)}
 
 
 @pytest.mark.parametrize(

@@ -173,15 +173,6 @@ def test_an_error_in_a_thread_comes_out(data: Any, cut: Cut) -> None:
         model.train(data[0][:13], data[1][:13], epochs=1, threads=2, verbose=0)
 
 
-def test_divergence_is_noticed(data: Any, cut: Cut) -> None:
-    cut(2)
-    model = net()
-    model.alpha = 1e300
-    with pytest.warns(UserWarning, match="the loss is"):
-        history = model.train(*data, epochs=5, batch_size=16, threads=2, verbose=0)
-    assert len(history) < 5
-
-
 @pytest.mark.parametrize("part", [0, 1, 2])
 def test_a_part_that_diverges_ends_training_before_the_step(part: int, rng: Any, cut: Cut) -> None:
     cut(3)

@@ -695,16 +695,6 @@ def test_a_file_that_is_no_checkpoint(tmp_path: Path) -> None:
         refused(r"a\.safetensors is not a checkpoint: resume= takes a file that ModelCheckpoint")
 
 
-def test_a_setting_of_the_optimizer_that_the_script_has_changed_stays_with_a_warning(
-    tmp_path: Path,
-) -> None:
-    run(Case(), tmp_path, net(Adam(0.01, clip_norm=1.0)))
-    path, model = tmp_path / "ck-epoch2.safetensors", net(Adam(0.02, clip_norm=1.0))
-    with pytest.warns(PhitodeepWarning, match=r"with alpha = 0\.01 of Adam: training goes on with"):
-        found = run(Case(), tmp_path, model, path)
-    assert found["rates"] == [0.01, 0.01, 0.02]
-
-
 def test_what_a_callback_changed_stays_changed_unless_the_script_says_otherwise(
     tmp_path: Path,
 ) -> None:
