@@ -2,7 +2,7 @@
 
 For an elementwise y = f(x) the Jacobian is diagonal, so dx = f'(x) dy. Each class writes f as
 `value` and f' as `slope`; `Elementwise` does the rest. At a kink, the docstring says which side's
-slope is used.
+slope is used. Long because there are many of them, each with its formula and its slope.
 """
 
 from __future__ import annotations
