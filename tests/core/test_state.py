@@ -348,7 +348,7 @@ def test_a_bare_optimizer_keeps_and_takes_a_state() -> None:
         (RMSProp(0.01), "momentum", {"v", "b"}),  # which begins as 0
         (Adam(0.01), "ema", {"M", "V"}),  # an average, which begins as its parameter
     ],
-    ids=repr,
+    ids=["momentum", "average"],
 )
 def test_a_slot_that_a_frozen_layer_never_had_begins_as_in_a_first_step(
     optimizer: Optimizer, setting: str, slots: set[str]
