@@ -539,12 +539,16 @@ def test_damaged_idx_files_load_or_are_refused(zipped: bool, tmp_path: Path) -> 
 # --- memory and time ------------------------------------------------------------------------------
 
 
-def peak(name: str, place: Path) -> int:
+def user(name: str, place: Path) -> Callable[[], Any]:
+    """What a user does with the file: resumes a training, or loads it."""
+    return partial(partial(resumed, TRAINED[name]()) if name in TRAINED else loaded, place)
+
+
+def peak(use: Callable[[], Any]) -> int:
     """The most memory that Python and NumPy hold at once, even if they never touch it."""
-    use = partial(resumed, TRAINED[name]()) if name in TRAINED else loaded
     tracemalloc.start()
     try:
-        refused(lambda: use(place))
+        refused(use)
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -554,7 +558,7 @@ def peak(name: str, place: Path) -> int:
 def test_no_damaged_file_takes_much_memory(name: str, place: Path) -> None:
     for number in range(30_000, 30_000 + times(3)):
         write(place, content := case(name, number))
-        taken = peak(name, place)
+        taken = peak(user(name, place))
         assert taken < 20 * len(content) + 20e6, f"case({name!r}, {number})"
 
 
@@ -595,5 +599,5 @@ def test_no_large_value_takes_much_memory_or_time(
         parent[last] = LARGE[what]()
         whole.texts[key] = json.dumps(value)
         write(place, content := whole.packed())
-        taken = peak(name, place)
+        taken = peak(user(name, place))
         assert taken < 50 * len(content) + 20e6, f"at {last!r}"
