@@ -9,6 +9,8 @@ import pytest
 
 from tests.distributed.jobs import job, passed
 
+pytestmark = pytest.mark.xdist_group("attacked")  # the job runs once
+
 
 @pytest.fixture(scope="module")
 def results() -> list[Any]:
