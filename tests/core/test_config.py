@@ -412,7 +412,7 @@ def all_settings() -> dict[str, Any]:
 
 def same_weights(a: Layer, b: Layer) -> None:
     ours, theirs = a.get_weights(), b.get_weights()
-    assert ours.keys() == theirs.keys()
+    assert list(ours) == list(theirs)
     for path, W in ours.items():
         np.testing.assert_array_equal(W, theirs[path], err_msg=path)
         assert W.dtype == theirs[path].dtype

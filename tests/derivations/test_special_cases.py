@@ -115,7 +115,7 @@ def test_float32_stays_float32(make: Make, shape: Shape, tokens: int) -> None:
     scope = by_steps(layer, *data(layer, shape, tokens))
     for name in (*scope.values, *scope._series):
         value = scope[name]
-        assert np.asarray(value).dtype != np.float64 or isinstance(value, float), name
+        assert np.asarray(value).dtype != np.float64 or type(value) is float, name
 
 
 @pytest.mark.parametrize(("scope_dtype", "step", "first"), [(None, 0, 0), (np.float64, 3, 40)])

@@ -11,7 +11,15 @@ import pytest
 from phitodeep.core.call import calling
 from phitodeep.core.types import Array
 from phitodeep.errors import PhitodeepError
-from phitodeep.layers import Conv1D, Conv2D, ConvTranspose2D, DepthwiseConv2D, Layer, convolution
+from phitodeep.layers import (
+    Conv1D,
+    Conv2D,
+    ConvTranspose1D,
+    ConvTranspose2D,
+    DepthwiseConv2D,
+    Layer,
+    convolution,
+)
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made
 
@@ -86,6 +94,21 @@ def by_loops(row: Any, X: Array, W: Array, b: Array) -> Array:
     return Y
 
 
+def transposed(row: Any, layer: Layer) -> Layer:
+    """The transposed convolution of the same settings and the same weights: the adjoint."""
+    sizes, k, s, p, d, g = row
+    left = tuple(
+        (n + 2 * b - (k - 1) * d - 1) % s
+        for n, (_, b, k, s, d) in zip(sizes, rule(row), strict=True)
+    )
+    options: dict[str, Any] = {} if p == "same" else {"output_padding": left}
+    kind = (ConvTranspose1D, ConvTranspose2D)[len(sizes) - 1]
+    back = kind(channels(g)[0], k, stride=s, padding=p, dilation=d, groups=g, bias=False, **options)
+    back.build(layer.output_shape or (), dtype=np.float64)
+    back.W = layer.params["W"].swapaxes(-1, -2)
+    return back
+
+
 @pytest.mark.parametrize("rank", [1, 2])
 def test_forward_is_the_sum_over_places_taps_and_groups(
     rank: int, rng: np.random.Generator
@@ -98,6 +121,15 @@ def test_forward_is_the_sum_over_places_taps_and_groups(
             assert Y.shape[1:] == layer.output_shape
             wanted = by_loops(row, X, layer.params["W"], layer.params["b"])
             np.testing.assert_allclose(Y, wanted, rtol=1e-12, atol=1e-12, err_msg=str(row))
+            dY, W, Y = rng.standard_normal(Y.shape), layer.params["W"], Y - layer.params["b"]
+            dX, dW = layer.backward(dY), layer.grads["W"]
+            linear = [np.vdot(dX, X), np.vdot(dW, W)]  # Y is linear in X, and in W
+            assert linear == pytest.approx([np.vdot(dY, Y)] * 2, rel=1e-9, abs=1e-9), row
+            back = transposed(row, layer)
+            if back.output_shape == X.shape[1:]:  # a "same" convolution may have lost the size
+                found = back.forward(dY), back.backward(X), back.grads["W"].swapaxes(-1, -2)
+                for one, other in zip(found, (dX, Y, dW), strict=True):
+                    np.testing.assert_allclose(one, other, rtol=0, atol=1e-11, err_msg=str(row))
 
 
 @pytest.mark.parametrize("kind", [Conv1D, Conv2D, DepthwiseConv2D])

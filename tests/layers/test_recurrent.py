@@ -11,7 +11,8 @@ from phitodeep.core.call import calling
 from phitodeep.core.types import Array
 from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Layer
 from phitodeep.testing import check_gradients
-from phitodeep.testing.examples import made
+from phitodeep.testing.examples import made, passes
+from tests.conftest import assert_same
 
 KINDS = {"rnn": RNN, "lstm": LSTM, "gru": GRU}
 each = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -90,6 +91,18 @@ def test_recurrent_gradients(make: Any, whole: bool, mask: Array | None, rng: An
     layer = recurrent(make, whole)
     with calling(mask=mask):
         check_gradients(layer, rng.standard_normal((3, 4, 2)), max_probes=24)
+    check_gradients(layer, rng.standard_normal((1, 3, 2)), max_probes=8)
+
+
+@each
+def test_reuse_holds_for_other_lengths_and_batches(kind: Any, rng: Any) -> None:
+    fresh, reusing = recurrent(kind), recurrent(kind)
+    for N, T in ((3, 4), (2, 4), (3, 2), (4, 5), (1, 1), (3, 4)):
+        X, dY, mask = *rng.standard_normal((2, N, T, 3)), rng.random((N, T)) < 0.7
+        for there in (None, mask):
+            wanted = passes(fresh, X[..., :2], dY, mask=there)
+            found = passes(reusing, X[..., :2], dY, mask=there, reuse=True)
+            assert_same(found, wanted, rtol=1e-13)
 
 
 @each

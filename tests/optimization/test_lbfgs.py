@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import pickle
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -299,6 +300,17 @@ def test_a_loss_that_is_not_finite_at_first_ends_the_training() -> None:
         model.train(X, Y, epochs=3, verbose=0)
     assert model.optimizer.t == 0
     assert (model.layers[0].W == 1e200).all()
+
+
+def test_a_pickled_model_goes_on() -> None:
+    (X, Y), model = problem(), linear(LBFGS(max_iter=2, ema=0.25))
+    model.train(X, Y, epochs=2, verbose=0)
+    other = pickle.loads(pickle.dumps(model))
+    for each in (model, other):
+        each.train(X, Y, epochs=2, verbose=0)
+    np.testing.assert_array_equal(model.layers[0].W, other.layers[0].W)
+    with model.averaged(), other.averaged():
+        np.testing.assert_array_equal(model.layers[0].W, other.layers[0].W)
 
 
 def test_averages_follow_its_steps() -> None:

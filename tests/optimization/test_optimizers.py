@@ -729,6 +729,22 @@ def test_averages_may_be_asked_for_later() -> None:
         np.testing.assert_allclose(a, (before[path] + values(layers)[path]) / 2, rtol=1e-13)
 
 
+def test_averages_rest_while_frozen_and_begin_where_a_layer_joins() -> None:
+    layers, optimizer = referenced(), SGD(0.1, ema=0.75)
+    advance(optimizer, layers[:2], range(3))
+    kept, joined = optimizer.memory()["0.W"]["ema"], values(layers)["2.W"]
+    layers[0].trainable = False
+    advance(optimizer, layers, [3])
+    np.testing.assert_array_equal(optimizer.memory()["0.W"]["ema"], kept)
+    now, found = values(layers), averages(optimizer, layers)
+    np.testing.assert_array_equal(found["0.W"], now["0.W"])
+    np.testing.assert_allclose(found["2.W"], 0.75 * joined + 0.25 * now["2.W"], rtol=1e-13)
+    layers[0].trainable = True
+    advance(optimizer, layers, [4])
+    expected = 0.75 * kept.reshape(4, 3) + 0.25 * layers[0].W
+    np.testing.assert_allclose(averages(optimizer, layers)["0.W"], expected, rtol=1e-13)
+
+
 def test_a_model_lends_its_averages() -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((40, 3))
