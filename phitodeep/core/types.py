@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,7 @@ def parameters(cls: type) -> list[inspect.Parameter]:
     first = next((owner for owner in cls.__mro__ if "__init__" in vars(owner)), None)
     for owner in cls.__mro__[:-1]:  # object has no settings
         if "__init__" in vars(owner):
-            own = list(inspect.signature(vars(owner)["__init__"]).parameters.values())[1:]
+            own = list(_arguments(vars(owner)["__init__"]))
             if owner is not first:  # arguments that are passed on are passed by name
                 own = [p for p in own if p.kind not in (p.VAR_POSITIONAL, p.POSITIONAL_ONLY)]
             known = {p.name for p in found}
@@ -29,6 +30,12 @@ def parameters(cls: type) -> list[inspect.Parameter]:
             if all(p.kind is not p.VAR_KEYWORD for p in own):
                 break
     return found
+
+
+@functools.lru_cache(1 << 10)  # describing a nested model asks for each class very often
+def _arguments(init: Callable[..., None]) -> tuple[inspect.Parameter, ...]:
+    """Return the parameters of a constructor but for self."""
+    return tuple(inspect.signature(init).parameters.values())[1:]
 
 
 def settings(obj: object) -> dict[str, Any]:

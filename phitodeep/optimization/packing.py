@@ -161,15 +161,15 @@ class Packing:
         for path, user, name, (owner, param), g in ties:
             grads, product = user._frame.grads, user._frame.products.pop(name, None)
             if product is not None:
-                _add_product(g, *product)
-            if product is None or name in grads:  # with a product, those of other threads
+                add_product(g, *product)
+            else:
                 _check_gradient(grads.get(name), path, user, name, g.shape)
                 g += grads[name]
             if owner._frame.grads.get(param) is g:  # it holds the sum now
                 grads.pop(name, None)
 
 
-def _add_product(g: Array, A: Array, B: Array) -> None:
+def add_product(g: Array, A: Array, B: Array) -> None:
     """Add A^T B to g (rows, columns), block by block."""
     size = max(1, PRODUCT // B.shape[1])
     for i in range(0, len(g), size):

@@ -17,6 +17,7 @@ from phitodeep.core.types import Array
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Chain
 from phitodeep.loss import Loss
+from phitodeep.optimization.packing import add_product
 from phitodeep.training.inputs import Data
 
 Pass = Callable[[Chain, Loss, Data, float | None], tuple[Array, float]]
@@ -103,11 +104,17 @@ class BatchSplitter:
 
 
 def _add(layer: Layer, grads: dict[str, Array]) -> None:
-    """Add another part's gradients to the layer's own."""
-    ours = layer.grads
+    """Add another part's gradients to the layer's own.
+
+    A product of the first part is added to the second part's gradient, which gives the same bits as
+    the other way round, and the same as if a watcher had asked for an array.
+    """
+    ours, products = layer.grads, layer._frame.products
     for name, gradient in grads.items():
         if name not in ours:
             ours[name] = gradient
+            if name in products:
+                add_product(gradient, *products.pop(name))
         elif ours[name].flags.writeable:
             ours[name] += gradient
         else:  # such as a broadcast array

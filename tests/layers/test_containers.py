@@ -396,3 +396,9 @@ def test_time_distributed_takes_other_lengths_and_tokens_and_hands_no_mask_down(
             layer.forward(np.ones(shape))
     embedding = made(lambda: TimeDistributed(Embedding(5, 2)), (2, 3, 4))
     assert embedding.forward(np.ones((2, 3, 4), int)).shape == (2, 3, 4, 2)
+
+
+def test_signatures_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = repr(Chain(Chain(Dense(2))))
+    monkeypatch.setattr("phitodeep.core.types.inspect.signature", None)
+    assert repr(Chain(Chain(Dense(2)))) == expected

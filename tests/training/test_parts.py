@@ -508,3 +508,18 @@ def test_what_is_large_follows_from_the_first_batch(monkeypatch: pytest.MonkeyPa
         for size in (None, 16, 2000):
             model.train(*given, epochs=1, batch_size=size, verbose=0)
     assert seen == [64, 16, 64, 64, 64, 64, 3, 3, 3]
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4])
+def test_a_watcher_changes_no_bit_of_a_tied_gradient(parts: int, rng: Any, cut: Cut) -> None:
+    tokens = rng.integers(0, 50, (12, 5))
+    cut(parts)
+    weights = []
+    for context in (nullcontext(), watching(lambda event: None)):
+        made = gpt(50, 5, layers=1, heads=2, dim=8).loss("softmax_cross_entropy")
+        model = made.seed(0).dtype("float64").build()
+        with context:
+            model.train(tokens, tokens, epochs=3, verbose=0)
+        weights.append(model.get_weights())
+    for name, W in weights[0].items():
+        np.testing.assert_array_equal(weights[1][name], W, err_msg=name)
