@@ -160,6 +160,8 @@ RENAMED = {  # helpers that the reference showed, but that nobody was meant to c
     "phitodeep.layers.windows.places": "phitodeep.layers.windows.output_size",
     "phitodeep.layers.windows.sample_shape": "phitodeep.layers.windows.sample_shape_error",
     "phitodeep.layers.windows.steps_there": "phitodeep.layers.windows.step_mask",
+    "phitodeep.optimization.memory.Memories": "phitodeep.optimization.memory.ParameterStates",
+    "phitodeep.optimization.memory.Memory": "phitodeep.optimization.memory.ParameterState",
     "phitodeep.optimization.memory.joined": "phitodeep.optimization.memory.parameter_path",
 }
 

@@ -111,8 +111,7 @@ def test_a_scaler_is_a_norm_that_does_not_learn(tmp_path: Path) -> None:
 def test_what_is_not_covered_is_named(scaler: bool, named: str, tmp_path: Path) -> None:
     X, y = table(3, 2)
     if scaler:
-        binarizer = lambda: scaling.Binarizer(threshold=0.5)  # noqa: E731
-        model = fitted(linear.LogisticRegression(), binarizer, X, y)
+        model = fitted(linear.LogisticRegression(), lambda: scaling.Binarizer(threshold=0.5), X, y)
     else:  # skl2onnx mixes several targets with samples
         regressor = neural.MLPRegressor(hidden_layer_sizes=(4,), max_iter=5)
         model = fitted(regressor, None, X, X[:, :2])
