@@ -15,9 +15,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LIMITS = {  # lines of code, but for tests, where every line counts
-    "phitodeep": 34_600,
-    "tools, website, course, references, benchmarks": 12_400,
-    "tests": 59_400,
+    "phitodeep": 33_150,
+    "tools, website, course, references, benchmarks": 10_200,
+    "tests": 53_400,
 }
 SILENT = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),

@@ -1,4 +1,4 @@
-"""A single PyTorch module as layers: the table of correspondences read backwards, and what has no row.
+"""A single PyTorch module as layers: the table of correspondences backwards, and what has no row.
 
 Whatever a module may do and a layer cannot is refused here, with the module's path.
 """
