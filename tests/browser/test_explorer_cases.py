@@ -200,8 +200,10 @@ def test_a_tap_shows_a_cell_and_a_second_one_follows_it(phone: Explorer) -> None
     assert phone.shown.symbol == "X"
     assert "Tap it again" in phone.text("#inspector .hint")
     cell = phone.shown.cell
+    page.wait_for_timeout(500)  # until the page has settled below the finger
     tile.tap(position=spot)
-    assert phone.moment == "forward: layer 3, Tanh(), Y"
+    wanted = "forward: layer 3, Tanh(), Y"
+    page.wait_for_function(f"document.getElementById('scrub').ariaValueText === '{wanted}'")
     assert phone.shown.cell == cell
 
 
