@@ -1,10 +1,14 @@
-"""A table of all layers, each in several settings with the shape of an input; how to run them.
+"""Tables of all layers, losses and optimizers, each in several settings; how to run them.
 
     make, shape = EXAMPLES[0]
     layer = made(make, shape)
     found = passes(layer, *data(layer, shape))    Y, dX and all gradients
 
-The tests of phitodeep and `phitodeep.testing.verify` run every row.
+    loss, targets = LOSSES[0]
+    P, y = pair(loss, (5, 4))                     predictions, and targets of this kind
+
+The tests of phitodeep and `phitodeep.testing.verify` run every row. Whoever adds a layer, a loss or
+an optimizer adds a row here: CONTRIBUTING.md shows how.
 """
 
 from __future__ import annotations
@@ -15,11 +19,13 @@ from typing import Any
 import numpy as np
 
 from phitodeep import layers as nn
+from phitodeep import loss as losses
 from phitodeep.core.call import calling
 from phitodeep.core.types import Array, Shape
-from phitodeep.functional import rotary
+from phitodeep.functional import log_softmax, rotary, sigmoid, softmax
 from phitodeep.layers import Layer
 from phitodeep.layers.initialization import InitType, Orthogonal, Xavier
+from phitodeep.loss import Loss
 
 Make = Callable[[], Layer]
 
@@ -308,3 +314,87 @@ def passes(layer: Layer, X: Array, dY: Array, **call: Any) -> dict[str, Array]:
     for path, part in layer.walk():
         found |= {f"{path}.{n}" if path else n: a.copy() for n, a in part.grads.items()}
     return found
+
+
+# --- losses ------------------------------------------------------------------------------------
+
+WEIGHTS = [0.5, 2.0, 1.0, 0.25]  # of four classes
+LOSSES: list[tuple[Loss, str]] = [  # and the kind of targets
+    (losses.MeanSquaredError(), "numbers"),
+    (losses.MeanAbsoluteError(), "numbers"),
+    (losses.Huber(0.7), "numbers"),
+    (losses.Huber(), "numbers"),
+    (losses.LogCosh(), "numbers"),
+    (losses.BinaryCrossEntropy(), "shares"),
+    (losses.BinaryCrossEntropyWithLogits(), "shares"),
+    (losses.Hinge(), "signs"),
+    (losses.SquaredHinge(), "signs"),
+    (losses.PoissonNLL(), "counts"),
+    (losses.PoissonNLL(log_input=False), "counts"),
+    (losses.KLDivergence(), "numbers"),
+    (losses.CosineSimilarityLoss(), "numbers"),
+    (losses.NegativeELBO(1), "pixels"),
+    (losses.NegativeELBO(1, beta=2.5), "pixels"),
+    (losses.CategoricalCrossEntropy(), "labels"),
+    (losses.CategoricalCrossEntropy(0.2, -1, WEIGHTS), "labels"),
+    (losses.SoftmaxCrossEntropy(), "labels"),
+    (losses.SoftmaxCrossEntropy(label_smoothing=0.1), "labels"),
+    (losses.SoftmaxCrossEntropy(ignore_index=-1), "labels"),
+    (losses.SoftmaxCrossEntropy(class_weight={1: 3.0}), "labels"),
+    (losses.SoftmaxCrossEntropy(0.1, 2, np.array(WEIGHTS)), "labels"),
+    (losses.NegativeLogLikelihood(), "labels"),
+    (losses.NegativeLogLikelihood(-1, WEIGHTS), "labels"),
+]
+TARGETS: dict[str, Callable[[np.random.Generator, Shape], Array]] = {
+    "numbers": lambda rng, shape: softmax(rng.standard_normal(shape)),
+    "shares": lambda rng, shape: rng.random(shape),
+    "signs": lambda rng, shape: rng.choice([-1.0, 1.0], shape),
+    "counts": lambda rng, shape: rng.integers(0, 5, shape),
+    "pixels": lambda rng, shape: rng.random((*shape[:-1], shape[-1] - 2)),  # one latent number
+    "labels": lambda rng, shape: rng.integers(0, shape[-1], shape[:-1]),
+}
+
+
+def pair(loss: Loss, shape: Shape, seed: int = 3) -> tuple[Array, Array]:
+    """Return predictions (N, ..., K) that suit the loss, and targets."""
+    kind = next(kind for example, kind in LOSSES if type(example) is type(loss))
+    rng = np.random.default_rng(seed)
+    P = 2 * rng.standard_normal(shape)
+    if loss.wants == "probabilities":
+        P = sigmoid(P) if kind == "shares" else softmax(P)
+    elif loss.wants == "log-probabilities":
+        P = log_softmax(P)
+    elif not getattr(loss, "log_input", True):  # a positive rate
+        P = np.abs(P) + 0.1
+    return P, TARGETS[kind](rng, shape)
+
+
+# --- optimizers --------------------------------------------------------------------------------
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {  # settings with which each uses all its memory
+    "SGD": {"alpha": 0.05, "momentum": 0.9, "nesterov": True},
+    "Adam": {"alpha": 0.05, "beta1": 0.8, "beta2": 0.99, "eps": 1e-7},
+    "AdamW": {"alpha": 0.05, "beta1": 0.8, "beta2": 0.99, "eps": 1e-7},
+    "Nadam": {"alpha": 0.05, "beta1": 0.8, "beta2": 0.99, "eps": 1e-7, "psi": 0.01},
+    "RMSProp": {"alpha": 0.02, "rho": 0.8, "eps": 1e-6, "momentum": 0.5},
+    "Adagrad": {"alpha": 0.2, "eps": 1e-6},
+    "Adadelta": {"alpha": 3.0, "rho": 0.5, "eps": 1e-7},
+    "Lion": {"alpha": 0.02, "beta1": 0.8, "beta2": 0.9},
+    "Muon": {
+        "alpha": 0.2,
+        "beta1": 0.8,
+        "beta2": 0.99,
+        "eps": 1e-7,
+        "momentum": 0.9,
+        "nesterov": False,
+        "ns_steps": 3,
+        "adjust_lr_fn": "match_rms_adamw",
+        "adam_ratio": 0.1,
+    },
+    "LBFGS": {
+        "max_iter": 3,
+        "history_size": 4,
+        "tolerance_grad": 1e-5,
+        "tolerance_change": 1e-6,
+    },
+}

@@ -69,7 +69,6 @@ from phitodeep.loss.metrics import Custom, Metric
 from phitodeep.model import Sequential, SequentialBuilder, callbacks
 from phitodeep.model import architectures as models
 from phitodeep.model.callbacks import Callback, EarlyStopping, LambdaCallback
-from phitodeep.model.sequential import LOSSES
 from phitodeep.optimization import schedules
 from phitodeep.optimization.optimizers import OPTIMIZERS, SGD, Adam, Optimizer
 from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau, StepDecay, WarmUp
@@ -157,7 +156,6 @@ LAYERS: list[tuple[Make, tuple[int, ...], int]] = [  # shape of X, and how many 
     (lambda: SinusoidalEncoding(), (2, 3, 4), 0),
     (lambda: Sequential(Dense(2), PReLU(), alpha=0.3, seed=3), (2, 3), 0),
 ]
-WEIGHTS = [0.5, 2.0, 1.0, 0.25]
 SCHEDULES: list[Any] = [
     schedules.Constant(0.3),
     schedules.StepDecay(0.3, 5, factor=0.4),
@@ -179,32 +177,6 @@ COMMON: dict[str, Any] = {
     "ema": 0.9,
 }
 CLIPPED: dict[str, Any] = {"l1": 0.01, "clip_norm": 1.5, "clip_value": 0.7}
-OWN: dict[str, dict[str, Any]] = {
-    "SGD": {"momentum": 0.8, "nesterov": True},
-    "Adam": {"beta1": 0.8, "beta2": 0.99, "eps": 1e-7},
-    "AdamW": {"beta1": 0.8, "beta2": 0.99, "eps": 1e-7},
-    "Nadam": {"beta1": 0.8, "beta2": 0.99, "eps": 1e-7, "psi": 0.01},
-    "RMSProp": {"rho": 0.8, "eps": 1e-6, "momentum": 0.5},
-    "Adagrad": {"eps": 1e-6},
-    "Adadelta": {"rho": 0.8, "eps": 1e-5},
-    "Lion": {"beta1": 0.8, "beta2": 0.9},
-    "Muon": {
-        "beta1": 0.8,
-        "beta2": 0.99,
-        "eps": 1e-7,
-        "momentum": 0.9,
-        "nesterov": False,
-        "ns_steps": 3,
-        "adjust_lr_fn": "match_rms_adamw",
-        "adam_ratio": 0.5,
-    },
-    "LBFGS": {
-        "max_iter": 3,
-        "history_size": 4,
-        "tolerance_grad": 1e-5,
-        "tolerance_change": 1e-6,
-    },
-}
 
 
 def optimizers() -> list[Optimizer]:
@@ -212,20 +184,15 @@ def optimizers() -> list[Optimizer]:
     for kind in OPTIMIZERS.values():
         clipped = {} if kind.__name__ == "LBFGS" else CLIPPED
         rate = WarmUp(CosineDecay(0.02, 5), 2)
-        made += [kind(), kind(rate, **OWN[kind.__name__], **COMMON, **clipped)]
+        own = {**examples.OPTIMIZERS[kind.__name__], "alpha": rate}
+        made += [kind(), kind(**own, **COMMON, **clipped)]
     return made
 
 
 LOSS_TABLE: list[Loss] = [
-    *[kind() for kind in LOSSES.values()],
-    losses.Huber(0.7),
-    losses.PoissonNLL(log_input=False),
-    losses.NegativeELBO(1, beta=2.5),
-    losses.CategoricalCrossEntropy(0.2, -1, WEIGHTS),
+    *[loss for loss, _ in examples.LOSSES],
     losses.SoftmaxCrossEntropy(0.2, -1, (1, 2, 1, 2)),
-    losses.SoftmaxCrossEntropy(class_weight={1: 3.0, 2: 0.5}),
-    losses.SoftmaxCrossEntropy(0.1, 2, np.array(WEIGHTS, np.float32)),
-    losses.NegativeLogLikelihood(-1, np.arange(1, 5)),
+    losses.SoftmaxCrossEntropy(0.1, 2, np.array(examples.WEIGHTS, np.float32)),
 ]
 INITIALIZERS: list[Initializer] = [
     *[kind(way) for kind in (He, Xavier, initialization.LeCun) for way in InitType],

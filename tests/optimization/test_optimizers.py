@@ -40,6 +40,7 @@ from phitodeep.optimization.optimizers import (
     Optimizer,
     RMSProp,
 )
+from phitodeep.testing import examples
 from phitodeep.testing.references import (
     compare,
     construct,
@@ -57,18 +58,10 @@ STEPS = 12
 
 OWN = {"0.W": {"alpha": 0.3}, "*.W": {"weight_decay": 0.4}, "1.*": {"alpha": 0.0}}  # groups
 
-OWN_SETTINGS: dict[str, dict[str, Any]] = {  # with memory where a rule has any
-    "SGD": {"momentum": 0.9, "nesterov": True},
-    "RMSProp": {"alpha": 0.02, "momentum": 0.5},
-    "Adagrad": {"alpha": 0.2},
-    "Adadelta": {"alpha": 3.0, "rho": 0.5},
-    "Lion": {"alpha": 0.02},
-    "Muon": {"alpha": 0.2, "adam_ratio": 0.1},
-}
 RULES: dict[str, Callable[[], Optimizer]] = {  # LBFGS takes a loss instead: see test_lbfgs.py
-    kind.__name__: partial(kind, **{"alpha": 0.05, **OWN_SETTINGS.get(kind.__name__, {})})
-    for kind in OPTIMIZERS.values()
-    if not kind.evaluates_often
+    name: partial(getattr(optimizers, name), **settings)
+    for name, settings in examples.OPTIMIZERS.items()
+    if not getattr(optimizers, name).evaluates_often
 }
 every = pytest.mark.parametrize("make", RULES.values(), ids=RULES)
 
