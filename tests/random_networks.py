@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,10 +19,11 @@ from hypothesis import strategies as st
 
 from phitodeep import layers as L
 from phitodeep.core.types import Array, Shape
+from phitodeep.errors import PhitodeepError
 from phitodeep.layers import Layer, Param
 from phitodeep.layers.containers import Container
+from phitodeep.testing.examples import EXAMPLES, Make
 
-Make = Callable[[], Layer]
 MOST = 160  # numbers of a sample between layers, so that networks stay quick
 
 # --- parts of a user's own ---------------------------------------------------------------------
@@ -139,6 +142,26 @@ class Network(NamedTuple):
         return self.X.ndim == (2 if self.chain.takes_tokens else 3)
 
 
+SIZED = (L.Dense, L.LowRank, L.MultiHeadAttention, L.TransformerBlock, L.Lambda)
+
+
+@cache
+def fitting(shape: Shape) -> tuple[list[Make], list[Make]]:
+    """Rows of the table of examples that keep this shape, and that change it."""
+    keep, change = dict[str, Make](), dict[str, Make]()
+    for make, _ in EXAMPLES:
+        layer = make()
+        if any(isinstance(p, SIZED) or getattr(p, "eps", 1) < 0.05 for _, p in layer.walk()):
+            continue  # central differences of 1 / sqrt(1e-5) would be coarse
+        with suppress(PhitodeepError):
+            found = layer._measured(shape).output_shape or ()
+            if found == shape:
+                keep[repr(layer)] = make
+            elif math.prod(found) <= MOST:
+                change[repr(layer)] = make
+    return [*keep.values()], [*change.values()]
+
+
 class Maker:
     """Draws layers that fit a given sample shape, and are not of the classes `without`.
 
@@ -162,42 +185,16 @@ class Maker:
 
     # --- leaves that keep the shape ---
 
-    def activations(self, shape: Shape) -> list[Make]:
-        pick, rank = self.pick, len(shape)
-        return [
-            *(L.ReLU, L.GELU, L.SELU, L.Swish, L.Mish, L.HardSigmoid, L.HardSwish, L.HardTanh),
-            *(L.Sigmoid, L.Tanh, L.Softplus, L.Softsign),
-            lambda: L.LeakyReLU(pick(0.3, -0.4)),
-            lambda: L.PReLU(init=pick(0.1, -0.3)),
-            lambda: L.ELU(pick(0.6, 1.7)),
-            lambda: L.CELU(pick(0.6, 1.7)),
-            lambda: L.GELU("tanh"),
-            lambda: L.Softmax(pick(-1, *range(1, rank + 1))),
-            lambda: L.LogSoftmax(pick(-1, *range(1, rank + 1))),
-        ]
-
     def others(self, shape: Shape) -> list[Make]:
-        """What keeps any shape, and is no activation."""
-        pick, D, places = self.pick, shape[-1], math.prod(shape[:-1])
-        found: list[Make] = [
+        """What keeps any shape, and has a size or is a user's own."""
+        pick, D = self.pick, shape[-1]
+        return [
             lambda: L.Dense(D, bias=pick(True, False)),
             lambda: L.LowRank(D, min(D, pick(1, 2)), pick(1.0, 3.0)),
-            lambda: L.LayerNorm(pick(0.05, 0.3)),
-            lambda: L.RMSNorm(pick(0.05, 0.3)),
-            lambda: L.BatchNorm(pick(0.1, 0.7), pick(0.05, 0.3)),
-            lambda: L.Dropout(pick(0.2, 0.6)),
-            lambda: L.GaussianNoise(pick(0.1, 0.5)),
             lambda: L.Lambda(sine, sine_gradient, independent_samples=True, steps="independent"),
             Centred,
             Scale,
         ]
-        groups = [g for g in (1, 2, 3) if D % g == 0 and places * D // g > 1]
-        if groups:
-            found.append(lambda: L.GroupNorm(pick(*groups), pick(0.05, 0.3)))
-        if places > 1:
-            found.append(lambda: L.InstanceNorm(pick(0.05, 0.3)))
-            found.append(lambda: L.SpatialDropout(pick(0.3, 0.5)))
-        return found
 
     def recurrent(self, units: int, last: bool) -> Layer:
         kind = self.pick(L.RNN, L.LSTM, L.GRU)
@@ -243,25 +240,18 @@ class Maker:
 
     def on_steps(self, shape: Shape) -> list[Make]:
         """What keeps samples (T, D)."""
-        pick, (T, D) = self.pick, shape
-        found: list[Make] = [
-            lambda: L.PositionalEmbedding(T + pick(0, 2)),
-            L.SinusoidalEncoding,
+        pick, D = self.pick, shape[-1]
+        return [
             lambda: self.recurrent(D, last=False),
             lambda: L.Bidirectional(self.recurrent(D, last=False), merge="add"),
             lambda: self.conv1d(D, D),
             lambda: self.attention(D),
-            lambda: L.FeedForward(pick(2, 5), pick("gelu", "gelu_tanh", "relu", "swiglu")),
-            lambda: pick(L.SwiGLU, L.GEGLU)(pick(2, 5), bias=pick(True, False)),
             lambda: L.Chain(
                 L.Dense(3 * D), L.ScaledDotProductAttention(self.heads(D), causal=pick(False, True))
             ),
             lambda: self.block(D),
             lambda: pick(L.MaxPool1D, L.AvgPool1D)(3, 1, pick("same", 1)),
         ]
-        if D % 2 == 0:
-            found.append(lambda: L.RotaryEmbedding(pick(50.0, 10000.0)))
-        return found
 
     def on_images(self, shape: Shape) -> list[Make]:
         """What keeps samples (H, W, C)."""
@@ -271,14 +261,12 @@ class Maker:
             lambda: L.DepthwiseConv2D(pick(2, 3), padding="same", bias=pick(True, False)),
             lambda: L.ConvTranspose2D(C, pick(2, 3), padding="same"),
             lambda: pick(L.MaxPool2D, L.AvgPool2D)(3, 1, pick("same", 1)),
-            lambda: L.RandomFlip(horizontal=pick(True, False), vertical=True),
-            lambda: L.RandomShift(pick(1, (0, 2))),
         ]
 
     def keeping(self, shape: Shape) -> Layer:
         """A layer that keeps the shape."""
         special = {2: self.on_steps, 3: self.on_images}.get(len(shape), self.others)(shape)
-        among = [self.activations(shape), self.others(shape), special]
+        among = [fitting(shape)[0], self.others(shape), special]
         return self.one_of(self.pick(*among, *[special] * (2 * self.masked)))
 
     # --- leaves that change the shape ---
@@ -300,15 +288,12 @@ class Maker:
         """A layer that may change the shape."""
         pick, D = self.pick, shape[-1]
         small: list[Make] = [lambda: self.to_width(shape, pick(1, 2, 3, 4, 6))]
-        if D % 2 == 0:
-            small.append(L.Reparameterize)
         tied = [e for e in self.embeddings if e.dim == D]
         if tied:
             small += [lambda: L.TiedDense(pick(*tied))] * 3
         if len(shape) > 1 and (not self.masked or pick(*[False] * 5, True)):
             axes = list(range(1, len(shape) + 1))
             small += [
-                L.Flatten,
                 lambda: L.Reshape(-1),
                 lambda: L.Select([D - 1, *range(0, D, 2)]),
                 lambda: L.Reshape(math.prod(shape[:-1]), D),
@@ -321,8 +306,8 @@ class Maker:
             small.append(lambda: pick(L.GlobalAvgPool, L.GlobalMaxPool)())
         if len(shape) == 2:
             small += self.shorter_steps(shape)
-        if len(shape) == 3:
-            small += self.other_images(shape)
+        if not self.masked and pick(False, True):
+            small = fitting(shape)[1] or small
         return self.one_of(small)
 
     def shorter_steps(self, shape: Shape) -> list[Make]:
@@ -354,25 +339,6 @@ class Maker:
         """Branches that shorten T steps alike, but other counts of steps unlike."""
         conv, pool = L.Conv1D(self.pick(1, 2), 3, stride=2, padding=1), L.MaxPool1D(2)
         return L.Parallel(*self.pick((conv, pool), (pool, conv)))
-
-    def other_images(self, shape: Shape) -> list[Make]:
-        pick, (H, W, C) = self.pick, shape
-        size = min(H, W, 2)
-        found: list[Make] = [
-            lambda: L.Conv2D(pick(2, 3), size, stride=pick(1, 2), bias=pick(True, False)),
-            lambda: L.Conv2D(2 * C, 3, stride=2, padding=pick(1, "same"), groups=C),
-            lambda: L.MaxPool2D(size),
-            lambda: L.AvgPool2D(size, 1),
-            lambda: L.RandomCrop((H, max(1, W - 1)), padding=pick(0, 1)),
-        ]
-        if H * W * C <= MOST // 6:
-            found += [
-                lambda: L.Upsample2D(pick(2, (1, 2)), pick("nearest", "bilinear")),
-                lambda: L.ZeroPad2D(pick(1, ((0, 1), (2, 0)))),
-                lambda: L.DepthwiseConv2D(2, multiplier=2, padding="same"),
-                lambda: L.ConvTranspose2D(pick(1, 2), 2, stride=(2, 1), bias=pick(True, False)),
-            ]
-        return found
 
     # --- containers ---
 
