@@ -34,6 +34,17 @@ class ChannelsLast(nn.Module):
         return X.movedim(1, -1)
 
 
+class Function(nn.Module):
+    """A function of PyTorch by its name, elementwise, such as "sin"."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def forward(self, X: Tensor) -> Tensor:
+        return getattr(torch, self.name)(X)
+
+
 class Chain(nn.Module):
     """Modules one after another."""
 

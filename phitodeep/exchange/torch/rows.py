@@ -71,6 +71,11 @@ def pair(
     return Pair(theirs, layout, sizes, moves, needs, other, settings)
 
 
+def function(name: str) -> Pair:
+    """Return the module that applies a function of PyTorch, for activations without a module."""
+    return pair("own.Function", sizes=lambda layer: {"name": name})
+
+
 class Composed(NamedTuple):
     """A layer whose module is made from what surrounds it or what is inside.
 
