@@ -4,7 +4,7 @@
     python references/make_references.py "SwiGLU(5) | wide" 2,3,4    add a case of a layer
     python references/make_references.py "LSTM(2)" 2,3,4 1,3         with a mask of these lengths
 
-Run it with torch and transformers installed. The stored files were created with torch 2.13.0+cpu
+Run it with torch installed, and with transformers for rotary angles that are scaled. The stored files were created with torch 2.13.0+cpu
 and transformers 5.23; each records the version of torch and the seed. Another machine rounds
 differently, by 1e-13 at most. phitodeep/testing/references.py reads the files and needs no torch.
 
@@ -34,8 +34,6 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from phitodeep import layers as L
 from phitodeep import loss as losses
@@ -149,6 +147,9 @@ def turned(X: Tensor, rope: Any) -> Tensor:
     T, d = X.shape[-2:]
     w, amplitude = rope.base ** (-torch.arange(0, d, 2).double() / d), 1.0
     if type(rope) is not Rope:
+        from transformers import LlamaConfig
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
         kind = type(rope).__name__.lower()
         kind = kind if kind == "longrope" else kind.removesuffix("rope")
         settings = {THEIRS[name]: value for name, value in vars(rope).items()}
