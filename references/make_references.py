@@ -4,9 +4,10 @@
     python references/make_references.py "SwiGLU(5) | wide" 2,3,4    add a case of a layer
     python references/make_references.py "LSTM(2)" 2,3,4 1,3         with a mask of these lengths
 
-Run it with torch installed, and with transformers for rotary angles that are scaled. The stored files were created with torch 2.13.0+cpu
-and transformers 5.23; each records the version of torch and the seed. Another machine rounds
-differently, by 1e-13 at most. phitodeep/testing/references.py reads the files and needs no torch.
+Run it with torch installed, and with transformers for rotary angles that are scaled. The stored
+files were created with torch 2.13.0+cpu and transformers 5.23; each records torch's version and
+the seed. Another machine rounds differently, by 1e-13 at most. phitodeep/testing/references.py
+reads the files and needs no torch.
 
 A case is named after the phitodeep call that it checks, with a remark after " | " if there are
 several. It holds what a layer or a loss is given, such as X, dY and `params.W`, and what PyTorch

@@ -30,9 +30,7 @@ from phitodeep.exchange.onnx.write import forms_sequences as sequences
 from phitodeep.exchange.onnx.write.forms_general import elementwise, nothing
 from phitodeep.exchange.torch import rows
 from phitodeep.exchange.torch.layouts import FIRST, LAST
-from phitodeep.exchange.torch.rows import (
-    NORM, WEIGHT, Composed, Pair, conv, function, pair, pool, width,
-)
+from phitodeep.exchange.torch.rows import NORM, WEIGHT, Composed, Pair, conv, pair, pool, width
 from phitodeep.exchange.torch.write import composed
 from phitodeep.functional.rotary import Rope
 from phitodeep.layers.base import Layer
