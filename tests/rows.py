@@ -18,13 +18,20 @@ import pytest
 from phitodeep import layers
 from phitodeep.core.types import Array, Shape
 from phitodeep.layers import Layer
-from phitodeep.testing.examples import EXAMPLES, TOKENS, Make
+from phitodeep.layers.activation import Elementwise
+from phitodeep.testing.examples import ELEMENTWISE, EXAMPLES, TOKENS, Make
 
 LONG = os.environ.get("PHITODEEP_TESTS") == "all"
 long = pytest.mark.skipif(not LONG, reason="long: make test-all runs it")
 Row = tuple[Make, Shape, int]  # a layer, the shape of X, and the number of tokens, or 0
 
-ALL: list[Row] = [*((make, shape, 0) for make, shape in EXAMPLES), *TOKENS]
+_SHAPES = [(4, 5), (2, 3, 7), (1, 3)]  # elementwise, one of them is enough
+_ONCE = {make: _SHAPES[i % 3] for i, make in enumerate(ELEMENTWISE) if not LONG}
+_ONCE = {make: shape for make, shape in _ONCE.items() if isinstance(make(), Elementwise)}
+ALL: list[Row] = [
+    *((make, shape, 0) for make, shape in EXAMPLES if _ONCE.get(make, shape) == shape),
+    *TOKENS,
+]
 ONE_EACH: list[Row] = [*{type(row[0]()): row for row in reversed(ALL)}.values()][::-1]
 _KINDS = (
     *("Dense", "ReLU", "Softmax", "BatchNorm", "Dropout", "Conv2D", "MaxPool2D", "LSTM"),
