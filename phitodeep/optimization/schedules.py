@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -70,8 +70,8 @@ def _power(base: float, exponent: float) -> float:
 
 
 CHECKS: dict[str, Callable[[Any, str], Any]] = {  # of the fields of all schedules, by name
-    **dict.fromkeys(("steps", "every"), check_count),
-    **dict.fromkeys(("alpha", "alpha_min", "rate"), partial(check_number, minimum=0)),
+    **dict.fromkeys(("steps", "every", "patience"), check_count),
+    **dict.fromkeys(("alpha", "alpha_min", "rate", "min_delta"), partial(check_number, minimum=0)),
     **dict.fromkeys(("factor", "power", "divide", "divide_last"), partial(check_number, above=0)),
     "up": partial(check_number, minimum=0, below=1),
     "after": check_rate,
@@ -221,37 +221,32 @@ class OneCycle(_Checked):
         return _cosine(self.alpha, self.alpha / self.divide_last, fraction)
 
 
-class ReduceOnPlateau(Configurable):
+@dataclass(eq=False)
+class ReduceOnPlateau(_Checked):
     """Multiply the rate by `factor` when the loss has not fallen for `patience` epochs.
 
     The loss of an epoch is its test loss, or its training loss if there is no test data. A fall of
     `min_delta` or less does not count. The rate never goes below `alpha_min`.
     """
 
-    config_kind = "schedule"
+    alpha: float
+    _: KW_ONLY
+    factor: float = 0.1
+    patience: int = 10
+    min_delta: float = 0.0
+    alpha_min: float = 0.0
 
-    def __init__(
-        self,
-        alpha: float,
-        *,
-        factor: float = 0.1,
-        patience: int = 10,
-        min_delta: float = 0.0,
-        alpha_min: float = 0.0,
-    ) -> None:
-        self.alpha = check_number(alpha, "ReduceOnPlateau alpha", minimum=0)
-        self.factor = check_number(factor, "ReduceOnPlateau factor", above=0)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.factor >= 1:
-            raise ArgumentError(f"ReduceOnPlateau factor must be < 1, got {factor}.")
-        self.patience = check_count(patience, "ReduceOnPlateau patience")
-        self.min_delta = check_number(min_delta, "ReduceOnPlateau min_delta", minimum=0)
-        self.alpha_min = check_number(alpha_min, "ReduceOnPlateau alpha_min", minimum=0)
+            raise ArgumentError(f"ReduceOnPlateau factor must be < 1, got {self.factor}.")
         if self.alpha_min > self.alpha:
-            raise ArgumentError(f"ReduceOnPlateau alpha_min {alpha_min} is above alpha {alpha}.")
-        self.rate, self.best, self.waited = self.alpha, math.inf, 0
+            raise ArgumentError(
+                f"ReduceOnPlateau alpha_min {self.alpha_min} is above alpha {self.alpha}."
+            )
+        self.rate, self.best, self.waited = float(self.alpha), math.inf, 0
 
-    def __repr__(self) -> str:
-        return describe(self)
+    __repr__ = describe
 
     def __call__(self, step: int) -> float:
         return self.rate

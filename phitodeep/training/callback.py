@@ -39,8 +39,7 @@ class Callback(Configurable, registered=False):
             if name.startswith("on_") and name not in known:
                 warn(f"{cls.__name__}.{name} is never called: training calls {', '.join(known)}.")
 
-    def __repr__(self) -> str:
-        return describe(self)
+    __repr__ = describe
 
     def on_train_begin(self, model: Layer) -> None:
         """Called before the first batch of training."""

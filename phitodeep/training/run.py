@@ -6,6 +6,7 @@ import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from phitodeep.core.checks import check_count, check_list, check_number
@@ -32,12 +33,13 @@ COMPARED = {  # settings of models that may change, or that `TrainingRun` and `s
 }
 
 
+@dataclass
 class Totals:
     """Running sums of an epoch: losses times samples, samples, and the sums of metrics."""
 
-    def __init__(self) -> None:
-        self.loss, self.samples = 0.0, 0
-        self.sums = Sums()
+    loss: float = 0.0
+    samples: int = 0
+    sums: Sums = field(default_factory=Sums)
 
 
 class TrainingRun:
@@ -153,8 +155,7 @@ class TrainingRun:
         self.began = time.perf_counter() - place["seconds"]
         self.totals = Totals()
         if self.step and self.writes:  # the sums of all ranks
-            self.totals.loss, self.totals.samples = place["loss"], place["samples"]
-            self.totals.sums = place["sums"]
+            self.totals = Totals(place["loss"], place["samples"], place["sums"])
 
     def _compare(self, stored: Mapping[str, Any], who: str) -> None:
         """Refuse a call of `train` whose batches would differ from those of the checkpoint."""

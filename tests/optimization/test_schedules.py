@@ -113,7 +113,7 @@ def test_schedules_can_be_copied_and_pickled(make: Callable[[], Any]) -> None:
     schedule = make()
     for twin in (copy.deepcopy(schedule), pickle.loads(pickle.dumps(schedule))):
         assert [twin(i) for i in range(20)] == [schedule(i) for i in range(20)]
-        if dataclasses.is_dataclass(schedule):
+        if not isinstance(schedule, ReduceOnPlateau):
             assert twin == schedule
             assert repr(twin) == repr(schedule)
 
