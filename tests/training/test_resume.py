@@ -59,7 +59,7 @@ from phitodeep.optimization.schedules import (
 )
 from tests import test_bad_input
 from tests.conftest import in_parts
-from tests.rows import few
+from tests.rows import LONG, few
 
 rng = np.random.default_rng(7)
 X = rng.standard_normal((24, 4)).astype(np.float32)
@@ -69,6 +69,7 @@ SENTENCES = rng.standard_normal((24, 5, 3)).astype(np.float32)
 LENGTHS = rng.integers(1, 6, 24)
 WEIGHTS = rng.uniform(0.1, 2, 24)
 EPOCHS = 3
+STRIDE = 1 if LONG else 2  # steps between the checkpoints from which training is resumed
 
 
 def net(optimizer: Optimizer | str = "adam", **options: Any) -> Sequential:
@@ -187,13 +188,15 @@ def run(
     resume: Path | None = None,
     epochs: int = EPOCHS,
     every_step: bool = False,
+    stride: int = 1,
 ) -> dict[str, Any]:
-    """Train with a checkpoint of every step; return everything that must come out the same."""
+    """Train with checkpoints; return everything that must come out the same."""
     callbacks = case.callbacks()
     keeper = []
     if folder is not None:
-        every = 1 if resume is None or every_step else 10**6
-        keeper = [ModelCheckpoint(folder / "ck.safetensors", every, every, keep=10**6)]
+        often = resume is None or every_step
+        every = (1, stride) if often else (10**6, 10**6)
+        keeper = [ModelCheckpoint(folder / "ck.safetensors", *every, keep=10**6)]
     with in_parts(case.parts):
         history = model.train(
             *case.data(),
@@ -225,15 +228,15 @@ def places(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.stem != "ck")
 
 
-def goes_on_from_everywhere(case: Case, tmp_path: Path) -> list[Path]:
-    whole = run(case, None, case.model(), epochs=case.epochs)
+def goes_on_from_everywhere(case: Case, tmp_path: Path, closely: bool) -> list[Path]:
+    first, again = tmp_path / "first", tmp_path / "again"
+    whole = run(case, first, case.model(), epochs=case.epochs, stride=STRIDE)
     if case.epochs > EPOCHS:  # early stopping
         assert 2 <= len(whole["pairs"]) < case.epochs
-    first, again = tmp_path / "first", tmp_path / "again"
-    found = run(case, first, case.model(), epochs=case.epochs)
-    assert_same(found, whole)  # checkpoints change nothing
+    if closely:  # checkpoints change nothing
+        assert_same(run(case, None, case.model(), epochs=case.epochs), whole)
     files = places(first)
-    for path in few(files, 2):
+    for path in few(files, 2) if closely else [files[len(files) // 2]]:
         other = case.model()
         other._set_seed(99)  # everything comes from the file
         for layer in other.layers:
@@ -380,10 +383,9 @@ CASES: dict[str, Case] = {
 def test_training_goes_on_from_every_step(name: str, tmp_path: Path) -> None:
     if CASES[name].needs:
         pytest.importorskip(CASES[name].needs)
-    files = goes_on_from_everywhere(CASES[name], tmp_path)
+    files = goes_on_from_everywhere(CASES[name], tmp_path, name in few(CASES))
     steps = [path for path in files if "step" in path.stem]
-    assert len(steps) >= 3
-    assert len(steps) < len(files) or "stopping" in name
+    assert 0 < len(steps) < len(files)
 
 
 def test_the_checkpoint_is_one_of_the_models_own_callbacks(tmp_path: Path) -> None:
@@ -508,7 +510,7 @@ def test_a_continued_epoch_keeps_its_clock_and_does_not_begin_again(tmp_path: Pa
     assert history.seconds[1] > 1000 > history.seconds[2]
 
 
-@pytest.mark.parametrize("at", range(1, 16))
+@pytest.mark.parametrize("at", few(range(1, 16), 5))
 def test_ctrl_c_is_resumed(keyboard: None, at: int, tmp_path: Path) -> None:
     """It may come at any step; the checkpoint has no other reason to be written."""
 
@@ -643,8 +645,14 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("message", REFUSED)
-@pytest.mark.parametrize("file", ["ck-step7", "ck-epoch2"])
+@pytest.mark.parametrize(
+    ("message", "file"),
+    [
+        (message, file)
+        for i, message in enumerate(REFUSED)
+        for file in (["ck-step7", "ck-epoch2"] if LONG else [["ck-step7", "ck-epoch2"][i % 2]])
+    ],
+)
 def test_what_does_not_fit_is_refused_and_changes_nothing(
     message: str, file: str, checkpoints: Path, tmp_path: Path
 ) -> None:

@@ -67,11 +67,14 @@ def report(**case: Any) -> None:
 
 LONG = os.environ.get("PHITODEEP_TESTS") == "all"
 steps = {"mlp": 13, "cnn": 17, "lstm": 17, "gpt": 20}  # epochs, for about 100 steps
-for network, rule, sharded, accumulate in itertools.product(NETWORKS, RULES, (False, True), (1, 3)):
+every = itertools.product(NETWORKS, RULES, (False, True), (1, 3))
+for i, (network, rule, sharded, accumulate) in enumerate(every):
     if rule == "clipped" and sharded == (accumulate == 1):
         continue  # half of these are enough
+    if not LONG and (i + i // 8) % 2:
+        continue  # each network with three of the six
     size, epochs = (5, steps[network]) if accumulate == 1 else (3, 30)
-    epochs = epochs if LONG else epochs // 5
+    epochs = epochs if LONG else epochs // 6
     found = difference(
         network, RULES[rule], "float64",
         {"batch_size": size, "accumulate": accumulate, "epochs": epochs},
