@@ -17,15 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep import errors as errors_
 from phitodeep.core.call import current
 from phitodeep.core.types import Array
-from phitodeep.errors import (
-    ArgumentError,
-    MissingExtraError,
-    OrderError,
-    PhitodeepError,
-    PhitodeepWarning,
-)
 from phitodeep.layers import (
     BatchNorm,
     Dense,
@@ -452,7 +446,7 @@ def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(alone.lines) == 1
     assert train(classifier(), X, LABELS, epochs=0).plot() is not None
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtraError, match=r'History\.plot.*"phitodeep\[plot\]"'):
+    with pytest.raises(errors_.MissingExtraError, match=r'History\.plot.*"phitodeep\[plot\]"'):
         History().plot()
 
 
@@ -572,7 +566,7 @@ def test_a_sigint_that_is_not_pythons_stays(handler: Any, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("moment", ["on_train_begin", "on_batch_end", "on_epoch_end"])
 def test_a_model_that_a_callback_rebuilds_is_refused(change: Any, what: str, moment: str) -> None:
     callback = LambdaCallback(**{moment: lambda model, *_: change(model)})
-    with pytest.raises(OrderError, match=f"the model's {what} changed during training"):
+    with pytest.raises(errors_.OrderError, match=f"the model's {what} changed during training"):
         train(classifier(), X, LABELS, callbacks=[callback])
 
 
@@ -607,7 +601,9 @@ def test_divergence_ends_training_with_a_warning_and_finite_parameters(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         history = train(model, X, Y, epochs=400)
-    assert [w.category for w in caught] == [PhitodeepWarning] * len(caught)  # none of NumPy's
+    assert [w.category for w in caught] == [errors_.PhitodeepWarning] * len(
+        caught
+    )  # none of NumPy's
     assert all(np.isfinite(a).all() for a in model.get_weights().values())
     if len(history) < 400:
         assert len(caught) == 1
@@ -817,7 +813,7 @@ def test_a_short_last_batch_takes_no_memory_of_its_own() -> None:
     ],
 )
 def test_options_that_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises(errors_.ArgumentError, match=message):
         train(classifier(), X, LABELS, X, LABELS, **options)
 
 
@@ -826,6 +822,6 @@ def test_a_batch_size_set_on_the_model_is_checked(size: Any) -> None:
     model = Sequential(Dense(3, 2), seed=0)
     model.batch_size = size
     before = model.get_weights()
-    with pytest.raises(PhitodeepError, match="batch_size"):
+    with pytest.raises(errors_.PhitodeepError, match="batch_size"):
         model.train(np.ones((4, 3)), np.ones((4, 2)), epochs=1, verbose=0)
     np.testing.assert_array_equal(model.get_weights()["0.W"], before["0.W"])

@@ -15,21 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from phitodeep import layers as nn
 from phitodeep.errors import DataError, PhitodeepError, PhitodeepWarning
 from phitodeep.io.model_file import open_model
 from phitodeep.io.tensors import write_tensors
-from phitodeep.layers import (
-    GRU,
-    BatchNorm,
-    Dense,
-    Dropout,
-    Layer,
-    LayerNorm,
-    ReLU,
-    Residual,
-    Softmax,
-    Tanh,
-)
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import (
     Callback,
@@ -39,17 +28,7 @@ from phitodeep.model.callbacks import (
     ModelCheckpoint,
     StopTraining,
 )
-from phitodeep.optimization.optimizers import (
-    LBFGS,
-    OPTIMIZERS,
-    SGD,
-    Adam,
-    AdamW,
-    Muon,
-    Nadam,
-    Optimizer,
-    RMSProp,
-)
+from phitodeep.optimization import optimizers as optim
 from phitodeep.optimization.schedules import (
     CosineDecay,
     OneCycle,
@@ -72,14 +51,14 @@ EPOCHS = 3
 STRIDE = 1 if LONG else 2  # steps between the checkpoints from which training is resumed
 
 
-def net(optimizer: Optimizer | str = "adam", **options: Any) -> Sequential:
-    layers: list[Layer] = [
-        Dense(4, 8),
-        LayerNorm(),
-        Tanh(),
-        Residual(Dense(8, 8), BatchNorm(), Tanh(), Dropout(0.3)),
-        Dropout(0.2),
-        Dense(8, 2),
+def net(optimizer: optim.Optimizer | str = "adam", **options: Any) -> Sequential:
+    layers: list[nn.Layer] = [
+        nn.Dense(4, 8),
+        nn.LayerNorm(),
+        nn.Tanh(),
+        nn.Residual(nn.Dense(8, 8), nn.BatchNorm(), nn.Tanh(), nn.Dropout(0.3)),
+        nn.Dropout(0.2),
+        nn.Dense(8, 2),
     ]
     options = {"seed": 3, "batch_size": 5, "metrics": ["mae"], **options}
     model = Sequential(*layers, optimizer=optimizer, **options)
@@ -88,14 +67,22 @@ def net(optimizer: Optimizer | str = "adam", **options: Any) -> Sequential:
 
 
 def classifier(**options: Any) -> Sequential:
-    layers: list[Layer] = [Dense(4, 6), ReLU(), Dropout(0.2), Dense(6, 3), Softmax()]
+    layers: list[nn.Layer] = [
+        nn.Dense(4, 6),
+        nn.ReLU(),
+        nn.Dropout(0.2),
+        nn.Dense(6, 3),
+        nn.Softmax(),
+    ]
     loss = "categorical_cross_entropy"
     options = {"seed": 3, "batch_size": 5, "metrics": ["accuracy", "f1"], **options}
     return Sequential(*layers, loss_class=loss, **options)
 
 
 def reader(**options: Any) -> Sequential:
-    return Sequential(GRU(4, return_sequences=False), Dense(2), seed=3, batch_size=5, **options)
+    return Sequential(
+        nn.GRU(4, return_sequences=False), nn.Dense(2), seed=3, batch_size=5, **options
+    )
 
 
 def frozen() -> Sequential:
@@ -274,21 +261,23 @@ def stopping(**options: Any) -> Callable[[], list[Callback]]:
     return lambda: [EarlyStopping(**options)]
 
 
-def rate(schedule: Callable[[], Any], kind: Any = Adam) -> Callable[[], Sequential]:
+def rate(schedule: Callable[[], Any], kind: Any = optim.Adam) -> Callable[[], Sequential]:
     return lambda: net(kind(schedule()))
 
 
-OPTIONS: dict[str, Callable[[], Optimizer]] = {
-    **{name: kind for name, kind in OPTIMIZERS.items() if kind is not LBFGS},
-    "sgd with momentum": lambda: SGD(0.05, momentum=0.9, nesterov=True),
-    "rmsprop with momentum": lambda: RMSProp(0.01, momentum=0.9),
-    "averages": lambda: Adam(0.01, ema=0.8),
-    "clipping and penalties": lambda: AdamW(0.01, clip_norm=0.1, clip_value=0.1, l1=1e-3, l2=1e-3),
-    "a schedule": lambda: Nadam(OneCycle(0.05, steps=15)),
-    "a warm-up": lambda: Adam(WarmUp(StepDecay(0.05, 3), 6)),
-    "plateau": lambda: Adam(ReduceOnPlateau(0.5, factor=0.5, patience=1)),
-    "plateau after a warm-up": lambda: Adam(WarmUp(ReduceOnPlateau(0.9, patience=1), 2)),
-    "groups": lambda: Muon(
+OPTIONS: dict[str, Callable[[], optim.Optimizer]] = {
+    **{name: kind for name, kind in optim.OPTIMIZERS.items() if kind is not optim.LBFGS},
+    "sgd with momentum": lambda: optim.SGD(0.05, momentum=0.9, nesterov=True),
+    "rmsprop with momentum": lambda: optim.RMSProp(0.01, momentum=0.9),
+    "averages": lambda: optim.Adam(0.01, ema=0.8),
+    "clipping and penalties": lambda: optim.AdamW(
+        0.01, clip_norm=0.1, clip_value=0.1, l1=1e-3, l2=1e-3
+    ),
+    "a schedule": lambda: optim.Nadam(OneCycle(0.05, steps=15)),
+    "a warm-up": lambda: optim.Adam(WarmUp(StepDecay(0.05, 3), 6)),
+    "plateau": lambda: optim.Adam(ReduceOnPlateau(0.5, factor=0.5, patience=1)),
+    "plateau after a warm-up": lambda: optim.Adam(WarmUp(ReduceOnPlateau(0.9, patience=1), 2)),
+    "groups": lambda: optim.Muon(
         0.01,
         ema=0.7,
         groups={
@@ -339,17 +328,17 @@ CASES: dict[str, Case] = {
         callbacks=lambda: [Noise(), LambdaCallback(), EarlyStopping(9), Noise()]
     ),
     "early stopping": Case(
-        lambda: net(Adam(0.3)),
+        lambda: net(optim.Adam(0.3)),
         stopping(patience=1, restore_best=True, min_delta=0.2),
         epochs=12,
     ),
     "early stopping without restoring": Case(
-        lambda: net(Adam(0.3)),
+        lambda: net(optim.Adam(0.3)),
         stopping(patience=2, restore_best=False, min_delta=0.4),
         epochs=12,
     ),
     "the model's own callbacks": Case(
-        lambda: net(Adam(0.3), callbacks=[Noise(), EarlyStopping(1, min_delta=0.2)]),
+        lambda: net(optim.Adam(0.3), callbacks=[Noise(), EarlyStopping(1, min_delta=0.2)]),
         lambda: [Noise()],
         epochs=12,
     ),
@@ -360,7 +349,7 @@ CASES: dict[str, Case] = {
         data=lambda: ([{"b": y, "a": x, "c": 0} for x, y in pairs()],),
         options={"columns": ("a", "b")},
     ),
-    "LBFGS": Case(lambda: net(LBFGS(max_iter=3, ema=0.5)), needs="scipy"),
+    "LBFGS": Case(lambda: net(optim.LBFGS(max_iter=3, ema=0.5)), needs="scipy"),
     "files of arrays": Case(
         data=lambda: (on_disk(X), on_disk(Y)), options={"accumulate": 2, "validation_split": 0.25}
     ),
@@ -461,7 +450,7 @@ def test_a_model_without_a_seed_goes_on_with_the_streams_of_the_first(tmp_path: 
 
 
 def test_the_same_model_goes_on_in_the_same_process(tmp_path: Path) -> None:
-    case = Case(lambda: net(Adam(ReduceOnPlateau(0.3, patience=1), ema=0.5)))
+    case = Case(lambda: net(optim.Adam(ReduceOnPlateau(0.3, patience=1), ema=0.5)))
     model = case.model()
     whole = run(case, tmp_path, model)
     for path in few(places(tmp_path), 4):
@@ -589,7 +578,7 @@ def test_ctrl_c_before_the_first_step_ends_training_after_it(
 
 def other_layers() -> Sequential:
     model = net()
-    return Sequential(*model.layers[:2], ReLU(), *model.layers[3:], seed=3, metrics=["mae"])
+    return Sequential(*model.layers[:2], nn.ReLU(), *model.layers[3:], seed=3, metrics=["mae"])
 
 
 def other_rate() -> Sequential:
@@ -599,7 +588,7 @@ def other_rate() -> Sequential:
 
 
 def wider() -> Sequential:
-    return Sequential(*net().layers[:5], Dense(8, 9), Dense(9, 2), batch_size=5, seed=1)
+    return Sequential(*net().layers[:5], nn.Dense(8, 9), nn.Dense(9, 2), batch_size=5, seed=1)
 
 
 def with_options(**options: Any) -> Case:
@@ -710,15 +699,15 @@ def test_what_a_callback_changed_stays_changed_unless_the_script_says_otherwise(
         model.optimizer.alpha, model.optimizer.clip_norm = 0.5**epoch, 2.0
 
     case = Case(callbacks=lambda: [LambdaCallback(on_epoch_end=turn)])
-    whole = run(case, tmp_path, net(Adam(0.01)), epochs=4)
+    whole = run(case, tmp_path, net(optim.Adam(0.01)), epochs=4)
     assert whole["rates"] == [0.01, 0.5, 0.25, 0.125]
     path = tmp_path / "ck-epoch2.safetensors"
     quiet = Case()
-    assert run(quiet, tmp_path, net(Adam(0.01)), path, 4)["rates"] == [0.01, 0.5, 0.25, 0.25]
+    assert run(quiet, tmp_path, net(optim.Adam(0.01)), path, 4)["rates"] == [0.01, 0.5, 0.25, 0.25]
     with pytest.warns(PhitodeepWarning, match=r"alpha = 0\.01 .* goes on with alpha = 0\.3"):
-        found = run(quiet, tmp_path, net(Adam(0.3)), path, 4)
+        found = run(quiet, tmp_path, net(optim.Adam(0.3)), path, 4)
     assert found["rates"] == [0.01, 0.5, 0.3, 0.3]
-    model = net(Adam(0.01, weight_decay=0.5))
+    model = net(optim.Adam(0.01, weight_decay=0.5))
     with pytest.warns(PhitodeepWarning, match=r"weight_decay = 0\.0 .* with weight_decay = 0\.5"):
         found = run(quiet, tmp_path, model, path, 4)
     assert found["rates"] == [0.01, 0.5, 0.25, 0.25]
