@@ -133,7 +133,7 @@ def test_vectors_embeddings_and_the_last_matrix_go_to_adam() -> None:
         ((3,), [nn.Dense(4)], set()),
         ((3,), [nn.Tanh()], set()),
         ((3,), [nn.Dense(4), nn.Dense(4), nn.Dense(1)], {"0.W", "1.W"}),  # a column may be last
-        ((1,), [nn.Dense(4), nn.Dense(1), nn.Dense(3), nn.Dense(3), nn.Dense(2)], {"3.W"}),  # row, column
+        ((1,), [nn.Dense(4), nn.Dense(1), nn.Dense(3), nn.Dense(3), nn.Dense(2)], {"3.W"}),
         ((8, 8, 2), [nn.Conv2D(4, 3), nn.DepthwiseConv2D(3), nn.DepthwiseConv2D(2, multiplier=2),
                      nn.GlobalAvgPool(), nn.Dense(2)], {"0.W", "2.W"}),  # kernels of one channel
     ],
