@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import pickle
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -274,16 +273,13 @@ def test_metrics_count_each_batch_once_and_the_loss_is_that_before_a_step() -> N
     np.testing.assert_allclose(history[0][0], expected["loss"], rtol=1e-6)
 
 
-def test_batches_that_are_accumulated_are_one() -> None:
+def test_batches_that_are_accumulated_are_one_and_a_dropouts_mask_is_one_for_a_step() -> None:
     X, Y = problem(40)
     whole, parts = linear(LBFGS(max_iter=6)), linear(LBFGS(max_iter=6))
     whole.train(X, Y, epochs=2, verbose=0)
     parts.train(X, Y, epochs=2, batch_size=10, accumulate=4, shuffle=False, verbose=0)
     assert parts.optimizer.t == 2
     assert_weights(whole, parts, rtol=1e-5, atol=0)
-
-
-def test_a_dropouts_mask_is_one_for_a_step() -> None:
     X, Y = problem()
     layers, options = (Dense(4, 8), Tanh(), Dropout(0.5), Dense(8, 2)), {"dtype": "float64"}
     model = Sequential(*layers, optimizer=LBFGS(max_iter=40), seed=0, **options)
@@ -300,17 +296,6 @@ def test_a_loss_that_is_not_finite_at_first_ends_the_training() -> None:
         model.train(X, Y, epochs=3, verbose=0)
     assert model.optimizer.t == 0
     assert (model.layers[0].W == 1e200).all()
-
-
-def test_a_pickled_model_goes_on() -> None:
-    (X, Y), model = problem(), linear(LBFGS(max_iter=2, ema=0.25))
-    model.train(X, Y, epochs=2, verbose=0)
-    other = pickle.loads(pickle.dumps(model))
-    for each in (model, other):
-        each.train(X, Y, epochs=2, verbose=0)
-    np.testing.assert_array_equal(model.layers[0].W, other.layers[0].W)
-    with model.averaged(), other.averaged():
-        np.testing.assert_array_equal(model.layers[0].W, other.layers[0].W)
 
 
 def test_averages_follow_its_steps() -> None:
@@ -350,8 +335,3 @@ def test_without_scipy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(MissingExtraError, match=r'LBFGS needs scipy: .*"phitodeep\[lbfgs\]"'):
         LBFGS()
-
-
-def test_its_name_and_its_repr() -> None:
-    assert repr(linear(LBFGS(max_iter=5)).optimizer) == "LBFGS(max_iter=5)"
-    assert isinstance(Sequential(Dense(4, 2), optimizer="lbfgs").optimizer, LBFGS)

@@ -23,20 +23,10 @@ Cut = Callable[[int], None]
 
 
 def net(dtype: str = "float64", dropout: float = 0.2) -> Sequential:
-    return (
-        SequentialBuilder(6, seed=0)
-        .dense(16)
-        .relu()
-        .dropout(dropout)
-        .residual(*SequentialBuilder().layer_norm().dense(16).layers)
-        .dense(3)
-        .softmax()
-        .loss("categorical_cross_entropy")
-        .metrics("accuracy")
-        .optimizer("adamw")
-        .dtype(dtype)
-        .build()
-    )
+    inner = SequentialBuilder().layer_norm().dense(16).layers
+    builder = SequentialBuilder(6, seed=0).dense(16).relu().dropout(dropout).residual(*inner)
+    builder = builder.dense(3).softmax().loss("categorical_cross_entropy").metrics("accuracy")
+    return builder.optimizer("adamw").dtype(dtype).build()
 
 
 @pytest.fixture
@@ -134,11 +124,7 @@ def part_sizes(model: Sequential, X: Any, **options: Any) -> list[int]:
 
 
 def test_layers_that_need_the_whole_batch_get_it(data: Any, cut: Cut) -> None:
-    one, several = normed(), normed()
-    one.train(*data, *data, epochs=2, batch_size=16, verbose=0)
-    cut(2)
-    several.train(*data, *data, epochs=2, batch_size=16, verbose=0)
-    assert_weights(one, several, rtol=1e-12)
+    _, several = agree(cut, normed, *data, *data, epochs=2, batch_size=16)
     X = data[0][:16]
     assert part_sizes(several, X) == [16]
     several.layers[1].trainable = False
@@ -404,13 +390,9 @@ def test_no_buffer_of_a_users_own_is_taken_for_a_gradient(rng: Any, cut: Cut) ->
             self.buffer("ds", self.s.shape, dY.dtype).fill(9)
             return self.s * dY
 
-    one = Sequential(Dense(6, 4), Scratched(), Dense(4, 2), seed=0, dtype="float64")
-    several = one.copy()
+    model = Sequential(Dense(6, 4), Scratched(), Dense(4, 2), seed=0, dtype="float64")
     X, Y = rng.standard_normal((16, 6)), rng.standard_normal((16, 2))
-    one.train(X, Y, epochs=2, verbose=0)
-    cut(2)
-    several.train(X, Y, epochs=2, verbose=0)
-    assert_weights(one, several, rtol=1e-12)
+    agree(cut, model.copy, X, Y, epochs=2)
 
 
 class Routed(Parallel):
