@@ -38,8 +38,8 @@ from phitodeep.optimization.packing import (
     trainable,
     walk_all,
 )
-from phitodeep.optimization.schedules import Observer, as_schedule
-from phitodeep.optimization.settings import Fraction, NonNegative, Rate, WithSettings
+from phitodeep.optimization.schedules import Observer, Rate, as_schedule
+from phitodeep.optimization.settings import Fraction, NonNegative, WithSettings
 
 __all__ = ["Common", "Optimizer"]
 

@@ -17,7 +17,8 @@ from phitodeep.errors import ArgumentError, MissingExtraError, OrderError
 from phitodeep.layers.base import Layer
 from phitodeep.optimization.base import Optimizer
 from phitodeep.optimization.divergence import bad_gradient, bad_loss, length
-from phitodeep.optimization.settings import Count, NonNegative, Rate
+from phitodeep.optimization.schedules import Rate
+from phitodeep.optimization.settings import Count, NonNegative
 
 __all__ = ["LBFGS"]
 

@@ -17,7 +17,8 @@ from phitodeep.layers.base import Layer
 from phitodeep.optimization.base import Settings
 from phitodeep.optimization.packing import Group, Slot
 from phitodeep.optimization.rules import Adam
-from phitodeep.optimization.settings import Count, Flag, Fraction, NonNegative, Rate
+from phitodeep.optimization.schedules import Rate
+from phitodeep.optimization.settings import Count, Flag, Fraction, NonNegative
 
 __all__ = ["Muon"]
 

@@ -1,4 +1,4 @@
-"""Settings of optimizers: each is one line in its class, with its type, its check and its default.
+"""Settings of rules and schedules: each is one line, with its type, its check and its default.
 
     class RMSProp(Optimizer):
         rho: Fraction = 0.9
@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, dataclass_transform,
 
 from phitodeep.core.checks import check_count, check_flag, check_number, keywords
 from phitodeep.core.types import Schedule
-from phitodeep.optimization.schedules import check_rate
 
 Check = Callable[[Any, str], Any]  # (value, its name in errors) -> value
-Rate = Annotated[float | Schedule, lambda value, _: check_rate(value)]
 NonNegative = Annotated[float, partial(check_number, minimum=0)]
 Positive = Annotated[float, partial(check_number, above=0)]
 Fraction = Annotated[float, partial(check_number, minimum=0, below=1)]
@@ -44,8 +42,7 @@ class WithSettings:
         found = inspect.get_annotations(cls).items()
         own = [name for name, a in found if name in vars(cls) and "ClassVar" not in str(a)]
         if own and "__init__" not in vars(cls):
-            hints = inspect.get_annotations(cls, eval_str=True)
-            cls._checks = {**cls._checks, **{name: _check(hints[name]) for name in own}}
+            cls._checks = {**cls._checks, **checks_of(cls)}
             cls.__init__ = _constructor(cls, {n: vars(cls)[n] for n in own})  # type: ignore[method-assign]
 
     def __init__(self, alpha: Any) -> None:
@@ -59,12 +56,18 @@ class WithSettings:
             super().__setattr__(name, value)
 
 
-def _check(hint: Any) -> Check:
-    """Return the check in an annotation, such as `Fraction` or `Fraction | None`."""
-    optional = type(None) in get_args(hint)
-    annotated = get_args(hint)[0] if optional else hint
-    check: Check = getattr(annotated, "__metadata__", [lambda value, _: value])[0]
-    return lambda value, who: None if optional and value is None else check(value, who)
+def checks_of(cls: type) -> dict[str, Check]:
+    """Return the checks in a class's annotations, such as `Fraction` or `Fraction | None`."""
+    found: dict[str, Check] = {}
+    for name, hint in inspect.get_annotations(cls, eval_str=True).items():
+        for part in (hint, *get_args(hint)):
+            for check in getattr(part, "__metadata__", ()):
+                found[name] = check if part is hint else _optional(check)
+    return found
+
+
+def _optional(check: Check) -> Check:
+    return lambda value, who: None if value is None else check(value, who)
 
 
 def _constructor(cls: type, own: dict[str, Any]) -> Callable[..., None]:

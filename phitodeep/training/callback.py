@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
 
 from phitodeep.core.checks import check_count, check_number, class_hint
@@ -152,13 +153,16 @@ class _Monitor(_Resumable):
 
     remembered: ClassVar[tuple[str, ...]] = ("best",)
 
-    def __init__(self, monitor: str | None, mode: str | None, min_delta: float = 0.0) -> None:
+    monitor: str | None
+    mode: str | None
+    min_delta = 0.0
+
+    def __post_init__(self) -> None:
         name = type(self).__name__
-        if mode not in (None, "min", "max"):
-            raise ArgumentError(f'{name} mode must be "min" or "max", got {mode!r}.')
-        self.monitor, self.mode = monitor, mode
-        self.min_delta = check_number(min_delta, f"{name} min_delta", minimum=0)
-        self.best = math.nan
+        if self.mode not in (None, "min", "max"):
+            raise ArgumentError(f'{name} mode must be "min" or "max", got {self.mode!r}.')
+        check_number(self.min_delta, f"{name} min_delta", minimum=0)
+        self.forget()
 
     def forget(self) -> None:
         self.best = math.nan
@@ -193,6 +197,7 @@ class _Monitor(_Resumable):
         return better
 
 
+@dataclass(eq=False, repr=False)
 class EarlyStopping(_Monitor):
     """End training when a monitored value has not improved for `patience` epochs.
 
@@ -202,24 +207,21 @@ class EarlyStopping(_Monitor):
     remembered = ("best", "best_epoch", "waited", "weights")
     every_rank = True
 
-    def __init__(
-        self,
-        patience: int = 10,
-        *,
-        monitor: str | None = None,
-        mode: str | None = None,
-        min_delta: float = 0.0,
-        restore_best: bool = True,
-    ) -> None:
-        super().__init__(monitor, mode, min_delta)
-        self.patience = check_count(patience, "EarlyStopping patience")
-        self.restore_best = restore_best
-        self.weights: dict[str, Array] | None = None
-        self.best_epoch = self.waited = 0
+    patience: int = 10
+    _: KW_ONLY
+    monitor: str | None = None
+    mode: str | None = None
+    min_delta: float = 0.0
+    restore_best: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count(self.patience, "EarlyStopping patience")
 
     def forget(self) -> None:
         super().forget()
-        self.weights, self.best_epoch, self.waited = None, 0, 0
+        self.weights: dict[str, Array] | None = None
+        self.best_epoch = self.waited = 0
 
     def check_state(self, state: StateDict, who: str) -> None:
         super().check_state(state, who)

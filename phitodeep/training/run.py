@@ -174,10 +174,10 @@ class TrainingRun:
         who = f"{who}: place"
         names = ("first", "step", "seconds", "loss", "samples", "sums", "stopped")
         place = check_entries(place, names, who)
-        place["first"] = check_count(place["first"], f"{who}: first")
-        for name in ("step", "samples"):
-            place[name] = check_count(place[name], f"{who}: {name}", minimum=0)
-        place["seconds"] = check_number(place["seconds"], f"{who}: seconds", minimum=0)
+        check_count(place["first"], f"{who}: first")
+        check_count(place["step"], f"{who}: step", minimum=0)
+        check_count(place["samples"], f"{who}: samples", minimum=0)
+        check_number(place["seconds"], f"{who}: seconds", minimum=0)
         if not is_number(place["loss"]):
             raise ArgumentTypeError(f"{who}: loss must be a number, got {place['loss']!r}.")
         if place["step"] and not place["samples"]:

@@ -118,7 +118,7 @@ def test_a_bad_rate_of_a_group_is_refused_before_anything_changes() -> None:
     assert not np.array_equal(layers[0].W, before["0.W"])
 
 
-def test_every_schedule_that_listens_hears_a_loss_once() -> None:
+def test_every_schedule_that_depends_on_losses_gets_each_once() -> None:
     shared, own = ReduceOnPlateau(0.1, patience=1), ReduceOnPlateau(0.2, patience=1)
     groups = {"0.*": {"alpha": shared}, "1.*": {"alpha": own}, "2.W": {"weight_decay": 0.1}}
     optimizer = SGD(shared, groups=groups)
@@ -130,9 +130,6 @@ def test_every_schedule_that_listens_hears_a_loss_once() -> None:
     inner = ReduceOnPlateau(0.1, patience=1)
     SGD(0.1, groups={"0.*": {"alpha": WarmUp(inner, 2)}}).observe(1.0)
     assert inner.best == 1.0
-
-
-def test_training_tells_groups_the_loss() -> None:
     X = np.random.default_rng(0).standard_normal((8, 3))
     listens = ReduceOnPlateau(0.0, patience=2)
     optimizer = SGD(0.0, groups={"0.W": {"alpha": listens}})
@@ -161,7 +158,7 @@ def test_patterns_fit_nested_paths() -> None:
     }
 
 
-def test_a_pattern_that_fits_nothing_is_refused_at_the_first_step() -> None:
+def test_patterns_that_match_nothing_or_nothing_new_are_refused() -> None:
     layers, optimizer = referenced(), SGD(0.1, groups={"0.*": {}, "3.*": {"alpha": 0.2}})
     give(layers, 0)
     with pytest.raises(ArgumentError, match=r"'3\.\*' matches no parameter\. .*2\.W"):
@@ -170,9 +167,6 @@ def test_a_pattern_that_fits_nothing_is_refused_at_the_first_step() -> None:
     assert_equal(values(layers), {path: START[path] for path in values(layers)})
     with pytest.raises(ArgumentError, match=r"'0\.w' matches no parameter"):  # case counts
         SGD(0.1, groups={"0.w": {}}).step(layers)
-
-
-def test_a_pattern_behind_wider_ones_is_refused() -> None:
     layers, optimizer = referenced(), SGD(0.1, groups={"*": {"alpha": 1.0}, "0.W": {}})
     give(layers, 0)
     with pytest.raises(

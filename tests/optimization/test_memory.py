@@ -272,7 +272,7 @@ def test_a_copys_memory_of_other_shapes_is_dropped() -> None:
     assert steps == {"0.W": 2, "0.b": 2, "1.W": 1, "1.b": 1}
 
 
-def test_a_shallow_copy_has_a_memory_of_its_own() -> None:
+def test_copies_have_a_memory_of_their_own_and_removed_layers_none() -> None:
     layers, optimizer = three(), Adam(0.05)
     gradients = Gradients(layers)
     gradients.steps(optimizer, layers, 0)
@@ -282,20 +282,14 @@ def test_a_shallow_copy_has_a_memory_of_its_own() -> None:
     assert after.keys() == before.keys()
     for path, slots in before.items():
         assert_equal(after[path], slots)
-
-
-def test_a_parameter_of_the_root_has_its_name_for_a_path() -> None:
-    layer = built(Dense(3, 2))[0]
-    assert named(layer.walk()) == {"W": (layer, "W"), "b": (layer, "b")}
-
-
-def test_a_layer_that_is_gone_is_not_kept() -> None:
     model = Sequential(*alike(), optimizer=Adam(0.05), dtype="float64")
     Gradients(model.layers).steps(model.optimizer, model.layers, 0)
     gone = weakref.ref(model.layers.pop(0))
     model.optimizer.step(model.layers)
     gc.collect()
     assert gone() is None
+    layer = built(Dense(3, 2))[0]
+    assert named(layer.walk()) == {"W": (layer, "W"), "b": (layer, "b")}
 
 
 def test_a_groups_pattern_is_of_the_paths_as_they_are_now() -> None:

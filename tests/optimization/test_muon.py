@@ -78,10 +78,15 @@ def test_the_polynomial_on_each_singular_value() -> None:
     np.testing.assert_allclose(orthogonal(np.diag(S), 3), np.diag(s), atol=1e-12)
 
 
-def test_a_stack_is_one_matrix_after_another(rng: np.random.Generator) -> None:
+def test_stacks_zeros_and_lengths(rng: np.random.Generator) -> None:
     stack = rng.standard_normal((3, 5, 4)) * np.array([1.0, 100.0, 1e-3])[:, None, None]
     for X, G in zip(orthogonal(stack), stack, strict=True):
         np.testing.assert_allclose(X, orthogonal(G), rtol=1e-12)
+    np.testing.assert_array_equal(orthogonal(np.zeros((3, 4))), 0)
+    G = rng.standard_normal((3, 4))
+    np.testing.assert_allclose(orthogonal(1e-6 * G), orthogonal(G), rtol=1e-9)
+    tiny = 1e-9 * G / np.linalg.norm(G)  # divided by 1e-7 instead
+    np.testing.assert_allclose(orthogonal(tiny, 1), 3.4445 * tiny / 1e-7, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(9, 40), (40, 9), (3, 20, 5), (3, 5, 20)])
@@ -93,14 +98,6 @@ def test_the_smaller_of_the_two_products_is_taken(shape: Shape, rng: np.random.G
     X = 3.4445 * X + (-4.7750 * A + 2.0315 * A @ A) @ X
     expected = X if wide is G else X.swapaxes(-1, -2)
     np.testing.assert_array_equal(orthogonal(G, 1), expected)  # the larger rounds otherwise
-
-
-def test_nothing_is_nothing_and_length_does_not_count(rng: np.random.Generator) -> None:
-    np.testing.assert_array_equal(orthogonal(np.zeros((3, 4))), 0)
-    G = rng.standard_normal((3, 4))
-    np.testing.assert_allclose(orthogonal(1e-6 * G), orthogonal(G), rtol=1e-9)
-    tiny = 1e-9 * G / np.linalg.norm(G)  # divided by 1e-7 instead
-    np.testing.assert_allclose(orthogonal(tiny, 1), 3.4445 * tiny / 1e-7, atol=1e-5)
 
 
 def test_vectors_embeddings_and_the_last_matrix_go_to_adam() -> None:
@@ -169,7 +166,7 @@ def parts(layer: nn.Layer, name: str) -> list[Array]:
     return [part for stack in layer.matrices(name, layer.params[name]) for part in stack]
 
 
-def test_fused_matrices_are_taken_apart() -> None:
+def test_fused_matrices_and_kernels_are_taken_apart_as_views() -> None:
     (attention,) = built((5, 12), nn.MultiHeadAttention(4))
     Q, K, V = np.split(attention.params["Wqkv"], 3, axis=1)
     for found, part in zip(parts(attention, "Wqkv"), (Q, K, V), strict=True):
@@ -184,9 +181,6 @@ def test_fused_matrices_are_taken_apart() -> None:
             W = layer.params[name]
             assert [part.shape for part in parts(layer, name)] == [(rows, 6)] * gates
             np.testing.assert_array_equal(parts(layer, name)[-1], W[:, -6:])
-
-
-def test_kernels_are_taps_and_channels_by_filters() -> None:
     (conv,) = built((8, 8, 2), nn.Conv2D(5, 3))
     np.testing.assert_array_equal(parts(conv, "W"), [conv.params["W"].reshape(18, 5)])
     (conv,) = built((8, 8, 4), nn.Conv2D(6, 3, groups=2))
@@ -197,9 +191,6 @@ def test_kernels_are_taps_and_channels_by_filters() -> None:
     np.testing.assert_array_equal(parts(conv, "W")[1], conv.params["W"][..., 3:].reshape(6, 3))
     (conv,) = built((8, 8, 2), nn.ConvTranspose2D(5, 3))
     assert [part.shape for part in parts(conv, "W")] == [(18, 5)]
-
-
-def test_matrices_are_views() -> None:
     (layer,) = built((5, 12), nn.MultiHeadAttention(4, kv_heads=2))
     flat = np.zeros(layer.params["Wqkv"].size)
     for i, stack in enumerate(layer.matrices("Wqkv", flat), 1):

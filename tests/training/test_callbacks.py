@@ -193,11 +193,15 @@ def test_when_early_stopping_stops(
     assert callback.best_epoch == best
 
 
-def test_it_watches_the_training_loss_where_there_is_no_test() -> None:
+def test_it_watches_the_training_loss_without_test_data_and_refuses_what_is_not_there() -> None:
     callback = EarlyStopping(patience=1)
     callback.on_train_begin(net())
     callback.on_epoch_end(net(), 1, {"train_loss": 3.0})
     assert callback.best == 3.0
+    with pytest.raises(
+        ArgumentError, match=r"monitors 'test_f1', but the logs have only train_loss"
+    ):
+        net().train(X, Y, callbacks=[EarlyStopping(monitor="test_f1")], verbose=0)
 
 
 @pytest.mark.parametrize(
@@ -235,10 +239,3 @@ def test_early_stopping_gives_back_the_best_weights_and_state(
 def test_bad_settings_are_refused(name: str, value: Any) -> None:
     with pytest.raises(PhitodeepError, match=f"EarlyStopping {name}"):
         EarlyStopping(**{name: value})
-
-
-def test_watching_what_is_not_there_is_refused() -> None:
-    with pytest.raises(
-        ArgumentError, match=r"monitors 'test_f1', but the logs have only train_loss"
-    ):
-        net().train(X, Y, callbacks=[EarlyStopping(monitor="test_f1")], verbose=0)

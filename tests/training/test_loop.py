@@ -265,7 +265,7 @@ def test_a_manual_loop_gives_the_same(size: int) -> None:
     assert_weights(model, manual, rtol=1e-10)
 
 
-def test_train_loss_is_the_mean_over_samples_of_the_losses_before_each_step() -> None:
+def test_losses_and_metrics_of_an_epoch_are_those_before_its_steps_and_after_it() -> None:
     model, losses = plain(batch_size=20), []
     note = LambdaCallback(on_batch_end=lambda model, step, loss: losses.append(loss))
     history = train(model, X, Y, epochs=1, callbacks=[note])
@@ -273,11 +273,18 @@ def test_train_loss_is_the_mean_over_samples_of_the_losses_before_each_step() ->
     resting = plain(alpha=0.0, batch_size=20)
     expected = resting.evaluate(X, Y)["loss"]
     assert train(resting, X, Y, epochs=1)[0][0] == pytest.approx(expected, rel=1e-6)
-
-
-def test_penalties_are_no_part_of_the_losses() -> None:
     heavy = plain(optimizer=SGD(l1=0.5, l2=0.5, weight_decay=0.5), alpha=0.0)
     assert train(heavy, X, Y, X, Y, epochs=1) == train(plain(alpha=0.0), X, Y, X, Y, epochs=1)
+    model, seen = classifier(metrics=["accuracy"]), []
+    look = LambdaCallback(on_epoch_end=lambda m, e, logs: seen.append(m.evaluate(X, LABELS)))
+    history = train(model, X[:30], LABELS[:30], X, LABELS, callbacks=[look])
+    assert [test for _, test in history] == pytest.approx([s["loss"] for s in seen], rel=1e-12)
+    assert history.metrics["test_accuracy"] == [s["accuracy"] for s in seen]
+    resting = plain_classifier(alpha=0.0, batch_size=16)
+    history = train(resting, X, LABELS, epochs=1, metrics=["accuracy", "f1", "top_k_accuracy"])
+    expected = resting.evaluate(X, LABELS, metrics=["accuracy", "f1", "top_k_accuracy"])
+    for name in ("accuracy", "f1", "top_k_accuracy"):
+        assert history.metrics[f"train_{name}"] == [expected[name]]
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -299,7 +306,7 @@ def plain_classifier(**given: Any) -> Sequential:
     return Sequential(Dense(4, 6), Tanh(), Dense(6, 3), Softmax(), **{**options, **given})
 
 
-def test_masks_do_not_depend_on_how_a_batch_is_split() -> None:
+def test_masks_are_fresh_at_every_step_however_a_batch_is_split() -> None:
     def net(size: int) -> Sequential:
         layers = (Dense(4, 6), Dropout(0.5), Tanh(), Dense(6, 2))
         return Sequential(*layers, optimizer="sgd", alpha=0.1, seed=0, batch_size=size)
@@ -308,6 +315,9 @@ def test_masks_do_not_depend_on_how_a_batch_is_split() -> None:
     np.testing.assert_allclose(
         train(small, X, Y, accumulate=4, epochs=2), train(big, X, Y, epochs=2), rtol=1e-5
     )
+    model = Sequential(Dropout(0.5), Dense(4, 2), seed=0, alpha=0.0)
+    losses = [loss for loss, _ in train(model, X, Y, epochs=5, shuffle=False)]
+    assert len(set(losses)) == 5
 
 
 REPEATS = rng.integers(0, 4, N)
@@ -343,15 +353,7 @@ def test_a_class_weight_is_as_many_copies(class_weight: Any) -> None:
     np.testing.assert_allclose(one, w_history, rtol=1e-6)
 
 
-def test_weights_are_for_the_loss_and_metrics_count_every_sample_once() -> None:
-    model, names = plain_classifier(), ["accuracy", "f1"]
-    whole = model.evaluate(X, LABELS, metrics=names)
-    found = model.evaluate(X, LABELS, metrics=names, sample_weight=REPEATS)
-    assert found.pop("loss") != whole.pop("loss")
-    assert found == whole
-
-
-def test_class_and_sample_weights_multiply() -> None:
+def test_class_and_sample_weights_multiply_and_metrics_do_not_use_them() -> None:
     class_weight, factors = {0: 2, 1: 1, 2: 3}, np.array([2, 1, 3])[LABELS]
     both, one = plain_classifier(batch_size=None), plain_classifier(batch_size=None)
     a = train(both, X, LABELS, class_weight=class_weight, sample_weight=REPEATS)
@@ -366,6 +368,11 @@ def test_class_and_sample_weights_multiply() -> None:
         a = train(both, X, labels, class_weight={1: 3}, sample_weight=REPEATS)
         b = train(one, X, labels, sample_weight=REPEATS * np.where(y, 3, 1))
         np.testing.assert_allclose(a, b, rtol=1e-6)
+    model, names = plain_classifier(), ["accuracy", "f1"]
+    whole = model.evaluate(X, LABELS, metrics=names)
+    found = model.evaluate(X, LABELS, metrics=names, sample_weight=REPEATS)
+    assert found.pop("loss") != whole.pop("loss")
+    assert found == whole
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 4)])
@@ -395,22 +402,6 @@ def test_a_history_is_a_pair_an_epoch() -> None:
     without_test = train(classifier(metrics=["accuracy"]), X, LABELS)
     assert all(math.isnan(test) for _, test in without_test)
     assert set(without_test.metrics) == {"train_accuracy"}
-
-
-def test_the_test_loss_is_the_evaluation_after_the_epoch() -> None:
-    model, seen = classifier(metrics=["accuracy"]), []
-    look = LambdaCallback(on_epoch_end=lambda m, e, logs: seen.append(m.evaluate(X, LABELS)))
-    history = train(model, X[:30], LABELS[:30], X, LABELS, callbacks=[look])
-    assert [test for _, test in history] == pytest.approx([s["loss"] for s in seen], rel=1e-12)
-    assert history.metrics["test_accuracy"] == [s["accuracy"] for s in seen]
-
-
-def test_metrics_of_training_are_of_the_predictions_that_were_learnt_from() -> None:
-    resting = plain_classifier(alpha=0.0, batch_size=16)
-    history = train(resting, X, LABELS, epochs=1, metrics=["accuracy", "f1", "top_k_accuracy"])
-    expected = resting.evaluate(X, LABELS, metrics=["accuracy", "f1", "top_k_accuracy"])
-    for name in ("accuracy", "f1", "top_k_accuracy"):
-        assert history.metrics[f"train_{name}"] == [expected[name]]
 
 
 def constant_loss(P: Array, T: Array) -> float:
@@ -450,7 +441,7 @@ def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         History().plot()
 
 
-def test_validation_split_holds_out_the_last_part() -> None:
+def test_test_data_are_held_out_and_not_learnt_from() -> None:
     split, given_ = plain(), plain()
     a = train(split, X, Y, validation_split=0.3)
     b = train(given_, X[:35], Y[:35], X[35:], Y[35:])
@@ -460,9 +451,6 @@ def test_validation_split_holds_out_the_last_part() -> None:
     a = train(plain(), X, Y, validation_split=0.3, sample_weight=weights)
     b = train(plain(), X[:35], Y[:35], sample_weight=weights[:35])
     assert [loss for loss, _ in a] == [loss for loss, _ in b]
-
-
-def test_the_model_does_not_learn_from_the_test_data() -> None:
     a, b = plain(), plain()
     train(a, X, Y, X * 100, Y * -100)
     train(b, X, Y)
@@ -479,7 +467,7 @@ def press(at: int) -> LambdaCallback:
     return LambdaCallback(on_batch_end=on_batch_end)
 
 
-def test_ctrl_c_ends_training_after_the_batch_and_gives_the_history(keyboard: None) -> None:
+def test_ctrl_c_ends_training_after_the_batch_and_twice_at_once(keyboard: None) -> None:
     before = signal.getsignal(signal.SIGINT)
     model, twin = classifier(metrics=["accuracy"]), classifier()
     history = train(model, X, LABELS, X, LABELS, callbacks=[press(6)])
@@ -492,6 +480,17 @@ def test_ctrl_c_ends_training_after_the_batch_and_gives_the_history(keyboard: No
     assert math.isfinite(history[1][0])
     assert math.isnan(history[1][1])
     assert len(train(model, X, LABELS)) == 3  # and on
+
+    def on_batch_end(*_: Any) -> None:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    model = classifier()
+    with pytest.raises(KeyboardInterrupt):
+        train(model, X, LABELS, callbacks=[LambdaCallback(on_batch_end=on_batch_end)])
+    assert signal.getsignal(signal.SIGINT) is before
+    assert len(train(model, X, LABELS)) == 3
 
 
 @pytest.mark.parametrize(("moment", "epochs"), [("on_epoch_end", 2), ("on_train_end", 3)])
@@ -523,19 +522,6 @@ def test_ctrl_c_in_the_middle_of_an_epoch_gives_no_best_value(
     assert schedule.best == history[0][1]
     accuracy = history.metrics["test_accuracy"][0]
     assert watch.best == (accuracy if monitor == "test_accuracy" else history[0][1])
-
-
-def test_ctrl_c_twice_interrupts_at_once(keyboard: None) -> None:
-    def on_batch_end(*_: Any) -> None:
-        for _ in range(2):
-            signal.raise_signal(signal.SIGINT)
-
-    before = signal.getsignal(signal.SIGINT)
-    model = classifier()
-    with pytest.raises(KeyboardInterrupt):
-        train(model, X, LABELS, callbacks=[LambdaCallback(on_batch_end=on_batch_end)])
-    assert signal.getsignal(signal.SIGINT) is before
-    assert len(train(model, X, LABELS)) == 3
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, None])
@@ -666,10 +652,18 @@ def test_a_step_allocates_nothing_of_the_batchs_size() -> None:
     assert small < 48 * 1024, f"{small} bytes"
 
 
-def test_buffers_are_given_back_after_training() -> None:
+def test_buffers_serve_all_batches_and_are_given_back() -> None:
     model = classifier()
     train(model, X, LABELS)
     assert all(not layer._frame.buffers for _, layer in model.walk())
+    model, seen = plain(batch_size=16), []
+
+    def look(model: Any, *_: Any) -> None:
+        seen.append([id(a) for layer in model.layers for a in layer._frame.buffers.values()])
+
+    train(model, X, Y, epochs=3, callbacks=[LambdaCallback(on_epoch_end=look)])  # 16, 16, 16, 2
+    assert len(seen[0]) > 5
+    assert seen[0] == seen[1] == seen[2]
 
 
 def arrays_of(model: Sequential) -> Iterator[tuple[str, Array]]:
@@ -711,24 +705,6 @@ def test_one_dtype_from_end_to_end(dtype: Any, given_dtype: Any) -> None:
         assert model(data).dtype == dtype
 
 
-def test_a_pending_backward_survives_predictions_and_evaluations() -> None:
-    model = classifier()
-    T = np.eye(3, dtype=np.float32)[LABELS]
-    model.forward(X)
-    expected = model.copy()
-    expected.optimizer = Adam()
-    model.optimizer.t = expected.optimizer.t = 0
-    quiet = classifier()
-    quiet.forward(X)
-    model.predict(X[:5])
-    model.evaluate(X[:7], LABELS[:7], metrics=["accuracy"])
-    model(X[:3])
-    np.testing.assert_array_equal(model.backward(T), quiet.backward(T))
-    for (path, a), (_, b) in zip(model.walk(), quiet.walk(), strict=True):
-        for name in b.grads:
-            np.testing.assert_array_equal(a.grads[name], b.grads[name], err_msg=path)
-
-
 def test_threads_may_predict_and_evaluate_at_once() -> None:
     model = classifier()
     train(model, X, LABELS)
@@ -749,12 +725,6 @@ def test_threads_may_predict_and_evaluate_at_once() -> None:
     for thread in threads:
         thread.join()
     assert failures == []
-
-
-def test_masks_are_fresh_at_every_step() -> None:
-    model = Sequential(Dropout(0.5), Dense(4, 2), seed=0, alpha=0.0)
-    losses = [loss for loss, _ in train(model, X, Y, epochs=5, shuffle=False)]
-    assert len(set(losses)) == 5
 
 
 def test_nothing_goes_back_through_layers_below_the_first_that_learns() -> None:
@@ -789,17 +759,6 @@ def test_callbacks_see_the_gradients_of_the_loss_alone(options: dict[str, float]
     assert len(alone) == 4 * 4
     for a, b in zip(changed, alone, strict=True):
         np.testing.assert_array_equal(a, b)
-
-
-def test_a_short_last_batch_takes_no_memory_of_its_own() -> None:
-    model, seen = plain(batch_size=16), []
-
-    def look(model: Any, *_: Any) -> None:
-        seen.append([id(a) for layer in model.layers for a in layer._frame.buffers.values()])
-
-    train(model, X, Y, epochs=3, callbacks=[LambdaCallback(on_epoch_end=look)])  # 16, 16, 16, 2
-    assert len(seen[0]) > 5
-    assert seen[0] == seen[1] == seen[2]
 
 
 @pytest.mark.parametrize(

@@ -203,11 +203,14 @@ def test_swapped_layers_give_the_same_to_the_bit(
     assert np.any(seen[0][1])
 
 
-def test_only_what_the_table_names_is_swapped() -> None:
+def test_only_what_the_table_names_is_swapped_and_several_pools_pass_one_relu() -> None:
     pool = nn.MaxPool1D(2)
     for layers in ((nn.Tanh(), pool), (pool, nn.ReLU()), (nn.ReLU(), nn.Dense(3))):
         chain = nn.Chain(*layers)
         assert rearranged(chain) is chain
+    chain, notes = fusion._reordered(nn.Chain(nn.ReLU(), nn.MaxPool1D(2), nn.MaxPool1D(3)))
+    assert [repr(layer) for layer in chain.layers] == ["MaxPool1D(2)", "MaxPool1D(3)", "ReLU()"]
+    assert notes == ("MaxPool1D (1) runs before ReLU (0)", "MaxPool1D (2) runs before ReLU (0)")
 
 
 def test_training_swaps_and_comes_to_the_same(
@@ -227,12 +230,6 @@ def test_training_swaps_and_comes_to_the_same(
     straight, other = trained()
     assert history == straight
     assert_weights(model, other)
-
-
-def test_several_pools_go_before_one_relu() -> None:
-    chain, notes = fusion._reordered(nn.Chain(nn.ReLU(), nn.MaxPool1D(2), nn.MaxPool1D(3)))
-    assert [repr(layer) for layer in chain.layers] == ["MaxPool1D(2)", "MaxPool1D(3)", "ReLU()"]
-    assert notes == ("MaxPool1D (1) runs before ReLU (0)", "MaxPool1D (2) runs before ReLU (0)")
 
 
 def convolutional() -> Sequential:
@@ -292,15 +289,6 @@ def test_without_shortcuts_the_plan_is_the_model_itself(last: nn.Layer, loss: lo
         "Dense (0) and ReLU (1) run as one, DenseReLU",
         f"{last!r} and {loss!r} run as one, {short!r}",
     )
-
-
-def test_only_a_dense_with_a_bias_is_joined() -> None:
-    class Own(nn.Dense):
-        pass
-
-    for first in (nn.Dense(4, 3, bias=False), Own(4, 3), nn.Tanh()):
-        chain = nn.Chain(first, nn.ReLU())
-        assert fusion._joined(chain) == (chain, ())
 
 
 def test_training_joins_and_comes_to_the_same(rng: np.random.Generator) -> None:
@@ -372,12 +360,21 @@ def test_a_model_with_passes_of_its_own_runs_as_written(rng: np.random.Generator
     assert_weights(models[0], models[1])
 
 
-def test_a_layer_with_a_pass_of_its_own_is_not_joined(rng: np.random.Generator) -> None:
+def test_only_a_dense_with_a_bias_and_its_own_pass_is_joined(
+    rng: np.random.Generator,
+) -> None:
     X = rng.standard_normal((3, 4)).astype(np.float32)
     model = Sequential(nn.Dense(4, 4), nn.ReLU(), nn.Dense(4, 2), seed=0)
     model.layers[1].forward = lambda Z: 2 * Z
     assert rearranged(model) is model
     np.testing.assert_array_equal(model.predict(X), model.forward(X))
+
+    class Own(nn.Dense):
+        pass
+
+    for first in (nn.Dense(4, 3, bias=False), Own(4, 3), nn.Tanh()):
+        chain = nn.Chain(first, nn.ReLU())
+        assert fusion._joined(chain) == (chain, ())
 
 
 def test_predictions_follow_what_changes_in_the_model(rng: np.random.Generator) -> None:

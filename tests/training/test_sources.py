@@ -404,7 +404,7 @@ def test_a_dataset_trains_as_its_arrays_do(dataset: Any, arrays: Any) -> None:
     assert fed.evaluate(dataset)["loss"] == pytest.approx(fed.evaluate(X, y)["loss"])
 
 
-def test_columns_are_named_where_there_are_more(dataset: Any) -> None:
+def test_datasets_need_columns_samples_and_a_batch_size(dataset: Any) -> None:
     wide = dataset.add_column("name", ["?"] * N)
     for options, says in (
         ({}, "name the columns of X and y"),
@@ -412,9 +412,6 @@ def test_columns_are_named_where_there_are_more(dataset: Any) -> None:
     ):
         with pytest.raises(ArgumentError, match=says):
             classifier().train(wide, epochs=1, batch_size=16, verbose=0, **options)
-
-
-def test_datasets_need_samples_and_a_batch_size(dataset: Any) -> None:
     with pytest.raises(ShapeError, match="no samples"):
         classifier().train(dataset.select([]), epochs=1, batch_size=8, verbose=0)
     for data in (dataset, dataset.to_iterable_dataset()):
