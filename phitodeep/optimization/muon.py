@@ -86,13 +86,12 @@ class Muon(Adam):
             B[...] = M
         _, layer, name = self._group.slots[0]
         for W, D in zip(layer.matrices(name, theta), layer.matrices(name, B), strict=True):
-            W -= self._adjusted(lr, *W.shape[1:]) * orthogonal(D, self.ns_steps)
-
-    def _adjusted(self, lr: float, rows: int, columns: int) -> float:
-        """The rate lr c for matrices of this shape."""
-        if self.adjust_lr_fn == "original":
-            return lr * math.sqrt(max(1, columns / rows))
-        return lr * 0.2 * math.sqrt(max(rows, columns))
+            _, rows, columns = W.shape
+            if self.adjust_lr_fn == "original":
+                rate = lr * math.sqrt(max(1, columns / rows))
+            else:
+                rate = lr * 0.2 * math.sqrt(max(rows, columns))
+            W -= rate * orthogonal(D, self.ns_steps)
 
 
 COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of s, s^3 and s^5

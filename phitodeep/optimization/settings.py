@@ -62,12 +62,12 @@ def checks_of(cls: type) -> dict[str, Check]:
     for name, hint in inspect.get_annotations(cls, eval_str=True).items():
         for part in (hint, *get_args(hint)):
             for check in getattr(part, "__metadata__", ()):
-                found[name] = check if part is hint else _optional(check)
+                found[name] = check if part is hint else partial(_unless_none, check)
     return found
 
 
-def _optional(check: Check) -> Check:
-    return lambda value, who: None if value is None else check(value, who)
+def _unless_none(check: Check, value: Any, who: str) -> Any:
+    return None if value is None else check(value, who)
 
 
 def _constructor(cls: type, own: dict[str, Any]) -> Callable[..., None]:

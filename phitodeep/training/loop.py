@@ -124,10 +124,10 @@ class Training:
     def epoch(self, epoch: int) -> None:
         """Train on every sample once, then evaluate; raise StopTraining to end training."""
         run, stop = self.run, None
-        run.begin_epoch()
-        began = run.began
         if not run.step:  # an epoch that is continued began earlier
+            run.began, run.totals = time.perf_counter(), Totals()
             self.notify("on_epoch_begin", epoch)
+        began = run.began
         try:
             self.batches(epoch)
         except StopTraining as reason:

@@ -83,11 +83,6 @@ class TrainingRun:
         """Whether this process writes files: if several train the model, rank 0 does."""
         return bool(self.model._ranks.rank == 0)
 
-    def begin_epoch(self) -> None:
-        """Start the clock and the sums of an epoch, unless it is continued."""
-        if not self.step:
-            self.began, self.totals = time.perf_counter(), Totals()
-
     def keep_settings(self) -> None:
         """Remember the optimizer's settings, which callbacks may change from now on."""
         with suppress(PhitodeepError):  # `state_dict` raises it, if it is called at all
