@@ -21,7 +21,7 @@ from phitodeep.optimization.schedules import stateful
 
 OPTIONAL = {"ema", "held"}  # slots that a parameter may lack even if it has all others
 PACKED = {  # what belongs to the packing of one model and its processes, and not to copies
-    *("_slots", "_scratch", "_packing", "_group", "own", "_averaged", "_sync", "_owner"),
+    *("_slots", "_scratch", "_packing", "_group", "own", "_averaged", "_sync", "_owner")
 }
 Walk = Iterable[tuple[str, Layer]]
 

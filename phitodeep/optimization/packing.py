@@ -47,11 +47,7 @@ class Packing:
     """
 
     def __init__(
-        self,
-        layers: Sequence[Layer],
-        slots: list[Slot],
-        keys: Sequence[Key],
-        owns: Sequence[Own],
+        self, layers: Sequence[Layer], slots: list[Slot], keys: Sequence[Key], owns: Sequence[Own]
     ) -> None:
         dtypes = {layer.dtype for _, layer, _ in slots}
         if len(dtypes) > 1:

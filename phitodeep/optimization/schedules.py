@@ -17,14 +17,7 @@ from phitodeep.core.config import Configurable
 from phitodeep.core.state import StateDict, Stateful, check_entries, is_number
 from phitodeep.core.types import Schedule, describe
 from phitodeep.errors import ArgumentError, ArgumentTypeError
-from phitodeep.optimization.settings import (
-    Check,
-    Count,
-    Fraction,
-    NonNegative,
-    Positive,
-    checks_of,
-)
+from phitodeep.optimization.settings import Check, Count, Fraction, NonNegative, Positive, checks_of
 
 MOST_LOG = math.log(sys.float_info.max)
 

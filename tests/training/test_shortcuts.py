@@ -12,12 +12,7 @@ from phitodeep import loss as losses
 from phitodeep import watching
 from phitodeep.core.call import Event, inference
 from phitodeep.core.types import Array, Shape
-from phitodeep.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    PhitodeepWarning,
-    ShapeError,
-)
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepWarning, ShapeError
 from phitodeep.layers.dense import DenseReLU
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import LambdaCallback
@@ -360,9 +355,7 @@ def test_a_model_with_passes_of_its_own_runs_as_written(rng: np.random.Generator
     assert_weights(models[0], models[1])
 
 
-def test_only_a_dense_with_a_bias_and_its_own_pass_is_joined(
-    rng: np.random.Generator,
-) -> None:
+def test_only_a_dense_with_a_bias_and_its_own_pass_is_joined(rng: np.random.Generator) -> None:
     X = rng.standard_normal((3, 4)).astype(np.float32)
     model = Sequential(nn.Dense(4, 4), nn.ReLU(), nn.Dense(4, 2), seed=0)
     model.layers[1].forward = lambda Z: 2 * Z
