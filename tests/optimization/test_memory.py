@@ -91,7 +91,7 @@ def test_each_layer_moves_as_if_it_were_alone(make: Callable[[], Optimizer]) -> 
             np.testing.assert_allclose(layers[i].params[name], a, rtol=1e-12, err_msg=f"{i}.{name}")
 
 
-def test_all_that_counts_alike_is_one_group() -> None:
+def test_parameters_with_the_same_count_are_one_group_also_for_an_own_rule() -> None:
     layers, optimizer = three(), Adam()
     gradients = Gradients(layers)
     gradients.steps(optimizer, layers, *range(3))
@@ -107,8 +107,6 @@ def test_all_that_counts_alike_is_one_group() -> None:
     layers[1].trainable = True
     assert len(other._pack(layers).groups) == 1
 
-
-def test_a_rule_of_ones_own_counts_by_a_word() -> None:
     class Slowing(Optimizer):
         own_start: ClassVar[dict[str, int]] = {"t": 0}
 
@@ -262,7 +260,7 @@ def test_a_copy_knows_paths_as_they_are_now(through: Callable[[Any], Any]) -> No
         assert [(g.own["t"], len(g.slots)) for g in groups] == [(1, 2 * fresh), (4, 6)]
 
 
-def test_a_copys_memory_of_other_shapes_is_dropped() -> None:
+def test_copies_have_their_own_memory_and_removed_layers_have_none() -> None:
     model = Sequential(Dense(4, 4), Dense(4, 3), optimizer=Adam(0.05), dtype="float64")
     Gradients(model.layers).steps(model.optimizer, model.layers, 0)
     wide = Sequential(Dense(4, 4), Dense(4, 5), optimizer=model.optimizer.copy(), dtype="float64")
@@ -270,9 +268,6 @@ def test_a_copys_memory_of_other_shapes_is_dropped() -> None:
     parameters = wide.optimizer.state_dict()["parameters"]
     steps = {path: entry["own"]["t"] for path, entry in parameters.items()}
     assert steps == {"0.W": 2, "0.b": 2, "1.W": 1, "1.b": 1}
-
-
-def test_copies_have_a_memory_of_their_own_and_removed_layers_none() -> None:
     layers, optimizer = three(), Adam(0.05)
     gradients = Gradients(layers)
     gradients.steps(optimizer, layers, 0)
@@ -288,6 +283,12 @@ def test_copies_have_a_memory_of_their_own_and_removed_layers_none() -> None:
     model.optimizer.step(model.layers)
     gc.collect()
     assert gone() is None
+    optimizer.accumulate(layers)
+    twin = copy.deepcopy(optimizer)  # which belongs to no layers yet
+    assert all("held" in slots for slots in twin.memory().values())
+    twin.drop_held()
+    assert not any("held" in slots for slots in twin.memory().values())
+    assert all("held" in slots for slots in optimizer.memory().values())
     layer = built(Dense(3, 2))[0]
     assert named(layer.walk()) == {"W": (layer, "W"), "b": (layer, "b")}
 

@@ -83,16 +83,7 @@ def test_the_order_of_calls() -> None:
     assert diary.order() == parts
 
 
-def test_callbacks_of_the_model_come_before_those_of_the_call() -> None:
-    notes: list[tuple[Any, ...]] = []
-    model = net(callbacks=[Diary("own ", notes)], batch_size=None, epochs=1)
-    model.train(X, Y, callbacks=[Diary("call ", notes)], verbose=0)
-    parts = ["train begins", "epoch begins", "batch", "epoch ends", "train ends"]
-    whose = ["own", "call"]
-    assert [note[0] for note in notes] == [f"{who} {part}" for part in parts for who in whose]
-
-
-def test_lambda_callback() -> None:
+def test_lambda_callbacks_and_callbacks_of_the_model_which_come_first() -> None:
     seen: list[Any] = []
     callback = LambdaCallback(
         on_batch_end=lambda model, step, loss: seen.append(step),
@@ -102,6 +93,12 @@ def test_lambda_callback() -> None:
     assert seen == [1, 2, 3, "end"]
     with pytest.raises(ArgumentError, match=r"on_epoch_end.*got 'on_epoch'"):
         LambdaCallback(on_epoch=print)
+    notes: list[tuple[Any, ...]] = []
+    model = net(callbacks=[Diary("own ", notes)], batch_size=None, epochs=1)
+    model.train(X, Y, callbacks=[Diary("call ", notes)], verbose=0)
+    parts = ["train begins", "epoch begins", "batch", "epoch ends", "train ends"]
+    whose = ["own", "call"]
+    assert [note[0] for note in notes] == [f"{who} {part}" for part in parts for who in whose]
 
 
 @pytest.mark.parametrize(

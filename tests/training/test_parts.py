@@ -86,17 +86,12 @@ def test_weights_lengths_and_tied_parameters(rng: Any, cut: Cut) -> None:
     agree(cut, make, tokens, tokens[:, ::-1], epochs=3, batch_size=5, **options)
 
 
-def test_fewer_samples_than_parts(data: Any, cut: Cut) -> None:
+def test_few_samples_images_and_sizes_that_wait_for_the_data(data: Any, cut: Cut, rng: Any) -> None:
     agree(cut, net, data[0][:5], data[1][:5], parts=4, epochs=2, batch_size=3)
-
-
-def test_images_with_buffers_of_several_parts(rng: Any, cut: Cut) -> None:
     builder = lenet(12, 12, 1, classes=4).loss("softmax_cross_entropy").dtype("float64").seed(0)
     X, y = rng.random((20, 12, 12, 1)), rng.integers(0, 4, 20)
     agree(cut, builder.build().copy, X, y, epochs=2, batch_size=8)
 
-
-def test_sizes_may_wait_for_the_data(rng: Any, cut: Cut) -> None:
     def make() -> Sequential:
         builder = SequentialBuilder(seed=0).embedding(5, 3).lstm(4).dense(5)
         return builder.loss("softmax_cross_entropy").dtype("float64").build()
@@ -322,7 +317,7 @@ def test_what_looks_across_samples_is_not_split(
     np.testing.assert_allclose(several.predict(X), wanted, rtol=1e-12)
 
 
-def test_what_a_mixin_declares_holds() -> None:
+def test_layers_and_mixins_that_declare_it_are_split(rng: Any, cut: Cut) -> None:
     class Doubling:
         independent_samples = True
 
@@ -337,9 +332,6 @@ def test_what_a_mixin_declares_holds() -> None:
 
     for kind in (Doubled, Below):
         assert (kind(3).independent_samples, kind(3).time_steps) == (True, "joined")
-
-
-def test_declared_layers_of_ones_own_are_split(rng: Any, cut: Cut) -> None:
     cut(2)
     sizes = []
 

@@ -257,12 +257,12 @@ def pairs() -> list[tuple[Any, Any]]:
     return [(X[i : i + 5], Y[i : i + 5]) for i in range(0, 24, 5)]
 
 
-def stopping(**options: Any) -> Callable[[], list[Callback]]:
-    return lambda: [EarlyStopping(**options)]
+def hot(**options: Any) -> Sequential:
+    return net(optim.Adam(0.3), **options)
 
 
-def rate(schedule: Callable[[], Any], kind: Any = optim.Adam) -> Callable[[], Sequential]:
-    return lambda: net(kind(schedule()))
+def labelled(data: tuple[Any, ...], **options: Any) -> Case:
+    return Case(classifier, options=options, data=lambda: data)
 
 
 OPTIONS: dict[str, Callable[[], optim.Optimizer]] = {
@@ -307,15 +307,10 @@ CASES: dict[str, Case] = {
     "all samples at once": Case(lambda: net(batch_size=None)),
     "batches as large as the data": Case(lambda: net(batch_size=24)),
     "sample weights": Case(options={"sample_weight": WEIGHTS}),
-    "class weights": Case(
-        classifier, options={"class_weight": {0: 1.0, 1: 3.0}}, data=lambda: (X, LABELS)
-    ),
-    "balanced classes and test data": Case(
-        classifier,
-        options={"class_weight": "balanced", "threads": 2},
-        data=lambda: (X, LABELS, X, LABELS),
-        parts=2,
-    ),
+    "class weights": labelled((X, LABELS), class_weight={0: 1.0, 1: 3.0}),
+    "balanced classes and test data": labelled(
+        (X, LABELS, X, LABELS), class_weight="balanced", threads=2
+    )._replace(parts=2),
     "lengths": Case(
         reader,
         options={"lengths": LENGTHS, "lengths_test": LENGTHS},
@@ -328,17 +323,13 @@ CASES: dict[str, Case] = {
         callbacks=lambda: [Noise(), LambdaCallback(), EarlyStopping(9), Noise()]
     ),
     "early stopping": Case(
-        lambda: net(optim.Adam(0.3)),
-        stopping(patience=1, restore_best=True, min_delta=0.2),
-        epochs=12,
+        hot, lambda: [EarlyStopping(1, restore_best=True, min_delta=0.2)], epochs=12
     ),
     "early stopping without restoring": Case(
-        lambda: net(optim.Adam(0.3)),
-        stopping(patience=2, restore_best=False, min_delta=0.4),
-        epochs=12,
+        hot, lambda: [EarlyStopping(2, restore_best=False, min_delta=0.4)], epochs=12
     ),
     "the model's own callbacks": Case(
-        lambda: net(optim.Adam(0.3), callbacks=[Noise(), EarlyStopping(1, min_delta=0.2)]),
+        lambda: hot(callbacks=[Noise(), EarlyStopping(1, min_delta=0.2)]),
         lambda: [Noise()],
         epochs=12,
     ),
@@ -443,13 +434,10 @@ def test_resume_of_a_stopped_run_trains_nothing_more(tmp_path: Path) -> None:
     assert_same(found, whole)
 
 
-def test_a_model_without_a_seed_goes_on_with_the_streams_of_the_first(tmp_path: Path) -> None:
+def test_a_model_without_a_seed_and_the_same_model_go_on(tmp_path: Path) -> None:
     case = Case(lambda: net(seed=None))
     whole = run(case, tmp_path, case.model())
     assert_same(run(case, tmp_path / "b", case.model(), tmp_path / "ck-step8.safetensors"), whole)
-
-
-def test_the_same_model_goes_on_in_the_same_process(tmp_path: Path) -> None:
     case = Case(lambda: net(optim.Adam(ReduceOnPlateau(0.3, patience=1), ema=0.5)))
     model = case.model()
     whole = run(case, tmp_path, model)
