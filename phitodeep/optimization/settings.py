@@ -1,10 +1,7 @@
 """Settings of rules and schedules: each is one line, with its type, its check and its default.
 
-    class RMSProp(Optimizer):
-        rho: Fraction = 0.9
-
-gives `RMSProp` the keyword argument `rho`, with this default. Its check, here that it is a number
-from 0 to below 1, runs whenever it is set.
+The line `rho: Fraction = 0.9` in a rule's class gives it the keyword argument `rho`, with this
+default. Its check, here that it is a number from 0 to below 1, runs whenever it is set.
 """
 
 from __future__ import annotations

@@ -175,9 +175,7 @@ def test_a_file_trains_as_the_array_does(
     assert filed.evaluate(*files, batch_size=16) == held.evaluate(X, y, batch_size=16)
 
 
-def test_weights_lengths_and_windows_go_with_a_file(
-    rng: Any, tmp_path: Path
-) -> None:
+def test_weights_lengths_and_windows_go_with_a_file(rng: Any, tmp_path: Path) -> None:
     X, y = rng.standard_normal((20, 5, 3)).astype(np.float32), rng.integers(0, 2, (20, 5))
     w, lengths = np.repeat(rng.random((20, 1)), 5, 1), rng.integers(0, 6, 20)
     models = []
@@ -201,7 +199,7 @@ def test_weights_lengths_and_windows_go_with_a_file(
 
 @pytest.mark.parametrize("kind", ["file", "function", "dataset", "stream"])
 def test_memory_stays_under_a_quarter_of_the_file(kind: str, tmp_path: Path) -> None:
-    n, width = 8192, 256
+    n, width = 4096, 256
     X = np.memmap(tmp_path / "X", np.float32, "w+", shape=(n, width))
     rng = np.random.default_rng(0)
     for i in range(0, n, 512):
@@ -248,9 +246,7 @@ def test_memory_stays_under_a_quarter_of_the_file(kind: str, tmp_path: Path) -> 
     assert peak < size / 4
 
 
-def test_what_a_file_needs_and_that_a_bad_row_is_named(
-    arrays: Any, tmp_path: Path
-) -> None:
+def test_what_a_file_needs_and_that_a_bad_row_is_named(arrays: Any, tmp_path: Path) -> None:
     file = on_disk(tmp_path / "X", arrays[0])
     with pytest.raises(ArgumentError, match="needs a batch_size"):
         classifier().train(file, arrays[1], epochs=1, verbose=0)
