@@ -42,6 +42,7 @@ class WithSettings:
             cls._checks = {**cls._checks, **checks_of(cls)}
             cls.__init__ = _constructor(cls, {n: vars(cls)[n] for n in own})  # type: ignore[method-assign]
 
+    @keywords({"lr": "write alpha=", "learning_rate": "write alpha="})
     def __init__(self, alpha: Any) -> None:
         self.alpha = alpha
 
@@ -86,13 +87,8 @@ def _constructor(cls: type, own: dict[str, Any]) -> Callable[..., None]:
     for name, default in own.items():
         hint = inspect.get_annotations(cls)[name]
         shown.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
-    root = base is WithSettings.__init__
-    if not root:
+    if base is not WithSettings.__init__:
         rest = "options" if "common" in theirs else "common"
         shown.append(Parameter(rest, Parameter.VAR_KEYWORD, annotation="Any"))
     vars(__init__)["__signature__"] = Signature(shown)
-    return (
-        keywords({"lr": "write alpha=", "learning_rate": "write alpha="})(__init__)
-        if root
-        else __init__
-    )
+    return __init__
