@@ -31,13 +31,11 @@ from phitodeep.model.callbacks import (
 from phitodeep.optimization import optimizers as optim
 from phitodeep.optimization.schedules import (
     CosineDecay,
-    OneCycle,
     ReduceOnPlateau,
-    StepDecay,
-    WarmUp,
 )
 from tests import test_bad_input
 from tests.conftest import in_parts
+from tests.core.test_state import OPTIONS
 from tests.rows import LONG, few
 
 rng = np.random.default_rng(7)
@@ -265,36 +263,10 @@ def labelled(data: tuple[Any, ...], **options: Any) -> Case:
     return Case(classifier, options=options, data=lambda: data)
 
 
-OPTIONS: dict[str, Callable[[], optim.Optimizer]] = {
-    **{name: kind for name, kind in optim.OPTIMIZERS.items() if kind is not optim.LBFGS},
-    "sgd with momentum": lambda: optim.SGD(0.05, momentum=0.9, nesterov=True),
-    "rmsprop with momentum": lambda: optim.RMSProp(0.01, momentum=0.9),
-    "averages": lambda: optim.Adam(0.01, ema=0.8),
-    "clipping and penalties": lambda: optim.AdamW(
-        0.01, clip_norm=0.1, clip_value=0.1, l1=1e-3, l2=1e-3
-    ),
-    "a schedule": lambda: optim.Nadam(OneCycle(0.05, steps=15)),
-    "a warm-up": lambda: optim.Adam(WarmUp(StepDecay(0.05, 3), 6)),
-    "plateau": lambda: optim.Adam(ReduceOnPlateau(0.5, factor=0.5, patience=1)),
-    "plateau after a warm-up": lambda: optim.Adam(WarmUp(ReduceOnPlateau(0.9, patience=1), 2)),
-    "groups": lambda: optim.Muon(
-        0.01,
-        ema=0.7,
-        groups={
-            "0.*": {"alpha": ReduceOnPlateau(0.5, factor=0.5, patience=1)},
-            "*.W": {"weight_decay": 0.1},
-            "3.*": {"alpha": CosineDecay(0.1, steps=20)},
-        },
-    ),
-}
-FLOAT64 = {"dtype": "float64"}
+KINDS = ("adam", "averages", "plateau", "plateau after a warm-up", "groups")  # others: test_state
 CASES: dict[str, Case] = {
-    **{name: Case(lambda make=make: net(make())) for name, make in OPTIONS.items()},
-    **{
-        f"{name} in float64": Case(lambda make=make: net(make(), dtype="float64"))
-        for name, make in OPTIONS.items()
-        if name in ("adam", "muon", "groups", "averages")
-    },
+    **{name: Case(lambda make=OPTIONS[name]: net(make())) for name in KINDS},
+    "groups in float64": Case(lambda: net(OPTIONS["groups"](), dtype="float64")),
     "accumulation": Case(options={"accumulate": 2}),  # 5 batches: 2, 2, 1
     "accumulation of almost all": Case(options={"accumulate": 4}),
     "accumulation of more than all": Case(options={"accumulate": 9}),
