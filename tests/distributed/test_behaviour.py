@@ -22,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("behaviour")  # the job runs once
 @pytest.fixture(scope="module", params=few([3, 2], 1))
 def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("ranks")
-    return job(request.param, "behaviour.py", str(folder)), folder
+    return job(request.param, "behaviour.py", str(folder), kernels="auto"), folder
 
 
 @pytest.fixture

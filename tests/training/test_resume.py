@@ -412,8 +412,8 @@ def test_a_model_without_a_seed_and_the_same_model_go_on(tmp_path: Path) -> None
     assert_same(run(case, tmp_path / "b", case.model(), tmp_path / "ck-step8.safetensors"), whole)
     case = Case(lambda: net(optim.Adam(ReduceOnPlateau(0.3, patience=1), ema=0.5)))
     model = case.model()
-    whole = run(case, tmp_path, model)
-    for path in few(places(tmp_path), 4):
+    whole = run(case, tmp_path / "same", model)
+    for path in few(places(tmp_path / "same"), 4):
         assert_same(run(case, tmp_path / "b", model, path), whole)
     assert run(case, None, model)["state"]["epoch"] == 2 * EPOCHS  # another call of train
 
