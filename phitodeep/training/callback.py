@@ -93,16 +93,14 @@ class LambdaCallback(Callback):
             if name not in known:
                 raise ArgumentError(f"LambdaCallback takes {sorted(known)}, got {name!r}.")
             setattr(self, name, function)
+        self.functions = functions
 
     def __repr__(self) -> str:
-        functions = (f"{name}={f!r}" for name, f in self._functions().items())
+        functions = (f"{name}={f!r}" for name, f in self.functions.items())
         return f"{type(self).__name__}({', '.join(functions)})"
 
-    def _functions(self) -> dict[str, Callable[..., None]]:
-        return {name: vars(self)[name] for name in vars(Callback) if name in vars(self)}
-
     def get_config(self) -> dict[str, Any]:
-        return self._functions()
+        return dict(self.functions)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
