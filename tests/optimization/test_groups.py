@@ -74,7 +74,7 @@ def test_a_groups_decay_pulls_on_all_that_it_names(own: float) -> None:
         np.testing.assert_allclose(a, (1 - 0.1 * decay) * START[path], rtol=1e-14, err_msg=path)
 
 
-def test_penalties_and_the_clip_norm_are_those_of_all() -> None:
+def test_penalties_and_the_clip_norm_are_those_of_all_and_a_rate_may_be_a_schedule() -> None:
     groups = {"0.*": {"alpha": 1.0}, "2.b": {"alpha": 1.0}}
     after = stepped(SGD(1.0, clip_norm=0.25, l2=0.3, groups=groups), [0])
     g = {path: GRADIENTS[path][0] for path in START}
@@ -83,9 +83,6 @@ def test_penalties_and_the_clip_norm_are_those_of_all() -> None:
         pull = 0.3 * START[path] if path.endswith("W") else 0
         expected = START[path] - 0.25 / norm * g[path] - pull
         np.testing.assert_allclose(a, expected, rtol=1e-12, err_msg=path)
-
-
-def test_a_groups_rate_may_be_a_schedule() -> None:
     asked: list[int] = []
 
     def schedule(step: int) -> float:
@@ -138,26 +135,6 @@ def test_every_schedule_that_depends_on_losses_gets_each_once() -> None:
     assert listens.waited == 1
 
 
-def test_patterns_fit_nested_paths() -> None:
-    layers: list[Layer] = [Dense(3, 3), Residual(Dense(3, 3), Chain(Tanh(), Dense(3, 3)))]
-    for i, layer in enumerate(layers):
-        layer.build((3,), seed=i, dtype="float64")
-    before = values(layers)
-    for top in layers:
-        for _, layer in top.walk():
-            layer.grads = {name: np.ones_like(a) for name, a in layer.params.items()}
-    SGD(1.0, groups={"1.layers.1.*": {"alpha": 3.0}, "*.W": {"alpha": 2.0}}).step(layers)
-    moved = {path: float((before[path] - a).flat[0]) for path, a in values(layers).items()}
-    assert {path: round(step) for path, step in moved.items()} == {
-        "0.W": 2,
-        "0.b": 1,
-        "1.layers.0.W": 2,
-        "1.layers.0.b": 1,
-        "1.layers.1.layers.1.W": 3,
-        "1.layers.1.layers.1.b": 3,
-    }
-
-
 def test_patterns_that_match_nothing_or_nothing_new_are_refused() -> None:
     layers, optimizer = referenced(), SGD(0.1, groups={"0.*": {}, "3.*": {"alpha": 0.2}})
     give(layers, 0)
@@ -198,7 +175,7 @@ def test_bad_groups_are_refused(groups: Any, message: str) -> None:
     assert isinstance(caught.value, ArgumentError | ArgumentTypeError)
 
 
-def test_the_groups_are_a_copy_and_shown() -> None:
+def test_groups_are_a_copy_and_fit_nested_paths() -> None:
     given: dict[str, Any] = {"0.*": {"alpha": 0.1}}
     optimizer = SGD(0.2, groups=given)
     given["0.*"]["alpha"] = 0.3
@@ -206,6 +183,23 @@ def test_the_groups_are_a_copy_and_shown() -> None:
     assert optimizer.groups == {"0.*": {"alpha": 0.1}}
     assert repr(optimizer) == "SGD(0.2, groups={'0.*': {'alpha': 0.1}})"
     assert eval(repr(optimizer)).groups == optimizer.groups
+    layers: list[Layer] = [Dense(3, 3), Residual(Dense(3, 3), Chain(Tanh(), Dense(3, 3)))]
+    for i, layer in enumerate(layers):
+        layer.build((3,), seed=i, dtype="float64")
+    before = values(layers)
+    for top in layers:
+        for _, layer in top.walk():
+            layer.grads = {name: np.ones_like(a) for name, a in layer.params.items()}
+    SGD(1.0, groups={"1.layers.1.*": {"alpha": 3.0}, "*.W": {"alpha": 2.0}}).step(layers)
+    moved = {path: float((before[path] - a).flat[0]) for path, a in values(layers).items()}
+    assert {path: round(step) for path, step in moved.items()} == {
+        "0.W": 2,
+        "0.b": 1,
+        "1.layers.0.W": 2,
+        "1.layers.0.b": 1,
+        "1.layers.1.layers.1.W": 3,
+        "1.layers.1.layers.1.b": 3,
+    }
 
 
 @every

@@ -43,7 +43,7 @@ def least_squares(X: Array, Y: Array, pull: Array | None = None) -> Array:
     return np.linalg.solve(H, scale * A.T @ Y)
 
 
-def test_linear_regression_to_the_optimum() -> None:
+def test_linear_and_logistic_regression_reach_the_optimum() -> None:
     X, Y = problem()
     model = linear(LBFGS(**EXACT))
     history = model.train(X, Y, epochs=2, verbose=0)
@@ -52,6 +52,23 @@ def test_linear_regression_to_the_optimum() -> None:
     np.testing.assert_allclose(model.layers[0].b, best[4], rtol=1e-8, atol=1e-8)
     assert history[0][0] > history[1][0]
     assert model.optimizer.t == 2
+    X, Y = problem()
+    y = Y.argmax(axis=1)
+    model = linear(LBFGS(**EXACT, l2=0.01), loss_class="softmax_cross_entropy")
+    model.train(X, y, epochs=2, verbose=0)
+    W, b = model.layers[0].W.copy(), model.layers[0].b
+    P = np.exp(X @ W + b)
+    P /= P.sum(axis=1, keepdims=True)
+    R = (P - np.eye(2)[y]) / len(X)
+    np.testing.assert_allclose(X.T @ R + 0.01 * W, 0, atol=1e-9)  # so W, b are the optimum
+    np.testing.assert_allclose(R.sum(axis=0), 0, atol=1e-9)
+    errors = []
+    for n in (1, 10):
+        model = linear(LBFGS(history_size=n, max_iter=25))
+        evaluate, _ = counting(model)
+        model.optimizer.run(model.layers, evaluate)
+        errors.append(abs(model.layers[0].W - least_squares(*problem())[:4]).max())
+    assert errors[1] < 0.01 * errors[0]
 
 
 @pytest.mark.parametrize(
@@ -72,19 +89,6 @@ def test_penalties_are_part_of_the_loss(options: dict[str, Any], pull: list[floa
     best = least_squares(X, Y, np.array(pull))
     np.testing.assert_allclose(model.layers[0].W, best[:4], rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(model.layers[0].b, best[4], rtol=1e-8, atol=1e-8)
-
-
-def test_logistic_regression_to_the_optimum() -> None:
-    X, Y = problem()
-    y = Y.argmax(axis=1)
-    model = linear(LBFGS(**EXACT, l2=0.01), loss_class="softmax_cross_entropy")
-    model.train(X, y, epochs=2, verbose=0)
-    W, b = model.layers[0].W.copy(), model.layers[0].b
-    P = np.exp(X @ W + b)
-    P /= P.sum(axis=1, keepdims=True)
-    R = (P - np.eye(2)[y]) / len(X)
-    np.testing.assert_allclose(X.T @ R + 0.01 * W, 0, atol=1e-9)  # so W, b are the optimum
-    np.testing.assert_allclose(R.sum(axis=0), 0, atol=1e-9)
 
 
 def moons(optimizer: Optimizer, **options: Any) -> Sequential:
@@ -177,16 +181,6 @@ def test_a_step_ends_early(option: str, loose: float, strict: float) -> None:
     assert counts[0] > counts[1]
 
 
-def test_a_longer_history_comes_nearer() -> None:
-    errors = []
-    for n in (1, 10):
-        model = linear(LBFGS(history_size=n, max_iter=25))
-        evaluate, _ = counting(model)
-        model.optimizer.run(model.layers, evaluate)
-        errors.append(abs(model.layers[0].W - least_squares(*problem())[:4]).max())
-    assert errors[1] < 0.01 * errors[0]
-
-
 def test_what_was_held_at_infinity_or_at_an_error_is_dropped() -> None:
     ways = []
     for parts in (1, 2):
@@ -268,16 +262,13 @@ def test_steps_that_change_nothing() -> None:
     assert (model.layers[0].W == 1e200).all()
 
 
-def test_metrics_count_each_batch_once_and_the_loss_is_that_before_a_step() -> None:
+def test_metrics_accumulated_batches_and_dropout_in_a_step() -> None:
     X, y = make_moons(n=120, seed=0)
     model = moons(LBFGS(), metrics=["accuracy"])
     expected = model.evaluate(X, y)
     history = model.train(X, y, epochs=1, verbose=0)
     assert history.metrics["train_accuracy"][0] == expected["accuracy"]
     np.testing.assert_allclose(history[0][0], expected["loss"], rtol=1e-6)
-
-
-def test_batches_that_are_accumulated_are_one_and_a_dropouts_mask_is_one_for_a_step() -> None:
     X, Y = problem(40)
     whole, parts = linear(LBFGS(max_iter=6)), linear(LBFGS(max_iter=6))
     whole.train(X, Y, epochs=2, verbose=0)

@@ -24,6 +24,7 @@ from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.optimization.memory import named
 from phitodeep.optimization.optimizers import SGD, Adam, Nadam, Optimizer
 from tests.optimization.test_optimizers import RULES, assert_equal, every, values, zero_gradients
+from tests.rows import LONG
 
 EVERY = range(12)
 
@@ -317,7 +318,7 @@ EVENTS = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100 if LONG else 30, deadline=None)
 @given(st.sampled_from(["Adam", "Nadam", "RMSProp", "SGD"]), st.lists(EVENTS, max_size=25))
 def test_after_any_history_each_layer_is_where_it_would_be_alone(
     rule: str, history: list[tuple[str, int]]

@@ -238,7 +238,7 @@ def test_each_gate_and_each_of_q_k_v_is_turned_for_itself() -> None:
             np.testing.assert_allclose(step[:, columns], wanted, rtol=1e-9, atol=1e-12)
 
 
-def test_the_rest_moves_as_by_adam_at_a_share_of_the_rate() -> None:
+def test_the_rest_moves_as_by_adam_at_a_share_of_the_rate_and_groups_hold_for_both() -> None:
     rate = CosineDecay(0.4, 10)
     layers, others = referenced(), referenced()
     advance(Muon(rate, adam_ratio=0.1, weight_decay=0.2, beta1=0.8), layers, range(5))
@@ -247,9 +247,6 @@ def test_the_rest_moves_as_by_adam_at_a_share_of_the_rate() -> None:
         if path != "0.W":
             np.testing.assert_allclose(values(layers)[path], a, rtol=1e-13, err_msg=path)
     assert not np.allclose(layers[0].W, others[0].W)
-
-
-def test_a_groups_rate_is_that_of_both_rules() -> None:
     layers, others = referenced(), referenced()
     optimizer = Muon(0.5, groups={"0.*": {"alpha": 0.2}, "2.W": {"weight_decay": 0.3}})
     advance(optimizer, layers, [0])

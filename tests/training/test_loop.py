@@ -121,15 +121,12 @@ def test_every_sample_comes_once_an_epoch_and_the_last_short_batch_counts(
         assert sorted(i for batch in batches for i in batch) == list(range(n))
 
 
-def test_each_epoch_has_a_fresh_order_unless_told() -> None:
+def test_each_epoch_has_a_new_order_in_which_targets_and_weights_stay_with_their_samples() -> None:
     orders = [np.concatenate(batches).tolist() for batches in visits(30, batch_size=7, epochs=5)]
     assert len({tuple(order) for order in orders}) == 5
     assert list(range(30)) not in orders
     straight = visits(30, batch_size=7, epochs=2, shuffle=False)
     assert [np.concatenate(batches).tolist() for batches in straight] == [list(range(30))] * 2
-
-
-def test_targets_and_weights_stay_beside_their_samples() -> None:
     seen: list[tuple[float, float]] = []
 
     def together(P: Array, T: Array) -> float:
@@ -160,7 +157,7 @@ def test_the_data_that_was_given_is_not_written() -> None:
     np.testing.assert_array_equal(frozen[0], X)
 
 
-def test_a_seed_repeats_everything_to_the_bit() -> None:
+def test_a_seed_repeats_everything_and_decides_order_and_masks() -> None:
     models = [classifier(), classifier(), classifier(seed=1), classifier(seed=None)]
     first, second = models[:2]
     one, two, *different = [
@@ -173,8 +170,6 @@ def test_a_seed_repeats_everything_to_the_bit() -> None:
     starts = [classifier(seed=seed).layers[0].W for seed in (0, 1, None, None)]
     assert len({W.tobytes() for W in starts}) == 4
 
-
-def test_the_seed_decides_order_and_masks() -> None:
     def built(seed: int, *layers: Layer) -> Sequential:
         made = [Sequential(*layers, seed=s, alpha=0.1, batch_size=8) for s in (0, seed)]
         made[1].set_weights(made[0].get_weights())
@@ -185,9 +180,6 @@ def test_the_seed_decides_order_and_masks() -> None:
     full = {"batch_size": None, "epochs": 1, "shuffle": False}
     masks = [train(built(seed, Dropout(0.2), Dense(4, 2)), X, Y, **full) for seed in (0, 0, 1)]
     assert masks[0] == masks[1] != masks[2]
-
-
-def test_the_global_generator_is_never_touched() -> None:
     state = np.random.get_state()[1].copy()  # noqa: NPY002
     model = classifier()
     model.layers.insert(3, GaussianNoise(0.1))

@@ -414,7 +414,7 @@ def test_a_model_without_a_seed_and_the_same_model_go_on(tmp_path: Path) -> None
     model = case.model()
     whole = run(case, tmp_path / "same", model)
     for path in few(places(tmp_path / "same"), 4):
-        assert_same(run(case, tmp_path / "b", model, path), whole)
+        assert_same(run(case, tmp_path / "again", model, path), whole)
     assert run(case, None, model)["state"]["epoch"] == 2 * EPOCHS  # another call of train
 
 

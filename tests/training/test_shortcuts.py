@@ -312,7 +312,13 @@ def test_a_layer_that_is_unfrozen_in_training_learns(rng: np.random.Generator) -
     assert np.all(seen[2] != seen[1])
 
 
-def test_errors_name_the_layer_as_written(rng: np.random.Generator) -> None:
+def test_watchers_and_errors_name_the_layers_as_written(rng: np.random.Generator) -> None:
+    model, seen = Sequential(nn.Dense(4, 3), nn.ReLU(), nn.Dense(3, 1), seed=0), set[str]()
+    with watching(lambda event: seen.add(type(event.source).__name__)):
+        model.train(rng.standard_normal((8, 4)), rng.standard_normal((8, 1)), epochs=1, verbose=0)
+    assert {"Dense", "ReLU"} <= seen
+    assert "DenseReLU" not in seen
+
     class Broken(nn.Tanh):
         def value(self, X: Array) -> Array:
             raise ShapeError("broken.")
@@ -323,14 +329,6 @@ def test_errors_name_the_layer_as_written(rng: np.random.Generator) -> None:
         model.train(X, y, verbose=0)
     body, _ = fusion._joined(model)
     assert [path for path, layer in body.walk() if layer in model.layers[2:]] == ["2", "3"]
-
-
-def test_a_watcher_sees_the_layers_that_are_joined_otherwise(rng: np.random.Generator) -> None:
-    model, seen = Sequential(nn.Dense(4, 3), nn.ReLU(), nn.Dense(3, 1), seed=0), set[str]()
-    with watching(lambda event: seen.add(type(event.source).__name__)):
-        model.train(rng.standard_normal((8, 4)), rng.standard_normal((8, 1)), epochs=1, verbose=0)
-    assert {"Dense", "ReLU"} <= seen
-    assert "DenseReLU" not in seen
 
 
 class Skipping(Sequential):
