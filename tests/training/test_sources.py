@@ -181,7 +181,7 @@ def test_weights_lengths_and_windows_go_with_a_file(rng: Any, tmp_path: Path) ->
     models = []
     for given in (X, on_disk(tmp_path / "X", X)):
         model = SequentialBuilder(5, 3, seed=0).gru(4).dense(2).loss("softmax_cross_entropy")
-        models.append(model.build())
+        models.append(model.metrics("accuracy").build())
         options = {"epochs": 2, "batch_size": 8, "sample_weight": w, "lengths": lengths}
         models[-1].train(given, y, verbose=0, **options)
     assert_weights(*models)
