@@ -89,11 +89,11 @@ class Packing:
             for name, (owner, param) in user.tied.items()
             if (id(owner), param) in g_of
         ]
-        self._packed = list(_contents(layers))
+        self._packed = _add_contents([], layers)
 
     def holds(self, layers: Sequence[Layer]) -> bool:
         """Return whether these layers are packed, with all trainable parameters views of theta."""
-        found = list(_contents(layers))
+        found = _add_contents([], layers)
         return len(found) == len(self._packed) and all(map(operator.is_, found, self._packed))
 
     def receive(self) -> None:
@@ -140,14 +140,15 @@ class Packing:
                 grads.pop(name, None)
 
 
-def _contents(layers: Iterable[Layer]) -> Iterator[Any]:
-    """Yield these layers and all inside them, each followed by its trainable parameters."""
+def _add_contents(found: list[Any], layers: Iterable[Layer]) -> list[Any]:
+    """Add these layers and all inside them, each followed by its trainable parameters."""
     for layer in layers:
-        yield layer
+        found.append(layer)
         if layer._trainable:
-            yield from layer.params.values()
+            found += layer.params.values()
         if type(layer).children is not Layer.children:
-            yield from _contents(layer.children().values())
+            _add_contents(found, layer.children().values())
+    return found
 
 
 def add_product(g: Array, A: Array, B: Array) -> None:

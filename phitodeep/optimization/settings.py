@@ -51,7 +51,7 @@ class WithSettings:
         def __setattr__(self, name: str, value: Any) -> None:
             if name in self._checks:
                 value = self._checks[name](value, f"{type(self).__name__} {name}")
-            super().__setattr__(name, value)
+            object.__setattr__(self, name, value)
 
 
 def checks_of(cls: type) -> dict[str, Check]:
