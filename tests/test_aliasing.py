@@ -36,7 +36,7 @@ from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.optimization.optimizers import SGD, Adam, Lion
-from phitodeep.training.sources import as_source
+from phitodeep.training.sources import Epoch, as_source
 from tests.conftest import in_parts
 from tests.loss.test_loss import EXAMPLES as LOSSES
 from tests.loss.test_loss import pair
@@ -192,7 +192,7 @@ def look(keep: Kept, model: Sequential, given: Samples) -> None:
             keep("generate the best", model.generate(X[0], 3, temperature=0, cache=cache))
     source = as_source(model, model.loss, X, y, batch_size=8)
     for rng in (None, np.random.default_rng(0)):
-        keep("batches", [batch[:2] for batch in source.batches(8, rng)])
+        keep("batches", [batch[:2] for batch in source.batches(Epoch(8, rng))])
     keep("sums of a metric", metrics.accuracy.sums(P, y))
 
 

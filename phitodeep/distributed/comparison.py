@@ -100,7 +100,4 @@ def _code_of_phitodeep() -> str:
 
 def _script() -> bytes:
     path = getattr(sys.modules["__main__"], "__file__", None)
-    try:
-        return Path(path).read_bytes() if path else b""
-    except OSError:
-        return b""
+    return Path(path).read_bytes() if path and Path(path).is_file() else b""

@@ -23,6 +23,7 @@ from phitodeep.optimization.packing import Packing
 from phitodeep.training.inputs import Data, Share
 from phitodeep.training.ranks import Ranks, Work, merge_sums
 from phitodeep.training.run import Totals
+from phitodeep.training.sources import Epoch
 
 LISTED = 16  # processes that the first line names
 
@@ -135,7 +136,7 @@ class Group(Ranks):
         if batches:
             self.last = batches[-1].part(slice(0, 1))
         elif self.last is None:  # training resumed behind the end of this rank's own data
-            first = next(iter(self.training.data.batches(self.training.size)))
+            first = next(iter(self.training.data.batches(Epoch(self.training.size))))
             self.last = first.part(slice(0, 1))
         while len(batches) < used:  # this rank's own data have ended before the others'
             batches.append(self.last._replace(counts=False))
@@ -175,10 +176,10 @@ class Group(Ranks):
 
     def merged(self, totals: Totals, metrics: Sequence[Metric]) -> Totals:
         whole = Totals()
-        for loss, samples, sums in self.job.gather((totals.loss, totals.samples, totals.sums)):
-            whole.loss += loss
-            whole.samples += samples
-            merge_sums(whole.sums, sums, metrics)
+        for part in self.job.gather(totals):
+            whole.loss += part.loss
+            whole.samples += part.samples
+            merge_sums(whole.sums, part.sums, metrics)
         return whole
 
     def handed_over(self, totals: Totals) -> Totals:

@@ -44,7 +44,9 @@ class Job:
         self.failures = dict.fromkeys(range(self.size), -1)  # by rank: the last one that failed
         self.waiting: set[int] = set()  # ranks that said they are
         self.sent: list[MPI.Request] = []
-        self.places: list[str] = self.comm.allgather(f"PID {os.getpid()} on {_host()}")
+        self.places: list[str] = self.comm.allgather(
+            f"PID {os.getpid()} on {MPI.Get_processor_name()}"
+        )
         sys.excepthook = self.report
         atexit.register(self.leave)
 
@@ -192,7 +194,3 @@ class Job:
         if not MPI.Is_finalized():
             for other in range(1, self.size) if self.rank == 0 else [0]:
                 self.sent.append(self.signals.isend(None, other, LEFT))
-
-
-def _host() -> str:
-    return MPI.Get_processor_name()

@@ -60,7 +60,7 @@ from phitodeep.training.parts import predictions
 from phitodeep.training.rate_finder import RateRange, find_alpha
 from phitodeep.training.run import TrainingRun, difference, fixed, named_states, paired
 from phitodeep.training.shortcuts import check_pair, rearranged
-from phitodeep.training.sources import as_source
+from phitodeep.training.sources import Epoch, as_source
 
 FEWEST, LONGEST = 4, 300  # layers, and characters of them: above both, `repr` leaves some out
 FOR_AUTHORS = {  # what authors of layers write and use, but users of models do not
@@ -344,7 +344,7 @@ class Sequential(Inspectable, Adaptable):
             self, self.loss, X, y, batch_size=size, sample_weight=sample_weight, lengths=lengths,
             columns=columns,
         )  # fmt: skip
-        return objective.evaluate(source.batches(size), check_threads(threads))
+        return objective.evaluate(source.batches(Epoch(size)), check_threads(threads))
 
     @keywords(OF_TRAIN)
     def train(

@@ -15,12 +15,13 @@ import math
 import weakref
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import ClassVar, Self, TypedDict, cast
+from dataclasses import field
+from typing import Annotated, Any, ClassVar, Self, TypedDict, cast
 
 import numpy as np
 
 from phitodeep.core.call import current
-from phitodeep.core.checks import check_number, keywords
+from phitodeep.core.checks import check_number
 from phitodeep.core.types import Array, Schedule, describe
 from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError
 from phitodeep.layers.base import Layer
@@ -37,7 +38,8 @@ from phitodeep.optimization.packing import (
     trainable,
     walk_all,
 )
-from phitodeep.optimization.schedules import Observer, as_schedule, check_rate
+from phitodeep.optimization.schedules import Observer, Rate, as_schedule
+from phitodeep.optimization.settings import Fraction, NonNegative, WithSettings
 
 __all__ = ["Common", "Optimizer"]
 
@@ -46,7 +48,7 @@ Settings = tuple[Group, float, float, slice]  # group, rate, decay, and the part
 
 
 class Common(TypedDict, total=False):
-    """The keyword arguments that every optimizer accepts."""
+    """The keyword arguments that every optimizer accepts, for a constructor of your own."""
 
     weight_decay: float
     l1: float
@@ -57,7 +59,13 @@ class Common(TypedDict, total=False):
     ema: float | None
 
 
-class Optimizer(Resumable, registered=False):
+def _check_limit(limit: Any, who: str) -> Any:
+    """Return a limit as it was given, which must be above 0."""
+    check_number(limit, who, above=0)
+    return limit
+
+
+class Optimizer(Resumable, WithSettings, registered=False):
     """The base class of all optimizers. `alpha` is the learning rate: a number or a schedule.
 
     weight_decay    decoupled: in addition to the rule, theta is multiplied by 1 - lr weight_decay
@@ -93,54 +101,30 @@ class Optimizer(Resumable, registered=False):
     elementwise: ClassVar[bool] = False  # True: `update` computes each element from its own values
     evaluates_often: ClassVar[bool] = False  # True: it has `run`, which needs several gradients
 
-    @keywords({"lr": "write alpha=", "learning_rate": "write alpha="})
-    def __init__(
-        self,
-        alpha: float | Schedule = 0.01,
-        *,
-        weight_decay: float = 0.0,
-        l1: float = 0.0,
-        l2: float = 0.0,
-        clip_norm: float | None = None,
-        clip_value: float | None = None,
-        groups: Groups | None = None,
-        ema: float | None = None,
-    ) -> None:
-        name = type(self).__name__
-        self.alpha = alpha
-        self.weight_decay = check_number(weight_decay, f"{name} weight_decay", minimum=0)
-        self.l1 = check_number(l1, f"{name} l1", minimum=0)
-        self.l2 = check_number(l2, f"{name} l2", minimum=0)
-        for option, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
-            if limit is not None:
-                check_number(limit, f"{name} {option}", above=0)
-        self.clip_norm, self.clip_value = clip_norm, clip_value
-        self.groups = None if groups is None else checked_groups(groups, f"{name} groups")
-        self.ema = None if ema is None else check_number(ema, f"{name} ema", minimum=0, below=1)
+    alpha: Rate = field(default=0.01, kw_only=False)
+    weight_decay: NonNegative = 0.0
+    l1: NonNegative = 0.0
+    l2: NonNegative = 0.0
+    clip_norm: Annotated[float, _check_limit] | None = None
+    clip_value: Annotated[float, _check_limit] | None = None
+    groups: Annotated[Groups, checked_groups] | None = None
+    ema: Fraction | None = None
+
+    def __post_init__(self) -> None:
         self.reset()
 
-    def __repr__(self) -> str:
-        return describe(self)
+    __repr__ = describe
 
     # --- the rate --------------------------------------------------------------------------
 
     @property
-    def alpha(self) -> float | Schedule:
-        """The learning rate: a number, or a function of the step."""
-        return self._alpha
-
-    @alpha.setter
-    def alpha(self, alpha: float | Schedule) -> None:
-        self._alpha = check_rate(alpha)
-
-    @property
     def rate(self) -> float:
         """The learning rate of the next step."""
-        return self._now(self._alpha)
+        return self._now(self.alpha)
 
     def observe(self, loss: float) -> None:
         """Pass the loss of an epoch to the schedules that depend on it."""
-        rates = [self._alpha, *(own.get("alpha") for own in (self.groups or {}).values())]
+        rates = [self.alpha, *(own.get("alpha") for own in (self.groups or {}).values())]
         for schedule in {id(rate): rate for rate in rates if isinstance(rate, Observer)}.values():
             schedule.observe(loss)
 
@@ -285,20 +269,18 @@ class Optimizer(Resumable, registered=False):
 
     def _slot_vector(self, name: str) -> Array:
         """Return the vector of a slot for all groups together."""
-        if name not in self._slots:
-            self._slots[name] = self._like_theta()
-        return self._slots[name]
+        return self._vector(self._slots, name)
 
     def _scratch_vector(self, name: str) -> Array:
         """Return a scratch vector for all groups together."""
-        if name not in self._scratch:
-            self._scratch[name] = self._like_theta()
-        return self._scratch[name]
+        return self._vector(self._scratch, name)
 
-    def _like_theta(self) -> Array:
-        assert self._packing is not None
-        theta = self._packing.theta
-        return np.zeros(theta.shape, theta.dtype)  # unlike zeros_like, it takes no memory yet
+    def _vector(self, vectors: dict[str, Array], name: str) -> Array:
+        if name not in vectors:
+            assert self._packing is not None
+            theta = self._packing.theta
+            vectors[name] = np.zeros(theta.shape, theta.dtype)  # unlike zeros_like, no memory yet
+        return vectors[name]
 
     def _begun(self, layers: Sequence[Layer]) -> tuple[Packing, Array | None]:
         """Return what the last backward pass before a step needs: the packing, what is held."""
@@ -392,7 +374,7 @@ class Optimizer(Resumable, registered=False):
             self._sync.refuse_new_packing()
         memories = self._memories.with_packed(packing, self._slots)
         own = [memories.recall(layer, name, self.own_start) for _, layer, name in slots]
-        self._packing = Packing(slots, walk, keys, [each.own for each in own])
+        self._packing = Packing(layers, slots, keys, [each.own for each in own])
         self._packing.replace(packing)
         packing, self._memories = self._packing, memories
         self._patterns, self._group = list(self.groups or ()), ALL

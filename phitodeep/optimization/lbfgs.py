@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Unpack, cast
+from dataclasses import field
+from functools import partial
+from typing import Annotated, Any, cast
 
 import numpy as np
 
 from phitodeep.core.call import current
-from phitodeep.core.checks import check_count, check_number
-from phitodeep.core.types import Array, Schedule
+from phitodeep.core.checks import check_count
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, MissingExtraError, OrderError
 from phitodeep.layers.base import Layer
-from phitodeep.optimization.base import Common, Optimizer
+from phitodeep.optimization.base import Optimizer
 from phitodeep.optimization.divergence import bad_gradient, bad_loss, length
+from phitodeep.optimization.schedules import Rate
+from phitodeep.optimization.settings import Count, NonNegative
 
 __all__ = ["LBFGS"]
 
@@ -38,22 +42,13 @@ class LBFGS(Optimizer):
     """
 
     evaluates_often = True
+    alpha: Rate = field(default=1.0, kw_only=False)
+    max_iter: Count = 20
+    history_size: Annotated[int, partial(check_count, maximum=1000)] = 10
+    tolerance_grad: NonNegative = 1e-7
+    tolerance_change: NonNegative = 1e-9
 
-    def __init__(
-        self,
-        alpha: float | Schedule = 1.0,
-        *,
-        max_iter: int = 20,
-        history_size: int = 10,
-        tolerance_grad: float = 1e-7,
-        tolerance_change: float = 1e-9,
-        **common: Unpack[Common],
-    ) -> None:
-        super().__init__(alpha, **common)
-        self.max_iter = check_count(max_iter, "LBFGS max_iter")
-        self.history_size = check_count(history_size, "LBFGS history_size", maximum=1000)
-        self.tolerance_grad = check_number(tolerance_grad, "LBFGS tolerance_grad", minimum=0)
-        self.tolerance_change = check_number(tolerance_change, "LBFGS tolerance_change", minimum=0)
+    def __post_init__(self) -> None:
         for option in ("l1", "clip_norm", "clip_value"):
             if getattr(self, option):
                 raise ArgumentError(

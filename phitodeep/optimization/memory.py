@@ -16,10 +16,13 @@ from phitodeep.core.types import Array, Schedule
 from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError
 from phitodeep.layers.base import Layer
 from phitodeep.optimization.gradient_sync import ALONE, GradientSync
-from phitodeep.optimization.packing import Group, Own, Packing, walk_all
+from phitodeep.optimization.packing import Group, Groups, Own, Packing, walk_all
 from phitodeep.optimization.schedules import stateful
 
 OPTIONAL = {"ema", "held"}  # slots that a parameter may lack even if it has all others
+PACKED = {  # what belongs to the packing of one model and its processes, and not to copies
+    *("_slots", "_scratch", "_packing", "_group", "own", "_averaged", "_sync", "_owner")
+}
 Walk = Iterable[tuple[str, Layer]]
 
 
@@ -162,8 +165,8 @@ class Resumable(Configurable, registered=False):
     """The memory of an optimizer: how it is written, read, copied and pickled."""
 
     own_start: ClassVar[Mapping[str, float]] = {}  # a parameter's first scalars, such as {"t": 0}
-    groups: dict[str, dict[str, Any]] | None
-    _alpha: float | Schedule
+    alpha: float | Schedule
+    groups: Groups | None
     _sync: GradientSync = ALONE  # with the other processes, while they train
 
     def reset(self) -> None:
@@ -248,7 +251,7 @@ class Resumable(Configurable, registered=False):
 
     def _schedules(self) -> dict[str, Stateful]:
         """Return the schedules that have a state, by their place in the settings."""
-        rates = {"alpha": self._alpha}
+        rates = {"alpha": self.alpha}
         for pattern, own in (self.groups or {}).items():
             if "alpha" in own:
                 rates[f"groups.{pattern}.alpha"] = own["alpha"]
@@ -261,20 +264,11 @@ class Resumable(Configurable, registered=False):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the packing: copies of views are not views."""
-        return {
-            **vars(self),
-            "_memories": self._by_path(),
-            "_slots": {},
-            "_scratch": {},
-            "_packing": None,
-            "_group": ALL,
-            "own": {},
-            "_averaged": False,
-            "_sync": ALONE,
-            "_owner": None,
-        }
+        kept = {name: value for name, value in vars(self).items() if name not in PACKED}
+        return {**kept, "_memories": self._by_path()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        self.reset()
         vars(self).update(state, _memories=ParameterStates(state["_memories"]))
 
 

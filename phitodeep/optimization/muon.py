@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from typing import Any
+from dataclasses import field
+from functools import partial
+from typing import Annotated
 
 import numpy as np
 
-from phitodeep.core.checks import check_count, check_flag, check_number, check_option
-from phitodeep.core.types import Array, Schedule
+from phitodeep.core.checks import check_option
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentTypeError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.optimization.base import Settings
 from phitodeep.optimization.packing import Group, Slot
 from phitodeep.optimization.rules import Adam
+from phitodeep.optimization.schedules import Rate
+from phitodeep.optimization.settings import Count, Flag, Fraction, NonNegative
 
 __all__ = ["Muon"]
+
+SCALES = ("original", "match_rms_adamw")
 
 
 class Muon(Adam):
@@ -49,25 +55,12 @@ class Muon(Adam):
     """
 
     elementwise = False
-
-    def __init__(
-        self,
-        alpha: float | Schedule = 0.02,
-        *,
-        momentum: float = 0.95,
-        nesterov: bool = True,
-        ns_steps: int = 5,
-        adjust_lr_fn: str = "original",
-        adam_ratio: float = 0.015,
-        **options: Any,
-    ) -> None:
-        super().__init__(alpha, **options)
-        self.momentum = check_number(momentum, "Muon momentum", minimum=0, below=1)
-        self.nesterov = check_flag(nesterov, "Muon nesterov")
-        self.ns_steps = check_count(ns_steps, "Muon ns_steps")
-        rules = ("original", "match_rms_adamw")
-        self.adjust_lr_fn = check_option(adjust_lr_fn, "Muon adjust_lr_fn", rules)
-        self.adam_ratio = check_number(adam_ratio, "Muon adam_ratio", minimum=0)
+    alpha: Rate = field(default=0.02, kw_only=False)
+    momentum: Fraction = 0.95
+    nesterov: Flag = True
+    ns_steps: Count = 5
+    adjust_lr_fn: Annotated[str, partial(check_option, options=SCALES)] = SCALES[0]
+    adam_ratio: NonNegative = 0.015
 
     def kinds(self, layers: Sequence[Layer], slots: Sequence[Slot]) -> list[Hashable]:
         """One kind per hidden matrix, and None for all other parameters."""
@@ -93,13 +86,12 @@ class Muon(Adam):
             B[...] = M
         _, layer, name = self._group.slots[0]
         for W, D in zip(layer.matrices(name, theta), layer.matrices(name, B), strict=True):
-            W -= self._adjusted(lr, *W.shape[1:]) * orthogonal(D, self.ns_steps)
-
-    def _adjusted(self, lr: float, rows: int, columns: int) -> float:
-        """The rate lr c for matrices of this shape."""
-        if self.adjust_lr_fn == "original":
-            return lr * math.sqrt(max(1, columns / rows))
-        return lr * 0.2 * math.sqrt(max(rows, columns))
+            _, rows, columns = W.shape
+            if self.adjust_lr_fn == "original":
+                rate = lr * math.sqrt(max(1, columns / rows))
+            else:
+                rate = lr * 0.2 * math.sqrt(max(rows, columns))
+            W -= rate * orthogonal(D, self.ns_steps)
 
 
 COEFFICIENTS = 3.4445, -4.7750, 2.0315  # of s, s^3 and s^5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import operator
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -46,16 +47,12 @@ class Packing:
     """
 
     def __init__(
-        self,
-        slots: list[Slot],
-        walk: Sequence[tuple[str, Layer]],
-        keys: Sequence[Key],
-        owns: Sequence[Own],
+        self, layers: Sequence[Layer], slots: list[Slot], keys: Sequence[Key], owns: Sequence[Own]
     ) -> None:
         dtypes = {layer.dtype for _, layer, _ in slots}
         if len(dtypes) > 1:
             raise ArgumentTypeError(f"the layers have several dtypes: {sorted(map(str, dtypes))}.")
-        self.slots, self.walk, self.received = slots, walk, False
+        self.slots, self.walk, self.received = slots, walk_all(layers), False
         self.pieces: dict[str, slice] = {}
         self.groups: list[Group] = []
         own_of = {path: own for (path, _, _), own in zip(slots, owns, strict=True)}
@@ -88,42 +85,16 @@ class Packing:
         }
         self.ties: list[Tie] = [
             (f"{path}.{name}", user, name, (owner, param), g_of[id(owner), param])
-            for path, user in walk
+            for path, user in self.walk
             for name, (owner, param) in user.tied.items()
             if (id(owner), param) in g_of
         ]
-        thetas_of: dict[int, list[Array]] = {id(layer): [] for _, layer in walk}
-        for (_, layer, _), (theta, _) in zip(slots, self.views, strict=True):
-            thetas_of[id(layer)].append(theta)
-        self._expected: list[Any] = []  # each layer, followed by the views that are its parameters
-        for _, layer in walk:
-            self._expected += [layer, *thetas_of[id(layer)]]
-        self._expected.append(None)
+        self._packed = _add_contents([], layers)
 
     def holds(self, layers: Sequence[Layer]) -> bool:
         """Return whether these layers are packed, with all trainable parameters views of theta."""
-        return self._match(layers, 0) == len(self._expected) - 1
-
-    def _match(self, layers: Iterable[Layer], i: int) -> int:
-        """Compare these layers and all inside them with `_expected` from index i on.
-
-        Returns the index after the last of them, or -1 if they differ.
-        """
-        expected = self._expected
-        for layer in layers:
-            if expected[i] is not layer:
-                return -1
-            i += 1
-            if layer.params and layer._trainable:
-                for a in layer.params.values():
-                    if expected[i] is not a:
-                        return -1
-                    i += 1
-            if type(layer).children is not Layer.children:
-                i = self._match(layer.children().values(), i)
-                if i < 0:
-                    return -1
-        return i
+        found = _add_contents([], layers)
+        return len(found) == len(self._packed) and all(map(operator.is_, found, self._packed))
 
     def receive(self) -> None:
         """Let backward passes of training write their gradients directly into g."""
@@ -167,6 +138,17 @@ class Packing:
                 g += grads[name]
             if owner._frame.grads.get(param) is g:  # it holds the sum now
                 grads.pop(name, None)
+
+
+def _add_contents(found: list[Any], layers: Iterable[Layer]) -> list[Any]:
+    """Add these layers and all inside them, each followed by its trainable parameters."""
+    for layer in layers:
+        found.append(layer)
+        if layer._trainable:
+            found += layer.params.values()
+        if type(layer).children is not Layer.children:
+            _add_contents(found, layer.children().values())
+    return found
 
 
 def add_product(g: Array, A: Array, B: Array) -> None:

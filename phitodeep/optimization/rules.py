@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Unpack
+from dataclasses import field
+from typing import Any, ClassVar
 
 import numpy as np
 
-from phitodeep.core.checks import check_flag, check_number
 from phitodeep.core.types import Array, Schedule
 from phitodeep.errors import ArgumentError
 from phitodeep.kernels import kernel
-from phitodeep.optimization.base import Common, Optimizer
+from phitodeep.optimization.base import Optimizer
+from phitodeep.optimization.schedules import Rate
+from phitodeep.optimization.settings import Flag, Fraction, NonNegative, Positive
 
 __all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Lion", "Nadam", "RMSProp"]
 
@@ -28,19 +30,11 @@ class SGD(Optimizer):
     """
 
     elementwise = True
+    momentum: Fraction = 0.0
+    nesterov: Flag = False
 
-    def __init__(
-        self,
-        alpha: float | Schedule = 0.01,
-        *,
-        momentum: float = 0.0,
-        nesterov: bool = False,
-        **common: Unpack[Common],
-    ) -> None:
-        super().__init__(alpha, **common)
-        self.momentum = check_number(momentum, "SGD momentum", minimum=0, below=1)
-        self.nesterov = check_flag(nesterov, "SGD nesterov")
-        if nesterov and not self.momentum:
+    def __post_init__(self) -> None:
+        if self.nesterov and not self.momentum:
             raise ArgumentError("SGD nesterov needs momentum > 0.")
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
@@ -86,21 +80,9 @@ class Adam(Optimizer):
 
     elementwise = True
     own_start: ClassVar[Mapping[str, float]] = {"t": 0}
-
-    def __init__(
-        self,
-        alpha: float | Schedule = 0.01,
-        *,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        eps: float = 1e-8,
-        **common: Unpack[Common],
-    ) -> None:
-        super().__init__(alpha, **common)
-        name = type(self).__name__
-        self.beta1 = check_number(beta1, f"{name} beta1", minimum=0, below=1)
-        self.beta2 = check_number(beta2, f"{name} beta2", minimum=0, below=1)
-        self.eps = check_number(eps, f"{name} eps", above=0)
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    eps: Positive = 1e-8
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
         M, V, s = self.slot("M"), self.slot("V"), self.scratch_block()
@@ -156,22 +138,11 @@ class Nadam(Optimizer):
 
     elementwise = True
     own_start: ClassVar[Mapping[str, float]] = {"t": 0, "product": 1.0}  # product: M_t
-
-    def __init__(
-        self,
-        alpha: float | Schedule = 0.002,
-        *,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        eps: float = 1e-8,
-        psi: float = 0.004,
-        **common: Unpack[Common],
-    ) -> None:
-        super().__init__(alpha, **common)
-        self.beta1 = check_number(beta1, "Nadam beta1", minimum=0, below=1)
-        self.beta2 = check_number(beta2, "Nadam beta2", minimum=0, below=1)
-        self.eps = check_number(eps, "Nadam eps", above=0)
-        self.psi = check_number(psi, "Nadam psi", minimum=0)
+    alpha: Rate = field(default=0.002, kw_only=False)
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    eps: Positive = 1e-8
+    psi: NonNegative = 0.004
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
         m, v, s, r = self.slot("m"), self.slot("v"), self.scratch(), self.scratch("root")
@@ -219,20 +190,9 @@ class RMSProp(Optimizer):
     """
 
     elementwise = True
-
-    def __init__(
-        self,
-        alpha: float | Schedule = 0.01,
-        *,
-        rho: float = 0.9,
-        eps: float = 1e-8,
-        momentum: float = 0.0,
-        **common: Unpack[Common],
-    ) -> None:
-        super().__init__(alpha, **common)
-        self.rho = check_number(rho, "RMSProp rho", minimum=0, below=1)
-        self.eps = check_number(eps, "RMSProp eps", above=0)
-        self.momentum = check_number(momentum, "RMSProp momentum", minimum=0, below=1)
+    rho: Fraction = 0.9
+    eps: Positive = 1e-8
+    momentum: Fraction = 0.0
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
         v, s = self.slot("v"), self.scratch()
@@ -268,12 +228,7 @@ class Adagrad(Optimizer):
     """
 
     elementwise = True
-
-    def __init__(
-        self, alpha: float | Schedule = 0.01, *, eps: float = 1e-10, **common: Unpack[Common]
-    ) -> None:
-        super().__init__(alpha, **common)
-        self.eps = check_number(eps, "Adagrad eps", above=0)
+    eps: Positive = 1e-10
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
         adagrad(theta, g, self.slot("v"), self.scratch(), lr, self.eps)
@@ -299,18 +254,9 @@ class Adadelta(Optimizer):
     """
 
     elementwise = True
-
-    def __init__(
-        self,
-        alpha: float | Schedule = 1.0,
-        *,
-        rho: float = 0.9,
-        eps: float = 1e-6,
-        **common: Unpack[Common],
-    ) -> None:
-        super().__init__(alpha, **common)
-        self.rho = check_number(rho, "Adadelta rho", minimum=0, below=1)
-        self.eps = check_number(eps, "Adadelta eps", above=0)
+    alpha: Rate = field(default=1.0, kw_only=False)
+    rho: Fraction = 0.9
+    eps: Positive = 1e-6
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
         v, d, u, s = self.slot("v"), self.slot("d"), self.scratch("u"), self.scratch()
@@ -349,18 +295,9 @@ class Lion(Optimizer):
     """
 
     elementwise = True
-
-    def __init__(
-        self,
-        alpha: float | Schedule = 1e-4,
-        *,
-        beta1: float = 0.9,
-        beta2: float = 0.99,
-        **common: Unpack[Common],
-    ) -> None:
-        super().__init__(alpha, **common)
-        self.beta1 = check_number(beta1, "Lion beta1", minimum=0, below=1)
-        self.beta2 = check_number(beta2, "Lion beta2", minimum=0, below=1)
+    alpha: Rate = field(default=1e-4, kw_only=False)
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.99
 
     def update(self, theta: Array, g: Array, lr: float) -> None:
         m, s, r = self.slot("m"), self.scratch(), self.scratch("sign")

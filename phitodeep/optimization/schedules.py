@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 from phitodeep.core.checks import check_count, check_number
 from phitodeep.core.config import Configurable
 from phitodeep.core.state import StateDict, Stateful, check_entries, is_number
 from phitodeep.core.types import Schedule, describe
 from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.optimization.settings import Check, Count, Fraction, NonNegative, Positive, checks_of
 
 MOST_LOG = math.log(sys.float_info.max)
 
@@ -39,6 +38,9 @@ def check_rate(alpha: float | Schedule, who: str = "the learning rate alpha") ->
     if callable(alpha) and getattr(alpha, "config_kind", "schedule") == "schedule":
         return alpha
     return check_number(alpha, who, minimum=0)
+
+
+Rate = Annotated[float | Schedule, lambda value, _: check_rate(value)]  # of an optimizer
 
 
 def as_schedule(alpha: float | Schedule) -> Schedule:
@@ -69,31 +71,27 @@ def _power(base: float, exponent: float) -> float:
     return math.inf if logarithm > MOST_LOG else float(base) ** exponent
 
 
-CHECKS: dict[str, Callable[[Any, str], Any]] = {  # of the fields of all schedules, by name
-    **dict.fromkeys(("steps", "every"), check_count),
-    **dict.fromkeys(("alpha", "alpha_min", "rate"), partial(check_number, minimum=0)),
-    **dict.fromkeys(("factor", "power", "divide", "divide_last"), partial(check_number, above=0)),
-    "up": partial(check_number, minimum=0, below=1),
-    "after": check_rate,
-}
-
-
 class _Checked(Configurable):
     """Checks every field by its name, so that a wrong schedule fails where it is created."""
 
     config_kind = "schedule"
 
+    _checks: ClassVar[dict[str, Check]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._checks = {**cls._checks, **checks_of(cls)}
+
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if name in CHECKS:
-                CHECKS[name](value, f"{type(self).__name__} {name}")
+        for name, check in self._checks.items():
+            check(getattr(self, name), f"{type(self).__name__} {name}")
 
 
 @dataclass(frozen=True)
 class Constant(_Checked):
     """The rate `alpha` at every step."""
 
-    alpha: float
+    alpha: NonNegative
 
     def __call__(self, step: int) -> float:
         return float(self.alpha)
@@ -103,9 +101,9 @@ class Constant(_Checked):
 class StepDecay(_Checked):
     """alpha factor^k, where k is the number of completed periods of `every` steps."""
 
-    alpha: float
-    every: int
-    factor: float = 0.1
+    alpha: NonNegative
+    every: Count
+    factor: Positive = 0.1
 
     def __call__(self, step: int) -> float:
         return float(self.alpha * _power(self.factor, step // self.every))
@@ -115,9 +113,9 @@ class StepDecay(_Checked):
 class ExponentialDecay(_Checked):
     """alpha factor^(step / steps): a smooth decay by `factor` over every `steps` steps."""
 
-    alpha: float
-    steps: int
-    factor: float = 0.1
+    alpha: NonNegative
+    steps: Count
+    factor: Positive = 0.1
 
     def __call__(self, step: int) -> float:
         return float(self.alpha * _power(self.factor, step / self.steps))
@@ -127,8 +125,8 @@ class ExponentialDecay(_Checked):
 class InverseTimeDecay(_Checked):
     """alpha / (1 + rate step). Source: Robbins and Monro 1951, "A stochastic approximation"."""
 
-    alpha: float
-    rate: float = 0.01
+    alpha: NonNegative
+    rate: NonNegative = 0.01
 
     def __call__(self, step: int) -> float:
         return float(self.alpha / (1 + self.rate * step))
@@ -138,10 +136,10 @@ class InverseTimeDecay(_Checked):
 class PolynomialDecay(_Checked):
     """alpha_min + (alpha - alpha_min) (1 - step / steps)^power; after `steps` steps, alpha_min."""
 
-    alpha: float
-    steps: int
-    alpha_min: float = 0.0
-    power: float = 1.0
+    alpha: NonNegative
+    steps: Count
+    alpha_min: NonNegative = 0.0
+    power: Positive = 1.0
 
     def __call__(self, step: int) -> float:
         left = 1 - min(step, self.steps) / self.steps
@@ -155,9 +153,9 @@ class CosineDecay(_Checked):
     Source: Loshchilov and Hutter 2017, arXiv:1608.03983, eq. 5.
     """
 
-    alpha: float
-    steps: int
-    alpha_min: float = 0.0
+    alpha: NonNegative
+    steps: Count
+    alpha_min: NonNegative = 0.0
 
     def __call__(self, step: int) -> float:
         return _cosine(self.alpha, self.alpha_min, min(step, self.steps) / self.steps)
@@ -171,8 +169,8 @@ class WarmUp(_Checked):
     Source: Goyal et al. 2017, arXiv:1706.02677, sec. 2.2.
     """
 
-    after: float | Schedule
-    steps: int
+    after: Annotated[float | Schedule, check_rate]
+    steps: Count
 
     def __call__(self, step: int) -> float:
         schedule = as_schedule(self.after)
@@ -207,11 +205,11 @@ class OneCycle(_Checked):
     Source: Smith and Topin 2018, "Super-convergence", arXiv:1708.07120.
     """
 
-    alpha: float
-    steps: int
-    up: float = 0.3
-    divide: float = 25.0
-    divide_last: float = 1e4
+    alpha: NonNegative
+    steps: Count
+    up: Fraction = 0.3
+    divide: Positive = 25.0
+    divide_last: Positive = 1e4
 
     def __call__(self, step: int) -> float:
         top = self.up * self.steps
@@ -221,37 +219,32 @@ class OneCycle(_Checked):
         return _cosine(self.alpha, self.alpha / self.divide_last, fraction)
 
 
-class ReduceOnPlateau(Configurable):
+@dataclass(eq=False)
+class ReduceOnPlateau(_Checked):
     """Multiply the rate by `factor` when the loss has not fallen for `patience` epochs.
 
     The loss of an epoch is its test loss, or its training loss if there is no test data. A fall of
     `min_delta` or less does not count. The rate never goes below `alpha_min`.
     """
 
-    config_kind = "schedule"
+    alpha: NonNegative
+    _: KW_ONLY
+    factor: Positive = 0.1
+    patience: Count = 10
+    min_delta: NonNegative = 0.0
+    alpha_min: NonNegative = 0.0
 
-    def __init__(
-        self,
-        alpha: float,
-        *,
-        factor: float = 0.1,
-        patience: int = 10,
-        min_delta: float = 0.0,
-        alpha_min: float = 0.0,
-    ) -> None:
-        self.alpha = check_number(alpha, "ReduceOnPlateau alpha", minimum=0)
-        self.factor = check_number(factor, "ReduceOnPlateau factor", above=0)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.factor >= 1:
-            raise ArgumentError(f"ReduceOnPlateau factor must be < 1, got {factor}.")
-        self.patience = check_count(patience, "ReduceOnPlateau patience")
-        self.min_delta = check_number(min_delta, "ReduceOnPlateau min_delta", minimum=0)
-        self.alpha_min = check_number(alpha_min, "ReduceOnPlateau alpha_min", minimum=0)
+            raise ArgumentError(f"ReduceOnPlateau factor must be < 1, got {self.factor}.")
         if self.alpha_min > self.alpha:
-            raise ArgumentError(f"ReduceOnPlateau alpha_min {alpha_min} is above alpha {alpha}.")
-        self.rate, self.best, self.waited = self.alpha, math.inf, 0
+            raise ArgumentError(
+                f"ReduceOnPlateau alpha_min {self.alpha_min} is above alpha {self.alpha}."
+            )
+        self.rate, self.best, self.waited = float(self.alpha), math.inf, 0
 
-    def __repr__(self) -> str:
-        return describe(self)
+    __repr__ = describe
 
     def __call__(self, step: int) -> float:
         return self.rate

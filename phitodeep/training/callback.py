@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
 
 from phitodeep.core.checks import check_count, check_number, class_hint
@@ -39,8 +40,7 @@ class Callback(Configurable, registered=False):
             if name.startswith("on_") and name not in known:
                 warn(f"{cls.__name__}.{name} is never called: training calls {', '.join(known)}.")
 
-    def __repr__(self) -> str:
-        return describe(self)
+    __repr__ = describe
 
     def on_train_begin(self, model: Layer) -> None:
         """Called before the first batch of training."""
@@ -93,16 +93,14 @@ class LambdaCallback(Callback):
             if name not in known:
                 raise ArgumentError(f"LambdaCallback takes {sorted(known)}, got {name!r}.")
             setattr(self, name, function)
+        self.functions = functions
 
     def __repr__(self) -> str:
-        functions = (f"{name}={f!r}" for name, f in self._functions().items())
+        functions = (f"{name}={f!r}" for name, f in self.functions.items())
         return f"{type(self).__name__}({', '.join(functions)})"
 
-    def _functions(self) -> dict[str, Callable[..., None]]:
-        return {name: vars(self)[name] for name in vars(Callback) if name in vars(self)}
-
     def get_config(self) -> dict[str, Any]:
-        return self._functions()
+        return dict(self.functions)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -153,13 +151,16 @@ class _Monitor(_Resumable):
 
     remembered: ClassVar[tuple[str, ...]] = ("best",)
 
-    def __init__(self, monitor: str | None, mode: str | None, min_delta: float = 0.0) -> None:
+    monitor: str | None
+    mode: str | None
+    min_delta = 0.0
+
+    def __post_init__(self) -> None:
         name = type(self).__name__
-        if mode not in (None, "min", "max"):
-            raise ArgumentError(f'{name} mode must be "min" or "max", got {mode!r}.')
-        self.monitor, self.mode = monitor, mode
-        self.min_delta = check_number(min_delta, f"{name} min_delta", minimum=0)
-        self.best = math.nan
+        if self.mode not in (None, "min", "max"):
+            raise ArgumentError(f'{name} mode must be "min" or "max", got {self.mode!r}.')
+        check_number(self.min_delta, f"{name} min_delta", minimum=0)
+        self.forget()
 
     def forget(self) -> None:
         self.best = math.nan
@@ -194,6 +195,7 @@ class _Monitor(_Resumable):
         return better
 
 
+@dataclass(eq=False, repr=False)
 class EarlyStopping(_Monitor):
     """End training when a monitored value has not improved for `patience` epochs.
 
@@ -203,24 +205,21 @@ class EarlyStopping(_Monitor):
     remembered = ("best", "best_epoch", "waited", "weights")
     every_rank = True
 
-    def __init__(
-        self,
-        patience: int = 10,
-        *,
-        monitor: str | None = None,
-        mode: str | None = None,
-        min_delta: float = 0.0,
-        restore_best: bool = True,
-    ) -> None:
-        super().__init__(monitor, mode, min_delta)
-        self.patience = check_count(patience, "EarlyStopping patience")
-        self.restore_best = restore_best
-        self.weights: dict[str, Array] | None = None
-        self.best_epoch = self.waited = 0
+    patience: int = 10
+    _: KW_ONLY
+    monitor: str | None = None
+    mode: str | None = None
+    min_delta: float = 0.0
+    restore_best: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count(self.patience, "EarlyStopping patience")
 
     def forget(self) -> None:
         super().forget()
-        self.weights, self.best_epoch, self.waited = None, 0, 0
+        self.weights: dict[str, Array] | None = None
+        self.best_epoch = self.waited = 0
 
     def check_state(self, state: StateDict, who: str) -> None:
         super().check_state(state, who)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from phitodeep.training.callback import Logs, _Monitor
 from phitodeep.training.run import TrainingRun
 
 
+@dataclass(eq=False, repr=False)
 class ModelCheckpoint(_Monitor):
     """Save everything that training needs to continue exactly, every few epochs or steps.
 
@@ -53,33 +55,28 @@ class ModelCheckpoint(_Monitor):
     remembered: ClassVar[tuple[str, ...]] = ("best", "name", "written")
     every_rank = True  # they give their parts of the state to rank 0, which writes
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        every: int | None = 1,
-        every_steps: int | None = None,
-        keep: int = 3,
-        monitor: str | None = None,
-        *,
-        mode: str | None = None,
-    ) -> None:
-        super().__init__(monitor, mode)
-        self.path = os.fspath(check_path(path))
-        for name, count in (("every", every), ("every_steps", every_steps)):
+    path: str | os.PathLike[str]
+    every: int | None = 1
+    every_steps: int | None = None
+    keep: int = 3
+    monitor: str | None = None
+    _: KW_ONLY
+    mode: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.path = os.fspath(check_path(self.path))
+        for name, count in (("every", self.every), ("every_steps", self.every_steps)):
             if count is not None:
                 check_count(count, f"ModelCheckpoint {name}")
-        if every is None and every_steps is None:
+        if self.every is None and self.every_steps is None:
             raise ArgumentError("ModelCheckpoint needs every= (epochs) or every_steps=.")
-        self.every, self.every_steps = every, every_steps
-        self.keep = check_count(keep, "ModelCheckpoint keep", minimum=0)
+        check_count(self.keep, "ModelCheckpoint keep", minimum=0)
         self.name = ""  # of the run: no other run's files are removed
-        self.forget()
 
     def forget(self) -> None:
         super().forget()
         self.written: list[str] = []  # the names of the files that `keep` counts, oldest first
-        self.checked = self.better = self.shared = False
-        self.held: int | None = None  # holds the lock of the file at `path`
 
     def check_state(self, state: StateDict, who: str) -> None:
         super().check_state(state, who)
@@ -94,7 +91,7 @@ class ModelCheckpoint(_Monitor):
         super().on_train_begin(model)
         self.name = self.name or secrets.token_hex(8)  # here, so that each copy gets its own
         self.checked = self.better = self.shared = False
-        self.held = None
+        self.held: int | None = None  # holds the lock of the file at `path`
 
     def on_epoch_end(self, model: Any, epoch: int, logs: Logs) -> None:
         self.better = self.monitor is not None and self.improved(logs)

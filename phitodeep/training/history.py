@@ -56,14 +56,16 @@ class History(Tabled, list[tuple[float, float]]):
         who = "the state of a history"
         state = check_entries(state, ("losses", "metrics", "seconds", "rates"), who)
         pairs = check_list(state["losses"], f"{who}: losses")
-        lists = [*pairs, state["seconds"], state["rates"], *_values(state["metrics"], who)]
-        for values in lists:
+        metrics = state["metrics"]
+        if not isinstance(metrics, Mapping):
+            raise ArgumentTypeError(f"{who}: metrics must be a dict of lists, got {metrics!r}.")
+        for values in (*pairs, state["seconds"], state["rates"], *metrics.values()):
             if not all(map(is_number, check_list(values, who))):
                 raise ArgumentTypeError(f"{who} must hold lists of numbers, got {values!r}.")
         if any(len(pair) != 2 for pair in pairs):
             raise ArgumentError(f"{who}: losses must be pairs (train, test).")
         self[:] = [(train, test) for train, test in pairs]
-        self.metrics = {name: list(values) for name, values in state["metrics"].items()}
+        self.metrics = {name: list(values) for name, values in metrics.items()}
         self.seconds, self.rates = list(state["seconds"]), list(state["rates"])
 
     # --- shown -----------------------------------------------------------------------------
@@ -100,9 +102,3 @@ def _written(values: Any, i: int) -> str:
     """The value of epoch i, if there is one and it is a number."""
     value = values[i] if i < len(values) else math.nan
     return f"{value:.4g}" if np.ndim(value) == 0 and not _missing(value) else ""
-
-
-def _values(metrics: Any, who: str) -> list[Any]:
-    if not isinstance(metrics, Mapping):
-        raise ArgumentTypeError(f"{who}: metrics must be a dict of lists, got {metrics!r}.")
-    return list(metrics.values())

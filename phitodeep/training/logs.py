@@ -74,19 +74,15 @@ class _Log(Callback):
 
     def open(self, epochs: int) -> None:
         """Prepare the file for a model that has been trained for this number of epochs."""
-        raise NotImplementedError
 
     def announce(self, model: Any, run: TrainingRun) -> None:
         """Record the settings of a run."""
-        raise NotImplementedError
 
     def add(self, model: Any, run: TrainingRun, logs: dict[str, Any]) -> None:
         """Record an epoch."""
-        raise NotImplementedError
 
     def write(self) -> None:
         """Write all that is pending, or raise DataError."""
-        raise NotImplementedError
 
 
 class _Table(_Log, _Resumable):
@@ -135,7 +131,6 @@ class _Table(_Log, _Resumable):
 
     def begin(self, earlier: list[dict[str, Any]], own: list[dict[str, Any]]) -> None:
         """Reduce the file to these records: those of earlier runs and those of this run."""
-        raise NotImplementedError
 
 
 class CSVLogger(_Table):

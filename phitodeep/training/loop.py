@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -40,11 +41,12 @@ from phitodeep.training.parts import BatchSplitter
 from phitodeep.training.progress import display
 from phitodeep.training.ranks import Muted, Work
 from phitodeep.training.run import Sums, Totals, TrainingRun
-from phitodeep.training.sources import Arrays, BatchBuffer, Source
+from phitodeep.training.sources import Arrays, BatchBuffer, Epoch, Source
 
 SHUFFLE = 1 << 31  # keeps the random streams of shuffles apart from those of layers
 
 
+@dataclass(eq=False)
 class Training:
     """One call of `Sequential.train`.
 
@@ -55,33 +57,27 @@ class Training:
     locates       whether a number that is not finite raises an AnomalyError
     """
 
-    def __init__(
-        self,
-        model: Trainable,
-        objective: Objective,
-        data: Source,
-        test: Source | None,
-        run: TrainingRun,
-        *,
-        size: int | None,
-        accumulate: int,
-        threads: int,
-        shuffle: bool,
-        callbacks: Sequence[Callback],
-        verbose: int | bool,
-        locates: bool = False,
-    ) -> None:
-        self.model, self.objective, self.data, self.test = model, objective, data, test
-        self.run = run
-        self.size, self.accumulate, self.shuffle = size, accumulate, shuffle
-        self.splitter = BatchSplitter(objective.body, objective.loss, threads)
-        self.ranks = model._ranks
-        self.callbacks, self.locates = callbacks, locates
-        self.display = display(verbose if self.ranks.rank == 0 else 0)
-        self.verbose = bool(verbose)
+    model: Trainable
+    objective: Objective
+    data: Source
+    test: Source | None
+    run: TrainingRun
+    _: KW_ONLY
+    size: int | None
+    accumulate: int
+    threads: int
+    shuffle: bool
+    callbacks: Sequence[Callback]
+    verbose: int | bool
+    locates: bool = False
+
+    def __post_init__(self) -> None:
+        self.splitter = BatchSplitter(self.objective.body, self.objective.loss, self.threads)
+        self.ranks = self.model._ranks
+        self.display = display(self.verbose if self.ranks.rank == 0 else 0)
         self.memory = BatchBuffer()
         self.pressed: list[int] = []  # an entry for each Ctrl-C
-        self.pauses = any(_overrides(callback, "on_pause") for callback in callbacks)
+        self.pauses = any(_overrides(callback, "on_pause") for callback in self.callbacks)
 
     def train(self) -> History:
         """Train to the last epoch; a callback, Ctrl-C or divergence may end training early."""
@@ -128,10 +124,10 @@ class Training:
     def epoch(self, epoch: int) -> None:
         """Train on every sample once, then evaluate; raise StopTraining to end training."""
         run, stop = self.run, None
-        run.begin_epoch()
-        began = run.began
         if not run.step:  # an epoch that is continued began earlier
+            run.began, run.totals = time.perf_counter(), Totals()
             self.notify("on_epoch_begin", epoch)
+        began = run.began
         try:
             self.batches(epoch)
         except StopTraining as reason:
@@ -147,7 +143,7 @@ class Training:
             scores = dict.fromkeys(names, math.nan)  # if the epoch was cut short
             if stop is None:
                 size = max(self.size or 0, self.model.samples_at_once())
-                test = self.test.batches(size, share=self.ranks.share)
+                test = self.test.batches(Epoch(size, share=self.ranks.share))
                 scores = self.objective.evaluate(test, self.splitter.threads, self.ranks)
             logs |= {f"test_{name}": value for name, value in scores.items()}
         seconds = time.perf_counter() - began
@@ -176,7 +172,8 @@ class Training:
         optimizer, display, run = self.model.optimizer, self.display, self.run
         memory = self.memory if self.accumulate == 1 else None
         first = run.step * self.accumulate
-        batches = self.data.batches(self.size, self.rng(epoch), memory, first, self.ranks.share)
+        reading = Epoch(self.size, self.rng(epoch), memory, first, self.ranks.share)
+        batches = self.data.batches(reading)
         count, divisor = self.accumulate, self.objective.divisor
         while work := self.ranks.meet(
             list(itertools.islice(batches, count)), count, divisor, run.step, bool(self.pressed)
@@ -302,20 +299,19 @@ class Training:
 
     def notify(self, method: str, *args: Any) -> None:
         """Call this method of every callback, then raise StopTraining if one of them did."""
-        stop: StopTraining | None = None
+        if not self.callbacks:
+            return
+        stop_reason: str | None = None
         for callback in self.callbacks:
             try:
                 self.ranks.call(callback, method, self.model, *args)
-            except StopTraining as reason:
-                stop = reason
-        if self.callbacks and self.ranks.size > 1:
-            stop_reason = self.ranks.agree(None if stop is None else str(stop))
-            stop = None if stop_reason is None else StopTraining(stop_reason)
-        if stop is not None:
-            raise stop
-        if self.callbacks:
-            self.objective.check(self.model)
-            self.splitter.refresh()
+            except StopTraining as stop:
+                stop_reason = str(stop)
+        stop_reason = self.ranks.agree(stop_reason)
+        if stop_reason is not None:
+            raise StopTraining(stop_reason)
+        self.objective.check(self.model)
+        self.splitter.refresh()
 
     def interrupted(self) -> StopTraining:
         """Record in the history that Ctrl-C was pressed; return the exception to raise."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from phitodeep.training.ranks import Ranks
 from phitodeep.training.run import Sums, Totals
 from phitodeep.training.shortcuts import plan
 
+ALONE = Ranks()
+
 
 class Trainable(Chain, registered=False):
     """What training requires of a model; `Sequential` implements it."""
@@ -33,27 +35,13 @@ class Trainable(Chain, registered=False):
     batch_size: int | None
     epochs: int  # per call of `train`
     epoch: int  # epochs trained so far
-    _ranks: Ranks = Ranks()  # the processes that train it
+    _ranks: Ranks = ALONE  # the processes that train it
 
-    def train(self, X: Any, y: Any = None, *args: Any, **options: Any) -> History:
-        """Train the model: see `Sequential.train`."""
-        raise NotImplementedError
-
-    def predict(self, X: Any, *args: Any, **options: Any) -> Array:
-        """Return the outputs for X: see `Sequential.predict`."""
-        raise NotImplementedError
-
-    def evaluate(self, X: Any, y: Any = None, *args: Any, **options: Any) -> dict[str, Any]:
-        """Return the loss and the metrics: see `Sequential.evaluate`."""
-        raise NotImplementedError
-
-    def _find_anomaly(self, *step: Any) -> DivergenceError:
-        """Return the error for a step that is not finite: see `phitodeep.inspect.anomaly`."""
-        raise NotImplementedError
-
-    def samples_at_once(self) -> int:
-        """Return how many samples to evaluate at a time."""
-        raise NotImplementedError
+    train: Callable[..., History]
+    predict: Callable[..., Array]
+    evaluate: Callable[..., dict[str, Any]]
+    samples_at_once: Callable[[], int]  # to evaluate at a time
+    _find_anomaly: Callable[..., DivergenceError]  # for a step: see `phitodeep.inspect.anomaly`
 
 
 class Objective:
@@ -98,14 +86,13 @@ class Objective:
                 return self._last.forward(P)
 
     def evaluate(
-        self, batches: Iterable[Data], threads: int, ranks: Ranks | None = None
+        self, batches: Iterable[Data], threads: int, ranks: Ranks = ALONE
     ) -> dict[str, Any]:
         """Return the loss and the metrics of all batches together, by name.
 
-        With `ranks`, the batches are this rank's part of them.
+        The batches are this rank's part of them.
         """
-        value = total = 0.0
-        sums, flops = Sums(), self.body.flops()
+        totals, total, flops = Totals(), 0.0, self.body.flops()
         for batch in batches:
             if not batch.counts:
                 continue
@@ -118,21 +105,11 @@ class Objective:
             n = len(batch.X)
             P = predictions(self.body, forward, n, n, flops, threads)
             with inference():
-                value += self.loss._watched_value(P, batch.T, batch.w, 1.0)
+                totals.loss += self.loss._watched_value(P, batch.T, batch.w, 1.0)
             total += self.divisor(batch)
-            self.add_metrics(sums, P, batch)
-        if ranks is not None:
-            value, total, sums = self._over_ranks(ranks, value, total, sums)
-        return {"loss": value / total if total else 0.0, **self.results(sums)}
-
-    def _over_ranks(
-        self, ranks: Ranks, value: float, total: float, sums: Sums
-    ) -> tuple[float, float, Sums]:
-        """Return the sums of the losses, of their divisors and of the metrics over all ranks."""
-        part = Totals()
-        part.loss, part.sums = value, sums
-        part = ranks.merged(part, self.metrics)
-        return part.loss, ranks.add(total), part.sums
+            self.add_metrics(totals.sums, P, batch)
+        totals, total = ranks.merged(totals, self.metrics), ranks.add(total)
+        return {"loss": totals.loss / total if total else 0.0, **self.results(totals.sums)}
 
     def divisor(self, batch: Data) -> float:
         """Return the divisor of the loss when this batch is not part of a larger one."""

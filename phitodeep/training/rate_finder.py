@@ -16,6 +16,8 @@ from phitodeep.optimization.schedules import ExponentialDecay
 from phitodeep.training.callback import LambdaCallback, StopTraining
 from phitodeep.training.objective import Trainable
 
+SMOOTH = 0.9  # the weight of earlier losses in the running mean
+
 
 @dataclass(frozen=True, repr=False)
 class RateRange(Shown):
@@ -44,15 +46,7 @@ class RateRange(Shown):
 
 
 def find_alpha(
-    model: Trainable,
-    X: Any,
-    y: Any,
-    *,
-    batch_size: int,
-    low: float = 1e-6,
-    high: float = 1.0,
-    steps: int = 100,
-    smooth: float = 0.9,
+    model: Trainable, X: Any, y: Any, *, batch_size: int, low: float, high: float, steps: int
 ) -> RateRange:
     """Run a rate-range test on a copy of `model`: see `Sequential.find_alpha`."""
     low, high = check_number(low, "low", above=0), check_number(high, "high", above=0)
@@ -69,9 +63,9 @@ def find_alpha(
 
     def record(_: Any, step: int, loss: float) -> None:
         nonlocal mean
-        mean = smooth * mean + (1 - smooth) * loss
+        mean = SMOOTH * mean + (1 - SMOOTH) * loss
         rates.append(rate(step - first - 1))
-        losses.append(mean / (1 - smooth ** (len(losses) + 1)))  # corrects the bias toward 0
+        losses.append(mean / (1 - SMOOTH ** (len(losses) + 1)))  # corrects the bias toward 0
         if len(losses) == steps or losses[-1] - min(losses) > 4 * abs(losses[0]):
             raise StopTraining
 

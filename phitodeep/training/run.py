@@ -6,6 +6,7 @@ import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from phitodeep.core.checks import check_count, check_list, check_number
@@ -32,12 +33,13 @@ COMPARED = {  # settings of models that may change, or that `TrainingRun` and `s
 }
 
 
+@dataclass
 class Totals:
     """Running sums of an epoch: losses times samples, samples, and the sums of metrics."""
 
-    def __init__(self) -> None:
-        self.loss, self.samples = 0.0, 0
-        self.sums = Sums()
+    loss: float = 0.0
+    samples: int = 0
+    sums: Sums = field(default_factory=Sums)
 
 
 class TrainingRun:
@@ -80,11 +82,6 @@ class TrainingRun:
     def writes(self) -> bool:
         """Whether this process writes files: if several train the model, rank 0 does."""
         return bool(self.model._ranks.rank == 0)
-
-    def begin_epoch(self) -> None:
-        """Start the clock and the sums of an epoch, unless it is continued."""
-        if not self.step:
-            self.began, self.totals = time.perf_counter(), Totals()
 
     def keep_settings(self) -> None:
         """Remember the optimizer's settings, which callbacks may change from now on."""
@@ -153,8 +150,7 @@ class TrainingRun:
         self.began = time.perf_counter() - place["seconds"]
         self.totals = Totals()
         if self.step and self.writes:  # the sums of all ranks
-            self.totals.loss, self.totals.samples = place["loss"], place["samples"]
-            self.totals.sums = place["sums"]
+            self.totals = Totals(place["loss"], place["samples"], place["sums"])
 
     def _compare(self, stored: Mapping[str, Any], who: str) -> None:
         """Refuse a call of `train` whose batches would differ from those of the checkpoint."""
@@ -173,10 +169,10 @@ class TrainingRun:
         who = f"{who}: place"
         names = ("first", "step", "seconds", "loss", "samples", "sums", "stopped")
         place = check_entries(place, names, who)
-        place["first"] = check_count(place["first"], f"{who}: first")
-        for name in ("step", "samples"):
-            place[name] = check_count(place[name], f"{who}: {name}", minimum=0)
-        place["seconds"] = check_number(place["seconds"], f"{who}: seconds", minimum=0)
+        check_count(place["first"], f"{who}: first")
+        check_count(place["step"], f"{who}: step", minimum=0)
+        check_count(place["samples"], f"{who}: samples", minimum=0)
+        check_number(place["seconds"], f"{who}: seconds", minimum=0)
         if not is_number(place["loss"]):
             raise ArgumentTypeError(f"{who}: loss must be a number, got {place['loss']!r}.")
         if place["step"] and not place["samples"]:

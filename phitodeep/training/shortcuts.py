@@ -103,14 +103,9 @@ def logits(chain: Chain, rank: int) -> Chain:
     return chain._without_last() if known and along_last else chain
 
 
-def swapped(chain: Chain) -> Chain:
-    """Return the chain with its layers in a cheaper order, or the chain itself."""
-    return _reordered(chain)[0]
-
-
 def rearranged(chain: Chain) -> Chain:
     """Return the chain with its layers swapped and joined, or the chain itself."""
-    return _joined(swapped(chain))[0] if _is_ours(chain) else chain
+    return _joined(_reordered(chain)[0])[0] if _is_ours(chain) else chain
 
 
 def _reordered(chain: Chain) -> tuple[Chain, tuple[str, ...]]:
@@ -137,10 +132,8 @@ def _joined(chain: Chain) -> tuple[Chain, tuple[str, ...]]:
             and _is_ours(layer)
         ):
             order[-1] = i, join(before, layer)
-            one, two = (
-                f"{type(before).__name__} ({chain._number(i)})",
-                f"{type(layer).__name__} ({chain._number(j)})",
-            )
+            one = f"{type(before).__name__} ({chain._number(i)})"
+            two = f"{type(layer).__name__} ({chain._number(j)})"
             notes.append(f"{one} and {two} run as one, {join.__name__}")
         else:
             order.append((j, layer))

@@ -25,13 +25,13 @@ from phitodeep.training.inputs import WHOLE, Data, Share, validate
 
 
 class Epoch(NamedTuple):
-    """What an epoch reads: see `Source.batches`."""
+    """How an epoch reads a source: all samples, `size` at a time or all at once."""
 
     size: int | None
-    rng: np.random.Generator | None
-    into: Buffered | None
-    first: int
-    share: Share
+    rng: np.random.Generator | None = None  # shuffles; None: the samples are in order
+    into: Buffered | None = None  # memory for a batch, which the next batch overwrites
+    first: int = 0  # the batches before this number are skipped
+    share: Share = WHOLE  # the part of each batch that is read and returned
 
 
 class Source:
@@ -55,22 +55,8 @@ class Source:
         assert self.count is not None
         return min(size or self.count, self.count)
 
-    def batches(
-        self,
-        size: int | None,
-        rng: np.random.Generator | None = None,
-        into: Buffered | None = None,
-        first: int = 0,
-        share: Share = WHOLE,
-    ) -> Iterator[Data]:
-        """Yield all samples, `size` at a time or all at once, in order or shuffled by rng.
-
-        With `into`, a batch may use memory that the next batch overwrites. The batches before
-        number `first` are skipped. Of each batch, only the part of `share` is read and returned.
-        """
-        return self._batches(Epoch(size, rng, into, first, share))
-
-    def _batches(self, at: Epoch) -> Iterator[Data]:
+    def batches(self, epoch: Epoch) -> Iterator[Data]:
+        """Yield the batches of an epoch."""
         raise NotImplementedError
 
     def rows(self, size: int | None, rng: np.random.Generator | None, number: int) -> Array | None:
@@ -90,8 +76,8 @@ class Rows(Source):
 
     places: Array  # (N,)
 
-    def _batches(self, at: Epoch) -> Iterator[Data]:
-        size, rng, into, first, share = at
+    def batches(self, epoch: Epoch) -> Iterator[Data]:
+        size, rng, into, first, share = epoch
         order, n = self._order(size, rng), len(self.places)
         size = size or n
         for i, start in enumerate(range(first * size, n, size), first + 1):
@@ -157,10 +143,10 @@ class Table(Rows):
             raise ShapeError("the data has no samples.")
         self.sample = np.shape(read(rows[:1])["X"])[1:]
 
-    def _batches(self, at: Epoch) -> Iterator[Data]:
-        if at.size is None:
+    def batches(self, epoch: Epoch) -> Iterator[Data]:
+        if epoch.size is None:
             raise ArgumentError("data that stays in its file needs a batch_size.")
-        return super()._batches(at)
+        return super().batches(epoch)
 
     def _read(self, order: Array, rows: slice, into: Buffered | None) -> Data:
         return self.as_data(**self.read(order[rows]))
@@ -173,18 +159,17 @@ class Table(Rows):
 class Stream(Source):
     """Batches from an iterable, which `open(size)` returns for each epoch."""
 
+    count: int | None
+    _steps: int | None  # known beforehand, or after an epoch
+
     def __init__(
         self,
         open: Callable[[int | None], Iterable[Any]],
         as_data: Callable[..., Data],
         columns: Sequence[str] | None,
-        *,
-        once: bool = False,
-        steps: int | None = None,
     ) -> None:
-        self.open, self.as_data, self.columns, self.once = open, as_data, columns, once
-        self.count: int | None = None
-        self._steps = steps
+        self.open, self.as_data, self.columns = open, as_data, columns
+        self.count = self._steps = None
         self._begun: Iterable[Any] | None = None
 
     def begin(self, size: int | None) -> None:
@@ -203,8 +188,8 @@ class Stream(Source):
     def steps(self, size: int | None) -> int | None:
         return self._steps
 
-    def _batches(self, at: Epoch) -> Iterator[Data]:
-        size, first = at.size, at.first
+    def batches(self, epoch: Epoch) -> Iterator[Data]:
+        size, first = epoch.size, epoch.first
         items, self._begun = self.open(size) if self._begun is None else self._begun, None
         i, samples = first, 0
         for i, item in enumerate(islice(items, first, None), first + 1):
@@ -214,7 +199,7 @@ class Stream(Source):
                 locate(error, f"batch {i}")
                 raise
             samples += len(batch.X)
-            yield batch.of(at.share)
+            yield batch.of(epoch.share)
         if not i:
             raise ArgumentError("the iterable yielded no batches in this epoch.")
         self._steps = i
@@ -258,8 +243,8 @@ class ShardSource(Source):
     def batch_size(self, size: int | None) -> int:
         return self.source.batch_size(self._of(size))
 
-    def _batches(self, at: Epoch) -> Iterator[Data]:
-        yield from self.source.batches(self._of(at.size), at.rng, at.into, at.first)
+    def batches(self, epoch: Epoch) -> Iterator[Data]:
+        return self.source.batches(epoch._replace(size=self._of(epoch.size), share=WHOLE))
 
     def split(self, kept: int) -> tuple[Source, Source]:
         raise ArgumentError("validation_split needs data that all ranks have, not their own parts.")
@@ -347,11 +332,11 @@ def _from_files(
     if "lengths" in columns:  # so that the layers' errors are raised before the first batch
         shape = (1, *columns["X"].shape[1:])
         model.compute_mask(as_mask(columns["lengths"][:1], shape, tokens=model.takes_tokens))
-    return Table(
-        lambda rows: {name: np.asarray(a[rows]) for name, a in columns.items()},
-        np.arange(n),
-        as_data,
-    )
+
+    def read(rows: Array) -> dict[str, Any]:
+        return {name: np.asarray(a[rows]) for name, a in columns.items()}
+
+    return Table(read, np.arange(n), as_data)
 
 
 def _from_batches(
@@ -359,18 +344,14 @@ def _from_batches(
 ) -> Source:
     """Return the source for a Hugging Face dataset, an iterable, or a function that returns one."""
     if not hasattr(X, "with_format"):
-        make = X if callable(X) else lambda: X
-        steps = len(X) if hasattr(X, "__len__") else None
-        once = isinstance(X, Iterator)
-        stream = Stream(lambda _: make(), as_data, columns, once=once, steps=steps)
+        stream = Stream(lambda _: X() if callable(X) else X, as_data, columns)
+        stream.once = isinstance(X, Iterator)
+        stream._steps = len(X) if hasattr(X, "__len__") else None
     else:  # a dataset, whose rows are indexed or streamed
         dataset = X.with_format("numpy")
         if hasattr(dataset, "__len__"):
-            return Table(
-                lambda rows: _columns(dataset[rows.tolist()], columns),
-                np.arange(len(dataset)),
-                as_data,
-            )
+            places = np.arange(len(dataset))
+            return Table(lambda rows: _columns(dataset[rows.tolist()], columns), places, as_data)
         if batch_size is None:
             raise ArgumentError("a streaming dataset needs a batch_size.")
         stream = Stream(lambda size: dataset.iter(batch_size=size), as_data, columns)

@@ -46,16 +46,14 @@ def mpiexec() -> str:
 
 
 def job(
-    ranks: int, program: str | Path, *arguments: str, limit: float = LIMIT, after: Any = None
+    ranks: int, program: str | Path, *arguments: str, limit: float = LIMIT, kernels: str = "numpy"
 ) -> Ended:
-    """Run a program of `programs/` (or at a path) on so many ranks, for at most `limit` seconds.
-
-    `after(process)` is called once it runs, and may disturb it.
-    """
+    """Run a program of `programs/` (or at a path) on so many ranks, for at most `limit` seconds."""
     token = uuid.uuid4().hex
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     env = {**os.environ, MARK: token, "PYTHONPATH": path, "PYTHONWARNINGS": "error"}
     env.setdefault("OPENBLAS_NUM_THREADS", "1")
+    env.setdefault("PHITODEEP_KERNELS", kernels)  # Numba takes a second to import
     file = PROGRAMS / program if not Path(program).is_absolute() else Path(program)
     command = [mpiexec(), "-n", str(ranks), sys.executable, str(file), *arguments]
     began = time.monotonic()
@@ -64,8 +62,6 @@ def job(
         start_new_session=True,
     )  # fmt: skip
     try:
-        if after is not None:
-            after(process)
         out, err = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         _kill(token)

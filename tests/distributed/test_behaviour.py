@@ -1,7 +1,8 @@
-"""What several ranks do once, together, or not at all."""
+"""What several ranks do once, together, or not at all, in one job of programs/behaviour.py."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("behaviour")  # the job runs once
 @pytest.fixture(scope="module", params=few([3, 2], 1))
 def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("ranks")
-    return job(request.param, "behaviour.py", str(folder)), folder
+    return job(request.param, "behaviour.py", str(folder), kernels="auto"), folder
 
 
 @pytest.fixture
@@ -83,6 +84,7 @@ def test_a_loss_that_is_not_finite_on_one_rank_ends_all_before_the_step(results:
         ("seed", "models with different seeds: [0, 1"),
         ("settings", "rank 0 has {'epochs': 1}, rank 1 has {'epochs': 2}"),
         ("shapes", "{'samples': 30}, rank 1 has {'samples': 31}"),
+        ("code", "do not agree on the code of the script"),
         ("no model", "expects a Sequential"),
         ("timeout", "DataParallel timeout must be > 0"),
         ("rates", "do not agree on the optimizer: rank 0 has SGD(0.1"),
@@ -111,3 +113,28 @@ def test_checkpoints_resume_on_another_number_of_ranks(
     for path_, slots in model.optimizer.memory().items():
         for slot, a in slots.items():
             np.testing.assert_allclose(end.optimizer.memory()[path_][slot], a, atol=1e-10)
+
+
+CHECKS: dict[str, Callable[[Any], bool]] = {
+    "averages": lambda difference: difference < 1e-12,  # from those of one process
+    "tiny": lambda difference: difference < 1e-12,  # fewer samples than ranks
+    "nested": lambda error: "inside a training" in error,
+    "caught": lambda error: error == "ArgumentError: on every rank",  # training may begin again
+    "steps after": lambda steps: steps == 7,
+    "anomaly": lambda error: "sample 5" in error,
+    "own parts": lambda steps: steps == 8,  # parts of ranks that end early
+    "early": lambda early: early[0] == early[1] > 1,  # buckets sent during the backward pass
+    "own memory": lambda kept: len(kept) == 7 and all(kept),  # a rank keeps only its part
+}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_each_rank_reports_what_it_should(results: list[Any], name: str) -> None:
+    for result in results:
+        assert CHECKS[name](result[name]), result[name]
+
+
+def test_rank_0_alone_cannot_do_what_all_must_do(results: list[Any]) -> None:
+    assert set(results[0]["asked"]) == {"memory", "copy", "train", "pickle"}
+    for error in results[0]["asked"].values():
+        assert error.startswith("OrderError: a callback that rank 0 alone calls")

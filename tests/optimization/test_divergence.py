@@ -71,7 +71,7 @@ def test_a_bad_gradient_changes_nothing_and_is_named(make: Any, value: float) ->
     assert_equal(values(layers), values(twins))
 
 
-def test_a_clip_norm_that_is_set_is_not_advised() -> None:
+def test_a_clip_norm_that_is_set_is_not_advised_and_frozen_layers_do_not_count() -> None:
     layers = net()
     given(layers)
     layers[0].grads["b"][:] = np.nan
@@ -81,9 +81,6 @@ def test_a_clip_norm_that_is_set_is_not_advised() -> None:
     assert (caught.value.path, caught.value.name) == ("0", "b")
     again = pickle.loads(pickle.dumps(caught.value))
     assert (str(again), again.path) == (str(caught.value), "0")
-
-
-def test_a_frozen_layers_gradient_does_not_count() -> None:
     layers = net()
     given(layers)
     layers[0].grads["b"][:] = np.nan
@@ -193,7 +190,7 @@ def test_a_watcher_hears_of_a_step_and_may_replace_its_gradient(make: Any) -> No
     np.testing.assert_allclose(np.linalg.norm(seen[1].array), 0.5, rtol=1e-12)
 
 
-def test_a_gradient_that_a_watcher_gives_is_looked_at_too() -> None:
+def test_a_watchers_gradient_is_checked_and_lbfgs_reports_each_step_once() -> None:
     layers, optimizer = net(), Adam()
     given(layers)
     before = values(layers)
@@ -204,9 +201,6 @@ def test_a_gradient_that_a_watcher_gives_is_looked_at_too() -> None:
     with watching(watcher), pytest.raises(DivergenceError, match=r"gradient of 2\.layers\.1\.b"):
         optimizer.step(layers)
     assert_equal(values(layers), before)
-
-
-def test_a_watcher_hears_of_lbfgs_once_a_step() -> None:
     pytest.importorskip("scipy")
     seen: list[tuple[str, str]] = []
     X = np.random.default_rng(0).standard_normal((20, 3))

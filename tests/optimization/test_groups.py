@@ -74,7 +74,7 @@ def test_a_groups_decay_pulls_on_all_that_it_names(own: float) -> None:
         np.testing.assert_allclose(a, (1 - 0.1 * decay) * START[path], rtol=1e-14, err_msg=path)
 
 
-def test_penalties_and_the_clip_norm_are_those_of_all() -> None:
+def test_penalties_and_the_clip_norm_are_those_of_all_and_a_rate_may_be_a_schedule() -> None:
     groups = {"0.*": {"alpha": 1.0}, "2.b": {"alpha": 1.0}}
     after = stepped(SGD(1.0, clip_norm=0.25, l2=0.3, groups=groups), [0])
     g = {path: GRADIENTS[path][0] for path in START}
@@ -83,9 +83,6 @@ def test_penalties_and_the_clip_norm_are_those_of_all() -> None:
         pull = 0.3 * START[path] if path.endswith("W") else 0
         expected = START[path] - 0.25 / norm * g[path] - pull
         np.testing.assert_allclose(a, expected, rtol=1e-12, err_msg=path)
-
-
-def test_a_groups_rate_may_be_a_schedule() -> None:
     asked: list[int] = []
 
     def schedule(step: int) -> float:
@@ -118,7 +115,7 @@ def test_a_bad_rate_of_a_group_is_refused_before_anything_changes() -> None:
     assert not np.array_equal(layers[0].W, before["0.W"])
 
 
-def test_every_schedule_that_listens_hears_a_loss_once() -> None:
+def test_every_schedule_that_depends_on_losses_gets_each_once() -> None:
     shared, own = ReduceOnPlateau(0.1, patience=1), ReduceOnPlateau(0.2, patience=1)
     groups = {"0.*": {"alpha": shared}, "1.*": {"alpha": own}, "2.W": {"weight_decay": 0.1}}
     optimizer = SGD(shared, groups=groups)
@@ -130,9 +127,6 @@ def test_every_schedule_that_listens_hears_a_loss_once() -> None:
     inner = ReduceOnPlateau(0.1, patience=1)
     SGD(0.1, groups={"0.*": {"alpha": WarmUp(inner, 2)}}).observe(1.0)
     assert inner.best == 1.0
-
-
-def test_training_tells_groups_the_loss() -> None:
     X = np.random.default_rng(0).standard_normal((8, 3))
     listens = ReduceOnPlateau(0.0, patience=2)
     optimizer = SGD(0.0, groups={"0.W": {"alpha": listens}})
@@ -141,27 +135,7 @@ def test_training_tells_groups_the_loss() -> None:
     assert listens.waited == 1
 
 
-def test_patterns_fit_nested_paths() -> None:
-    layers: list[Layer] = [Dense(3, 3), Residual(Dense(3, 3), Chain(Tanh(), Dense(3, 3)))]
-    for i, layer in enumerate(layers):
-        layer.build((3,), seed=i, dtype="float64")
-    before = values(layers)
-    for top in layers:
-        for _, layer in top.walk():
-            layer.grads = {name: np.ones_like(a) for name, a in layer.params.items()}
-    SGD(1.0, groups={"1.layers.1.*": {"alpha": 3.0}, "*.W": {"alpha": 2.0}}).step(layers)
-    moved = {path: float((before[path] - a).flat[0]) for path, a in values(layers).items()}
-    assert {path: round(step) for path, step in moved.items()} == {
-        "0.W": 2,
-        "0.b": 1,
-        "1.layers.0.W": 2,
-        "1.layers.0.b": 1,
-        "1.layers.1.layers.1.W": 3,
-        "1.layers.1.layers.1.b": 3,
-    }
-
-
-def test_a_pattern_that_fits_nothing_is_refused_at_the_first_step() -> None:
+def test_patterns_that_match_nothing_or_nothing_new_are_refused() -> None:
     layers, optimizer = referenced(), SGD(0.1, groups={"0.*": {}, "3.*": {"alpha": 0.2}})
     give(layers, 0)
     with pytest.raises(ArgumentError, match=r"'3\.\*' matches no parameter\. .*2\.W"):
@@ -170,24 +144,12 @@ def test_a_pattern_that_fits_nothing_is_refused_at_the_first_step() -> None:
     assert_equal(values(layers), {path: START[path] for path in values(layers)})
     with pytest.raises(ArgumentError, match=r"'0\.w' matches no parameter"):  # case counts
         SGD(0.1, groups={"0.w": {}}).step(layers)
-
-
-def test_a_pattern_behind_wider_ones_is_refused() -> None:
     layers, optimizer = referenced(), SGD(0.1, groups={"*": {"alpha": 1.0}, "0.W": {}})
     give(layers, 0)
     with pytest.raises(
         ArgumentError, match=r"all parameters that '0\.W' matches belong to earlier patterns"
     ):
         optimizer.step(layers)
-
-
-def test_a_pattern_may_name_what_is_frozen() -> None:
-    layers, optimizer = referenced(), SGD(0.1, groups={"0.*": {"alpha": 0.2}})
-    layers[0].trainable = False
-    advance(optimizer, layers, [0])
-    layers[0].trainable = True
-    advance(optimizer, layers, [1])
-    np.testing.assert_allclose(layers[0].W, START["0.W"] - 0.2 * GRADIENTS["0.W"][1], rtol=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +175,7 @@ def test_bad_groups_are_refused(groups: Any, message: str) -> None:
     assert isinstance(caught.value, ArgumentError | ArgumentTypeError)
 
 
-def test_the_groups_are_a_copy_and_shown() -> None:
+def test_groups_are_a_copy_and_fit_nested_paths() -> None:
     given: dict[str, Any] = {"0.*": {"alpha": 0.1}}
     optimizer = SGD(0.2, groups=given)
     given["0.*"]["alpha"] = 0.3
@@ -221,6 +183,23 @@ def test_the_groups_are_a_copy_and_shown() -> None:
     assert optimizer.groups == {"0.*": {"alpha": 0.1}}
     assert repr(optimizer) == "SGD(0.2, groups={'0.*': {'alpha': 0.1}})"
     assert eval(repr(optimizer)).groups == optimizer.groups
+    layers: list[Layer] = [Dense(3, 3), Residual(Dense(3, 3), Chain(Tanh(), Dense(3, 3)))]
+    for i, layer in enumerate(layers):
+        layer.build((3,), seed=i, dtype="float64")
+    before = values(layers)
+    for top in layers:
+        for _, layer in top.walk():
+            layer.grads = {name: np.ones_like(a) for name, a in layer.params.items()}
+    SGD(1.0, groups={"1.layers.1.*": {"alpha": 3.0}, "*.W": {"alpha": 2.0}}).step(layers)
+    moved = {path: float((before[path] - a).flat[0]) for path, a in values(layers).items()}
+    assert {path: round(step) for path, step in moved.items()} == {
+        "0.W": 2,
+        "0.b": 1,
+        "1.layers.0.W": 2,
+        "1.layers.0.b": 1,
+        "1.layers.1.layers.1.W": 3,
+        "1.layers.1.layers.1.b": 3,
+    }
 
 
 @every
@@ -234,7 +213,7 @@ def test_groups_may_change_between_steps(make: Callable[[], Optimizer]) -> None:
     assert_equal(values(others), values(layers))
 
 
-def test_a_groups_option_may_change_between_steps() -> None:
+def test_options_may_change_between_steps_and_name_frozen_parameters() -> None:
     layers, optimizer = referenced(), SGD(0.1, groups={"0.W": {"alpha": 0.5}})
     advance(optimizer, layers, [0])
     assert optimizer.groups is not None
@@ -242,6 +221,12 @@ def test_a_groups_option_may_change_between_steps() -> None:
     advance(optimizer, layers, [1])
     expected = START["0.W"] - 0.5 * GRADIENTS["0.W"][0] - 0.2 * GRADIENTS["0.W"][1]
     np.testing.assert_allclose(layers[0].W, expected, rtol=1e-13)
+    layers, optimizer = referenced(), SGD(0.1, groups={"0.*": {"alpha": 0.2}})
+    layers[0].trainable = False
+    advance(optimizer, layers, [0])
+    layers[0].trainable = True
+    advance(optimizer, layers, [1])
+    np.testing.assert_allclose(layers[0].W, START["0.W"] - 0.2 * GRADIENTS["0.W"][1], rtol=1e-14)
 
 
 def test_a_groups_parameters_are_one_piece_of_the_vector() -> None:

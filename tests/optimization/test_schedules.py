@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import inspect
 import json
 import math
@@ -113,7 +112,7 @@ def test_schedules_can_be_copied_and_pickled(make: Callable[[], Any]) -> None:
     schedule = make()
     for twin in (copy.deepcopy(schedule), pickle.loads(pickle.dumps(schedule))):
         assert [twin(i) for i in range(20)] == [schedule(i) for i in range(20)]
-        if dataclasses.is_dataclass(schedule):
+        if not isinstance(schedule, ReduceOnPlateau):
             assert twin == schedule
             assert repr(twin) == repr(schedule)
 
@@ -146,8 +145,7 @@ def plateau(alpha: Any) -> list[float]:
     return model.train(X, np.zeros(20), epochs=5, shuffle=False, verbose=0).rates
 
 
-def test_training_tells_the_schedule_each_epochs_loss() -> None:
-    # a rate of 1e-30 changes nothing: the loss is the same, epoch after epoch
+def test_training_follows_the_schedule_and_passes_it_each_epochs_loss() -> None:
     rates = plateau(ReduceOnPlateau(1e-30, factor=0.5, patience=2))
     assert rates == [1e-30, 1e-30, 1e-30, 5e-31, 5e-31]
     told: list[float] = []
@@ -162,14 +160,8 @@ def test_training_tells_the_schedule_each_epochs_loss() -> None:
     told.clear()
     history = model.train(X, np.zeros(20), X[:5], np.ones(5), epochs=3, verbose=0)
     assert told == [test for _, test in history]
-
-
-def test_warm_up_tells_the_schedule_after_it() -> None:
     schedule = WarmUp(ReduceOnPlateau(1e-30, factor=0.5, patience=1), 1)
     assert plateau(schedule)[-1] < 1e-30
-
-
-def test_the_rates_of_a_training_follow_the_schedule() -> None:
     schedule = CosineDecay(0.1, 10)
     model = Sequential(Dense(3, 1), alpha=schedule, seed=0, batch_size=10)
     history = model.train(X, np.zeros(20), epochs=3, verbose=0)

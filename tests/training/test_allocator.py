@@ -12,15 +12,12 @@ from phitodeep.training.loop import keep_freed_memory
 from tests.training.test_shortcuts import convolutional
 
 
-def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_can_be_switched_off_and_needs_mallopt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHITODEEP_KEEP_MEMORY", "0")
     assert not keep_freed_memory()
     monkeypatch.delenv("PHITODEEP_KEEP_MEMORY")
     monkeypatch.setattr(loop.sys, "platform", "darwin")
     assert not keep_freed_memory()
-
-
-def test_a_c_library_without_mallopt_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop.sys, "platform", "linux")
     monkeypatch.setattr(loop.ctypes, "CDLL", lambda name: object())
     assert not keep_freed_memory()

@@ -83,16 +83,7 @@ def test_the_order_of_calls() -> None:
     assert diary.order() == parts
 
 
-def test_callbacks_of_the_model_come_before_those_of_the_call() -> None:
-    notes: list[tuple[Any, ...]] = []
-    model = net(callbacks=[Diary("own ", notes)], batch_size=None, epochs=1)
-    model.train(X, Y, callbacks=[Diary("call ", notes)], verbose=0)
-    parts = ["train begins", "epoch begins", "batch", "epoch ends", "train ends"]
-    whose = ["own", "call"]
-    assert [note[0] for note in notes] == [f"{who} {part}" for part in parts for who in whose]
-
-
-def test_lambda_callback() -> None:
+def test_lambda_callbacks_and_callbacks_of_the_model_which_come_first() -> None:
     seen: list[Any] = []
     callback = LambdaCallback(
         on_batch_end=lambda model, step, loss: seen.append(step),
@@ -102,6 +93,12 @@ def test_lambda_callback() -> None:
     assert seen == [1, 2, 3, "end"]
     with pytest.raises(ArgumentError, match=r"on_epoch_end.*got 'on_epoch'"):
         LambdaCallback(on_epoch=print)
+    notes: list[tuple[Any, ...]] = []
+    model = net(callbacks=[Diary("own ", notes)], batch_size=None, epochs=1)
+    model.train(X, Y, callbacks=[Diary("call ", notes)], verbose=0)
+    parts = ["train begins", "epoch begins", "batch", "epoch ends", "train ends"]
+    whose = ["own", "call"]
+    assert [note[0] for note in notes] == [f"{who} {part}" for part in parts for who in whose]
 
 
 @pytest.mark.parametrize(
@@ -193,11 +190,15 @@ def test_when_early_stopping_stops(
     assert callback.best_epoch == best
 
 
-def test_it_watches_the_training_loss_where_there_is_no_test() -> None:
+def test_it_watches_the_training_loss_without_test_data_and_refuses_what_is_not_there() -> None:
     callback = EarlyStopping(patience=1)
     callback.on_train_begin(net())
     callback.on_epoch_end(net(), 1, {"train_loss": 3.0})
     assert callback.best == 3.0
+    with pytest.raises(
+        ArgumentError, match=r"monitors 'test_f1', but the logs have only train_loss"
+    ):
+        net().train(X, Y, callbacks=[EarlyStopping(monitor="test_f1")], verbose=0)
 
 
 @pytest.mark.parametrize(
@@ -235,10 +236,3 @@ def test_early_stopping_gives_back_the_best_weights_and_state(
 def test_bad_settings_are_refused(name: str, value: Any) -> None:
     with pytest.raises(PhitodeepError, match=f"EarlyStopping {name}"):
         EarlyStopping(**{name: value})
-
-
-def test_watching_what_is_not_there_is_refused() -> None:
-    with pytest.raises(
-        ArgumentError, match=r"monitors 'test_f1', but the logs have only train_loss"
-    ):
-        net().train(X, Y, callbacks=[EarlyStopping(monitor="test_f1")], verbose=0)

@@ -72,14 +72,6 @@ def observed(keeper: ModelCheckpoint, epochs: int, folder: Path, **options: Any)
     return seen
 
 
-def test_path_is_the_newest_and_the_last_three_stay(tmp_path: Path) -> None:
-    keeper = ModelCheckpoint(tmp_path / "ck.safetensors")
-    seen = [(e, files) for e, step, files in observed(keeper, 5, tmp_path) if step == 0]
-    last = {e: {f"ck-epoch{n}" for n in range(max(1, e - 2), e + 1)} for e in range(6)}
-    assert seen == [(e, files | {"ck"} if e else set()) for e, files in last.items()]
-    assert places(tmp_path) == {"ck": (5, 0), **{f"ck-epoch{n}": (n, 0) for n in (3, 4, 5)}}
-
-
 def test_path_is_the_newest_after_every_pause(tmp_path: Path) -> None:
     keeper = ModelCheckpoint(tmp_path / "ck.safetensors", every=2, every_steps=2)
     found = []
@@ -210,7 +202,7 @@ def test_names_follow_the_path(
     assert names(tmp_path / "here") == wanted
 
 
-def test_pruning_leaves_the_files_of_other_programs_and_people(tmp_path: Path) -> None:
+def test_a_run_removes_only_its_own_files(tmp_path: Path) -> None:
     net().save(tmp_path / "ck-epoch99.safetensors")
     net().save(tmp_path / "ck-step2.safetensors", optimizer=True)
     net().save_weights(tmp_path / "ck-epoch0.safetensors")
@@ -219,6 +211,18 @@ def test_pruning_leaves_the_files_of_other_programs_and_people(tmp_path: Path) -
     before = names(tmp_path)
     train(ModelCheckpoint(tmp_path / "ck.safetensors", every_steps=3, keep=1), 4)
     assert names(tmp_path) == before | {"ck", "ck-epoch4"}
+    (tmp_path := tmp_path / "next").mkdir()
+    model, keeper = net(), ModelCheckpoint(tmp_path / "ck.safetensors", keep=1)
+    train(keeper, 2, model=model)
+    train(keeper, 2, model=model)
+    assert names(tmp_path) == {"ck", "ck-epoch2", "ck-epoch4"}
+    (tmp_path := tmp_path / "next").mkdir()
+    one = ModelCheckpoint(tmp_path / "ck.safetensors", keep=1)
+    other = copy.deepcopy(one)
+    train(one, 3)
+    with pytest.warns(PhitodeepWarning, match="not a checkpoint of this run"):
+        train(other, 2)
+    assert names(tmp_path) == {"ck", "ck-epoch2", "ck-epoch3"}
 
 
 def test_a_file_that_came_into_the_place_of_a_checkpoint_stays(tmp_path: Path) -> None:
@@ -265,13 +269,6 @@ def test_two_runs_under_one_name_at_the_same_time(tmp_path: Path) -> None:
     assert names(tmp_path) == {"ck", "ck-epoch2", "ck-epoch4", "ck-epoch5"}
 
 
-def test_a_second_call_is_another_run(tmp_path: Path) -> None:
-    model, keeper = net(), ModelCheckpoint(tmp_path / "ck.safetensors", keep=1)
-    train(keeper, 2, model=model)
-    train(keeper, 2, model=model)
-    assert names(tmp_path) == {"ck", "ck-epoch2", "ck-epoch4"}
-
-
 class Crash(Exception):
     pass
 
@@ -288,7 +285,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, count: int, what: str) -> None:
     monkeypatch.setattr(os, what, call)
 
 
-STRIDE = 1 if LONG else 5  # of the system calls, the one after which training crashes
+STRIDE = 1 if LONG else 13  # of the system calls, the one after which training crashes
 
 
 @pytest.mark.parametrize("what", ["link", "fsync", "open", "replace", "unlink"])
@@ -321,7 +318,7 @@ def test_leftovers_of_a_crash_are_pruned_after_resume(
         assert_same(model.get_weights(), whole.get_weights())
         assert names(folder) == left, count
         shutil.rmtree(folder)
-    assert crashes >= (20 if what != "unlink" else 5) // STRIDE
+    assert crashes >= max(1, (20 if what != "unlink" else 5) // STRIDE)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no fcntl")
@@ -476,17 +473,14 @@ def test_paths_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monkey
     assert names(tmp_path) == {"ck", "file", "folder"}
 
 
-def test_another_path_may_be_used_to_go_on(tmp_path: Path) -> None:
+def test_another_path_may_be_used_and_names_in_a_strangers_file_do_no_harm(tmp_path: Path) -> None:
     train(ModelCheckpoint(tmp_path / "a" / "ck.safetensors"), 2)
     before = names(tmp_path / "a")
     keeper = ModelCheckpoint(tmp_path / "b" / "other.st", keep=1)
     train(keeper, 4, resume=tmp_path / "a" / "ck.safetensors")
     assert names(tmp_path / "a") == before
     assert names(tmp_path / "b") == {"other.st", "other-epoch4.st"}
-
-
-def test_names_in_a_file_of_a_stranger_do_no_harm(tmp_path: Path) -> None:
-    """A checkpoint removes only files of its own run, next to its path."""
+    (tmp_path := tmp_path / "next").mkdir()
     folder = tmp_path / "inner"
     train(ModelCheckpoint(folder / "ck.safetensors"), 1)
     keeper = ModelCheckpoint(folder / "ck.safetensors", keep=0)
@@ -517,13 +511,3 @@ def test_its_state_is_json_and_keeps_the_best_so_far(tmp_path: Path) -> None:
     (tmp_path / "ck-best.safetensors").unlink()
     train(later, 6, resume=path)
     assert "ck-best" not in names(tmp_path)  # the first epoch had the greatest loss
-
-
-def test_copies_of_a_checkpoint_have_names_of_their_own(tmp_path: Path) -> None:
-    """As two models have that one builder made."""
-    one = ModelCheckpoint(tmp_path / "ck.safetensors", keep=1)
-    other = copy.deepcopy(one)
-    train(one, 3)
-    with pytest.warns(PhitodeepWarning, match="not a checkpoint of this run"):
-        train(other, 2)
-    assert names(tmp_path) == {"ck", "ck-epoch2", "ck-epoch3"}

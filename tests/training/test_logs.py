@@ -177,7 +177,7 @@ def test_the_csv_has_a_row_an_epoch(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["log.csv"]
 
 
-def test_the_json_has_a_line_an_epoch(tmp_path: Path) -> None:
+def test_the_json_has_a_line_an_epoch_and_null_for_nan(tmp_path: Path) -> None:
     path, log = tmp_path / "log.jsonl", JSONLogger(tmp_path / "log.jsonl")
     model = net(alpha=CosineDecay(0.3, 50), metrics=["mae"])
     history = model.train(X, Y, -X, Y, epochs=50, callbacks=[EarlyStopping(2), log], verbose=0)
@@ -190,6 +190,16 @@ def test_the_json_has_a_line_an_epoch(tmp_path: Path) -> None:
         {"event": "epoch", "epoch": i, **dict(zip(names, values, strict=True))}
         for i, values in enumerate(zip(*lists, strict=True), 1)
     ]
+    (tmp_path := tmp_path / "next").mkdir()
+    path = tmp_path / "log.jsonl"
+
+    def spoil(model: Any, epoch: int, logs: Any) -> None:
+        logs.update(train_nan=math.nan, train_inf=-math.inf, train_f32=np.float32(0.5))
+
+    first = LambdaCallback(on_epoch_end=spoil)
+    net(epochs=1).train(X, Y, callbacks=[first, JSONLogger(path)], verbose=0)
+    (found,) = epochs_of(path)
+    assert (found["train_nan"], found["train_inf"], found["train_f32"]) == (None, None, 0.5)
 
 
 def test_tensorboard_has_a_point_an_epoch(tmp_path: Path) -> None:
@@ -288,18 +298,6 @@ def test_a_model_too_long_for_a_cell_is_only_named(
     assert found["model"] == model.get_config()
 
 
-def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-
-    def spoil(model: Any, epoch: int, logs: Any) -> None:
-        logs.update(train_nan=math.nan, train_inf=-math.inf, train_f32=np.float32(0.5))
-
-    first = LambdaCallback(on_epoch_end=spoil)
-    net(epochs=1).train(X, Y, callbacks=[first, JSONLogger(path)], verbose=0)
-    (found,) = epochs_of(path)
-    assert (found["train_nan"], found["train_inf"], found["train_f32"]) == (None, None, 0.5)
-
-
 @each_kind
 def test_a_value_that_only_some_epochs_have(kind: str, tmp_path: Path) -> None:
     def add(model: Any, epoch: int, logs: Any) -> None:
@@ -321,22 +319,6 @@ def test_a_value_that_only_some_epochs_have(kind: str, tmp_path: Path) -> None:
             ["extra", "loss"],
             ["extra", "late", "loss"],
         ]
-
-
-def test_histograms_of_weights(tmp_path: Path) -> None:
-    def spoil(model: Any, epoch: int, logs: Any) -> None:
-        if epoch == 2:
-            model.layers[1].b[:] = math.nan
-
-    first = LambdaCallback(on_epoch_end=spoil)
-    model = net(epochs=2)
-    model.train(X, Y, callbacks=[first, TensorBoard(tmp_path, histograms=2)], verbose=0)
-    found = {tag: each for tag, each in shown(tmp_path).items() if tag.startswith("weights/")}
-    assert set(found) == {"weights/0.W", "weights/0.b", "weights/1.W"}  # nothing finite is in 1.b
-    ((step, value),) = found["weights/0.W"]
-    W = model.layers[0].W
-    assert (step, value.histo.num, sum(value.histo.bucket)) == (2, W.size, W.size)
-    assert (value.histo.min, value.histo.max) == (W.min(), W.max())
 
 
 @each_kind
@@ -369,7 +351,7 @@ def test_append_keeps_the_runs_of_before(kind: str, tmp_path: Path) -> None:
     assert len(settings_in(kind, path)) == 1
 
 
-def test_append_to_a_csv_of_another_program(tmp_path: Path) -> None:
+def test_a_csv_of_another_program_and_one_with_other_settings_go_on(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_bytes('\ufeffepoch,note\r\n9,"a, b\nc"\r\n10,é'.encode())
     net(epochs=1).train(X, Y, callbacks=[CSVLogger(path, append=True)], verbose=0)
@@ -378,6 +360,13 @@ def test_append_to_a_csv_of_another_program(tmp_path: Path) -> None:
         ("10", "é"),
         ("1", ""),
     ]
+    (tmp_path := tmp_path / "next").mkdir()
+    path, file = tmp_path / "log", tmp_path / "checkpoint"
+    for epochs, crashes in ((5, 2), (5, 3), (7, 4), (7, 5)):
+        resume = file if path.exists() else None
+        trained(file, CSVLogger(path), crashes=crashes, epochs=epochs, resume=resume)
+    found = [json.loads(row["settings"] or "{}") for row in rows(path)]
+    assert [each and each["settings"]["epochs"] for each in found] == [5, {}, 7, {}, {}]
 
 
 @pytest.mark.parametrize(
@@ -402,7 +391,7 @@ def test_a_file_of_another_kind_is_not_touched(
     assert model.epoch == 0
 
 
-def test_two_calls_in_a_row_are_one_curve_of_tensorboard(tmp_path: Path) -> None:
+def test_two_calls_are_one_curve_of_tensorboard_and_weights_are_histograms(tmp_path: Path) -> None:
     log, model = TensorBoard(tmp_path), net()
     history = [*model.train(X, Y, callbacks=[log], verbose=0)]
     history += model.train(X, Y, callbacks=[log], verbose=0)
@@ -413,6 +402,21 @@ def test_two_calls_in_a_row_are_one_curve_of_tensorboard(tmp_path: Path) -> None
     other = net(seed=1).train(X, Y, epochs=3, callbacks=[log], verbose=0)
     assert len(shown(tmp_path)["custom_scalars__config__"]) == 1
     assert scalars(tmp_path)["loss/train"] == losses(other)  # instead of those of before
+    (tmp_path := tmp_path / "next").mkdir()
+
+    def spoil(model: Any, epoch: int, logs: Any) -> None:
+        if epoch == 2:
+            model.layers[1].b[:] = math.nan
+
+    first = LambdaCallback(on_epoch_end=spoil)
+    model = net(epochs=2)
+    model.train(X, Y, callbacks=[first, TensorBoard(tmp_path, histograms=2)], verbose=0)
+    found = {tag: each for tag, each in shown(tmp_path).items() if tag.startswith("weights/")}
+    assert set(found) == {"weights/0.W", "weights/0.b", "weights/1.W"}  # nothing finite is in 1.b
+    ((step, value),) = found["weights/0.W"]
+    W = model.layers[0].W
+    assert (step, value.histo.num, sum(value.histo.bucket)) == (2, W.size, W.size)
+    assert (value.histo.min, value.histo.max) == (W.min(), W.max())
 
 
 def resumed(
@@ -478,7 +482,7 @@ def test_a_record_that_the_crash_cut_short_is_written_again(kind: str, tmp_path:
     assert numbers(kind, whole) == numbers(kind, crashed) == losses(history)
 
 
-def test_a_half_line_is_removed_before_lines_are_appended(tmp_path: Path) -> None:
+def test_half_lines_are_removed_and_no_line_is_added_without_an_epoch(tmp_path: Path) -> None:
     path, model = tmp_path / "log.jsonl", net()
     history = [*model.train(X, Y, callbacks=[JSONLogger(path)], verbose=0)]
     path.write_bytes(path.read_bytes() + b'{"event": "epoch", "epo')
@@ -487,6 +491,11 @@ def test_a_half_line_is_removed_before_lines_are_appended(tmp_path: Path) -> Non
     path.write_bytes(path.read_bytes().rstrip(b"\n"))  # a whole line, without its end
     history += model.train(X, Y, callbacks=[JSONLogger(path, append=True)], verbose=0)
     assert numbers("jsonl", path) == losses(history)
+    (tmp_path := tmp_path / "next").mkdir()
+    path, file = tmp_path / "log", tmp_path / "checkpoint"
+    for resume in (None, file):
+        trained(file, JSONLogger(path), resume=resume)
+        assert [line["event"] for line in lines(path)] == ["run", "epoch", "epoch"]
 
 
 def test_a_number_that_was_cut_short_is_not_read(tmp_path: Path) -> None:
@@ -576,13 +585,6 @@ def test_an_interrupted_epoch_is_replaced_by_the_whole_one(
         assert "interrupted" not in path.read_text()
 
 
-def test_a_resume_that_nothing_follows_adds_no_line(tmp_path: Path) -> None:
-    path, file = tmp_path / "log", tmp_path / "checkpoint"
-    for resume in (None, file):
-        trained(file, JSONLogger(path), resume=resume)
-        assert [line["event"] for line in lines(path)] == ["run", "epoch", "epoch"]
-
-
 @pytest.mark.parametrize("cut", [1, 2, 30])
 def test_a_line_does_not_continue_one_that_another_program_cut(cut: int, tmp_path: Path) -> None:
     path = tmp_path / "log"
@@ -608,7 +610,17 @@ def test_epochs_before_the_log_are_not_missed(kind: str, tmp_path: Path) -> None
     assert numbers(kind, path) == losses(history, 3)
 
 
-def test_the_line_of_a_resume_says_where_it_is_and_hides_no_missing_epoch(tmp_path: Path) -> None:
+def test_states_continue_a_log_and_the_line_of_a_resume_says_where_it_is(tmp_path: Path) -> None:
+    """Without a checkpoint file, and whether the log or the one who takes the state comes first."""
+    path, states = tmp_path / "log.jsonl", []
+    take = LambdaCallback(on_epoch_end=lambda model, *_: states.append(model.state_dict()))
+    model = net(callbacks=[take, JSONLogger(path)])
+    model.train(X, Y, epochs=3, verbose=0)
+    other = net(callbacks=[LambdaCallback(), JSONLogger(path)])
+    other.load_state_dict(states[1])
+    other.train(X, Y, epochs=2, verbose=0)
+    assert [line["epoch"] for line in epochs_of(path)] == [1, 2, 3, 4]
+    (tmp_path := tmp_path / "next").mkdir()
     every, file = {"every": None, "every_steps": 4}, tmp_path / "checkpoint"
     _, path, _ = resumed("jsonl", tmp_path, crashes=3, **every)
     assert [(line["event"], line["epoch"], line.get("step")) for line in lines(path)] == [
@@ -621,27 +633,6 @@ def test_the_line_of_a_resume_says_where_it_is_and_hides_no_missing_epoch(tmp_pa
     options = {"data": (X, Y, X, Y), "epochs": 6, "every": every}
     with pytest.warns(PhitodeepWarning, match="lacks 1 of the 6 epochs"):
         trained(file, JSONLogger(path), resume=file, **options)
-
-
-def test_a_resume_with_other_settings_says_so_in_the_csv(tmp_path: Path) -> None:
-    path, file = tmp_path / "log", tmp_path / "checkpoint"
-    for epochs, crashes in ((5, 2), (5, 3), (7, 4), (7, 5)):
-        resume = file if path.exists() else None
-        trained(file, CSVLogger(path), crashes=crashes, epochs=epochs, resume=resume)
-    found = [json.loads(row["settings"] or "{}") for row in rows(path)]
-    assert [each and each["settings"]["epochs"] for each in found] == [5, {}, 7, {}, {}]
-
-
-def test_states_of_models_continue_a_log_too(tmp_path: Path) -> None:
-    """Without a checkpoint file, and whether the log or the one who takes the state comes first."""
-    path, states = tmp_path / "log.jsonl", []
-    take = LambdaCallback(on_epoch_end=lambda model, *_: states.append(model.state_dict()))
-    model = net(callbacks=[take, JSONLogger(path)])
-    model.train(X, Y, epochs=3, verbose=0)
-    other = net(callbacks=[LambdaCallback(), JSONLogger(path)])
-    other.load_state_dict(states[1])
-    other.train(X, Y, epochs=2, verbose=0)
-    assert [line["epoch"] for line in epochs_of(path)] == [1, 2, 3, 4]
 
 
 @each_file

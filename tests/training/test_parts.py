@@ -23,20 +23,10 @@ Cut = Callable[[int], None]
 
 
 def net(dtype: str = "float64", dropout: float = 0.2) -> Sequential:
-    return (
-        SequentialBuilder(6, seed=0)
-        .dense(16)
-        .relu()
-        .dropout(dropout)
-        .residual(*SequentialBuilder().layer_norm().dense(16).layers)
-        .dense(3)
-        .softmax()
-        .loss("categorical_cross_entropy")
-        .metrics("accuracy")
-        .optimizer("adamw")
-        .dtype(dtype)
-        .build()
-    )
+    inner = SequentialBuilder().layer_norm().dense(16).layers
+    builder = SequentialBuilder(6, seed=0).dense(16).relu().dropout(dropout).residual(*inner)
+    builder = builder.dense(3).softmax().loss("categorical_cross_entropy").metrics("accuracy")
+    return builder.optimizer("adamw").dtype(dtype).build()
 
 
 @pytest.fixture
@@ -96,17 +86,12 @@ def test_weights_lengths_and_tied_parameters(rng: Any, cut: Cut) -> None:
     agree(cut, make, tokens, tokens[:, ::-1], epochs=3, batch_size=5, **options)
 
 
-def test_fewer_samples_than_parts(data: Any, cut: Cut) -> None:
+def test_few_samples_images_and_sizes_that_wait_for_the_data(data: Any, cut: Cut, rng: Any) -> None:
     agree(cut, net, data[0][:5], data[1][:5], parts=4, epochs=2, batch_size=3)
-
-
-def test_images_with_buffers_of_several_parts(rng: Any, cut: Cut) -> None:
     builder = lenet(12, 12, 1, classes=4).loss("softmax_cross_entropy").dtype("float64").seed(0)
     X, y = rng.random((20, 12, 12, 1)), rng.integers(0, 4, 20)
     agree(cut, builder.build().copy, X, y, epochs=2, batch_size=8)
 
-
-def test_sizes_may_wait_for_the_data(rng: Any, cut: Cut) -> None:
     def make() -> Sequential:
         builder = SequentialBuilder(seed=0).embedding(5, 3).lstm(4).dense(5)
         return builder.loss("softmax_cross_entropy").dtype("float64").build()
@@ -134,11 +119,7 @@ def part_sizes(model: Sequential, X: Any, **options: Any) -> list[int]:
 
 
 def test_layers_that_need_the_whole_batch_get_it(data: Any, cut: Cut) -> None:
-    one, several = normed(), normed()
-    one.train(*data, *data, epochs=2, batch_size=16, verbose=0)
-    cut(2)
-    several.train(*data, *data, epochs=2, batch_size=16, verbose=0)
-    assert_weights(one, several, rtol=1e-12)
+    _, several = agree(cut, normed, *data, *data, epochs=2, batch_size=16)
     X = data[0][:16]
     assert part_sizes(several, X) == [16]
     several.layers[1].trainable = False
@@ -336,7 +317,7 @@ def test_what_looks_across_samples_is_not_split(
     np.testing.assert_allclose(several.predict(X), wanted, rtol=1e-12)
 
 
-def test_what_a_mixin_declares_holds() -> None:
+def test_layers_and_mixins_that_declare_it_are_split(rng: Any, cut: Cut) -> None:
     class Doubling:
         independent_samples = True
 
@@ -351,9 +332,6 @@ def test_what_a_mixin_declares_holds() -> None:
 
     for kind in (Doubled, Below):
         assert (kind(3).independent_samples, kind(3).time_steps) == (True, "joined")
-
-
-def test_declared_layers_of_ones_own_are_split(rng: Any, cut: Cut) -> None:
     cut(2)
     sizes = []
 
@@ -404,13 +382,9 @@ def test_no_buffer_of_a_users_own_is_taken_for_a_gradient(rng: Any, cut: Cut) ->
             self.buffer("ds", self.s.shape, dY.dtype).fill(9)
             return self.s * dY
 
-    one = Sequential(Dense(6, 4), Scratched(), Dense(4, 2), seed=0, dtype="float64")
-    several = one.copy()
+    model = Sequential(Dense(6, 4), Scratched(), Dense(4, 2), seed=0, dtype="float64")
     X, Y = rng.standard_normal((16, 6)), rng.standard_normal((16, 2))
-    one.train(X, Y, epochs=2, verbose=0)
-    cut(2)
-    several.train(X, Y, epochs=2, verbose=0)
-    assert_weights(one, several, rtol=1e-12)
+    agree(cut, model.copy, X, Y, epochs=2)
 
 
 class Routed(Parallel):

@@ -72,7 +72,7 @@ def test_the_rates_are_those_that_the_steps_took() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_suggestion_trains(optimizer: str, seed: int) -> None:
     found = net(optimizer=optimizer, seed=seed).find_alpha(X, Y)
     assert found.suggestion in found.rates
@@ -94,15 +94,12 @@ def test_it_ends_early_and_quietly_where_the_loss_explodes() -> None:
     assert found.suggestion < 2
 
 
-def test_negative_losses_are_losses_too() -> None:
+def test_negative_losses_and_models_that_are_not_built() -> None:
     counts = np.full((200, 2), 5.0)
     model = Sequential(Dense(5, 2), loss_class="poisson_nll", optimizer="sgd", seed=0)
     model.layers[0].b = [1.0, 1.0]
     assert model.evaluate(X, counts)["loss"] < 0
     assert len(model.find_alpha(X, counts, high=1e-3, steps=20).rates) == 20
-
-
-def test_a_model_that_is_not_built_stays_so() -> None:
     model = Sequential(Dense(4), Tanh(), Dense(2), seed=0)
     model.find_alpha(X, Y, steps=10)
     assert model.output_shape is None

@@ -138,6 +138,18 @@ net = DataParallel(made, timeout=30)
 net.train(X, y, epochs=2, batch_size=8, verbose=0)
 found["statistics"] = digest(net)
 
+
+def other_code(call: Any) -> None:
+    """Call this as if rank 0 ran another script."""
+    main = sys.modules["__main__"]
+    file = main.__file__
+    main.__file__ = file if rank() else phitodeep.__file__
+    try:
+        call()
+    finally:
+        main.__file__ = file
+
+
 # what is refused
 refused = {}
 X, y = (a[: 30 + rank()] for a in model()[1:])
@@ -148,6 +160,7 @@ for name, call in {
     "seed": lambda: model(seed=rank()),
     "settings": lambda: model()[0].train(*model()[1:], epochs=1 + rank(), verbose=0),
     "shapes": lambda: model()[0].train(X, y, epochs=1, verbose=0),
+    "code": lambda: other_code(lambda: model()[0].train(*model()[1:], epochs=1, verbose=0)),
     "no model": lambda: DataParallel("net"),
     "timeout": lambda: DataParallel(model()[0], timeout=-1),
     "rates": lambda: model(optimizer=SGD(0.1 * (1 + rank())))[0].train(
@@ -173,4 +186,8 @@ found["diverged"] = [len(history), net.optimizer.t, [str(w.message) for w in see
 before = digest(net)
 found["find_alpha"] = net.find_alpha(X1, y1 / y1.max(), batch_size=5, steps=20).suggestion
 found["untouched"] = before == digest(net)
+
+import attacked  # last, because it changes the exchange  # noqa: E402
+
+found |= attacked.found
 os.write(1, f"{json.dumps(found)}\n".encode())

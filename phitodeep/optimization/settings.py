@@ -1,0 +1,94 @@
+"""Settings of rules and schedules: each is one line, with its type, its check and its default.
+
+The line `rho: Fraction = 0.9` in a rule's class gives it the keyword argument `rho`, with this
+default. Its check, here that it is a number from 0 to below 1, runs whenever it is set.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import field
+from functools import partial
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, dataclass_transform, get_args
+
+from phitodeep.core.checks import check_count, check_flag, check_number, keywords
+from phitodeep.core.types import Schedule
+
+Check = Callable[[Any, str], Any]  # (value, its name in errors) -> value
+NonNegative = Annotated[float, partial(check_number, minimum=0)]
+Positive = Annotated[float, partial(check_number, above=0)]
+Fraction = Annotated[float, partial(check_number, minimum=0, below=1)]
+Count = Annotated[int, check_count]
+Flag = Annotated[bool, check_flag]
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(field,))
+class WithSettings:
+    """A class whose annotated attributes, and those of its bases, are its constructor's arguments.
+
+    The first argument is `alpha`; the others are passed by name. `__post_init__` of a class runs
+    when its settings are set. A class that defines `__init__` keeps it.
+    """
+
+    _checks: ClassVar[dict[str, Check]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        found = inspect.get_annotations(cls).items()
+        own = [name for name, a in found if name in vars(cls) and "ClassVar" not in str(a)]
+        if own and "__init__" not in vars(cls):
+            cls._checks = {**cls._checks, **checks_of(cls)}
+            cls.__init__ = _constructor(cls, {n: vars(cls)[n] for n in own})  # type: ignore[method-assign]
+
+    @keywords({"lr": "write alpha=", "learning_rate": "write alpha="})
+    def __init__(self, alpha: Any) -> None:
+        self.alpha = alpha
+
+    if not TYPE_CHECKING:  # type checkers would allow attributes of any name
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name in self._checks:
+                value = self._checks[name](value, f"{type(self).__name__} {name}")
+            object.__setattr__(self, name, value)
+
+
+def checks_of(cls: type) -> dict[str, Check]:
+    """Return the checks in a class's annotations, such as `Fraction` or `Fraction | None`."""
+    found: dict[str, Check] = {}
+    for name, hint in inspect.get_annotations(cls, eval_str=True).items():
+        for part in (hint, *get_args(hint)):
+            for check in getattr(part, "__metadata__", ()):
+                found[name] = check if part is hint else partial(_unless_none, check)
+    return found
+
+
+def _unless_none(check: Check, value: Any, who: str) -> Any:
+    return None if value is None else check(value, who)
+
+
+def _constructor(cls: type, own: dict[str, Any]) -> Callable[..., None]:
+    """Return the constructor that sets these settings, after those of the base classes."""
+    base: Any = super(cls, cls).__init__  # type: ignore[arg-type]
+    theirs = inspect.signature(base).parameters
+    first: Any = own.pop("alpha").default if "alpha" in own else theirs["alpha"].default
+    finish = vars(cls).get("__post_init__", lambda self: None)
+
+    def __init__(self: Any, alpha: float | Schedule = first, **given: Any) -> None:
+        values = {name: given.pop(name, default) for name, default in own.items()}
+        base(self, alpha, **given)
+        for name, value in values.items():
+            setattr(self, name, value)
+        finish(self)
+
+    __init__.__qualname__ = f"{cls.__qualname__}.__init__"
+    shown = list(inspect.signature(__init__).parameters.values())[:2]
+    for name, default in own.items():
+        hint = inspect.get_annotations(cls)[name]
+        shown.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
+    if base is not WithSettings.__init__:
+        rest = "options" if "common" in theirs else "common"
+        shown.append(Parameter(rest, Parameter.VAR_KEYWORD, annotation="Any"))
+    vars(__init__)["__signature__"] = Signature(shown)
+    return __init__
