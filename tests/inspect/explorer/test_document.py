@@ -12,25 +12,14 @@ import pytest
 
 import phitodeep
 from phitodeep import layers as L
-from phitodeep.core.types import Shape
 from phitodeep.inspect.explorer import document
 from phitodeep.inspect.explorer.document import text_of
-from phitodeep.testing.examples import Make, data, made
-from tests.inspect.explorer.test_engine import around
 from tests.inspect.explorer.test_engine_edges import S, X, Y, dense, model_of, more
-from tests.rows import KINDS, over
 
 PACKAGE = Path(phitodeep.__file__).parent
 SCHEMA = json.loads((PACKAGE / "inspect/explorer/schema.json").read_text())
 jsonschema.Draft202012Validator.check_schema(SCHEMA)
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
-
-
-@over(KINDS)
-def test_every_layer(make: Make, shape: Shape, tokens: int) -> None:
-    layer = made(make, shape)
-    X, y = data(layer, shape, tokens)
-    VALIDATOR.validate(json.loads(text_of(around(layer, shape, tokens).trace(X, y))))
 
 
 def test_reduced_recorded_and_returned_values(monkeypatch: pytest.MonkeyPatch) -> None:
