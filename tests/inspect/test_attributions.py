@@ -515,7 +515,7 @@ ask(mlp, steps=3) -> ArgumentError: steps= is an option of method="integrated"
 ask(mlp, 'grad_cam', baseline=0) -> ArgumentError: baseline= is .*leave
 ask(cnn, layer='1') -> ArgumentError: layer= is an option of method="grad
 ask(mlp, index=3) -> ArgumentTypeError: takes no index=: write target=
-Sequential(L.Conv2D(2, 3)).attributions(np.ones((1, 4, 4, 1))) -> NotBuiltError: call build\(input_shape\)
+Sequential(L.Conv2D(2, 3)).attributions(np.ones((1, 4, 4, 1))) -> NotBuiltError: call build
 ask(mlp, target=3) -> ArgumentError: from 0 to 2, .* 3 outputs, got 3
 ask(mlp, target=[0, 1, -1, 2]) -> ArgumentError: from 0 to 2, .*got -1
 ask(mlp, target=1.0) -> ArgumentTypeError: an integer or 4 integers.*float64
@@ -529,7 +529,7 @@ ask(sequence, lengths=[4, 0, 2, 4]) -> ArgumentError: sample 1 has no step -1: i
 ask(images) -> ShapeError: \(N, K\) or \(N, T, K\), .* \(4, 4, 1\): end it with Flatten
 ask(mlp, 'integrated', steps=0) -> ArgumentError: steps must be >= 1, got 0
 ask(mlp, 'integrated', steps=1001) -> ArgumentError: steps must be <= 1000, got 1001
-ask(mlp, 'integrated', baseline=np.ones(4)) -> ShapeError: shape \(5,\), .* X, \(4, 5\), got .*\(4,\)
+ask(mlp, 'integrated', baseline=np.ones(4)) -> ShapeError: \(5,\), .* X, \(4, 5\), got .*\(4,\)
 ask(gpt, 'integrated', baseline=np.ones(4)) -> ShapeError: .* the vectors of the tokens, \(2, 4, 8\)
 ask(mlp, 'integrated', baseline=np.full(5, np.nan)) -> ArgumentError: baseline\[0\] is nan
 ask(mlp, 'grad_cam') -> ArgumentError: needs a layer that .*Conv2D
@@ -541,7 +541,7 @@ ask(table) -> ArgumentError: tokens have no gradient, .* 0.branches.1.layers.1 t
 ask(two_embeddings) -> ArgumentError: 0.branches.0, 0.branches.1 turn
 mlp().attributions(np.ones((2, 4))) -> ShapeError: takes 5 features
 unreached().attributions(np.ones((2, 3))) -> BackwardError: does not reach its input
-Sequential(L.Dense(3, 2)).attention_maps(np.ones((1, 3))) -> ArgumentError: needs a MultiHeadAttention
+Sequential(L.Dense(3, 2)).attention_maps(np.ones((1, 3))) -> ArgumentError: needs a MultiHead
 """
 
 
