@@ -22,7 +22,7 @@ from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.testing.examples import Make, data, made
 from tests.conftest import check_refused
 from tests.inspect.shared import LABELS, RNG, ROWS, YS, S, X, Y, dense, rows
-from tests.rows import KINDS, over
+from tests.rows import KINDS, few, over
 
 
 def scaling(k: float) -> Layer:
@@ -62,7 +62,7 @@ def test_a_hook_changes_what_follows_from_any_symbol(make: Make, shape: Shape, t
     model = Sequential(made(make, shape), dtype="float64")
     model.build(shape[1:])
     given, dY = data(model, shape, tokens)
-    for path, direction, symbol in inner(model):
+    for path, direction, symbol in few(inner(model), 7):
         place, calls = (path, direction, symbol), list[str]()
 
         def edit(position: Position, value: Any, place: Any = place) -> Any:

@@ -30,7 +30,7 @@ from phitodeep.loss import (
 from phitodeep.optimization.optimizers import SGD, Adam, AdamW
 from phitodeep.testing.examples import Make, data, made
 from tests.random_networks import Gate, Scale
-from tests.rows import KINDS, TOOLS, over
+from tests.rows import KINDS, LONG, TOOLS, few, over
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((6, 4)), RNG.standard_normal((6, 2))
@@ -144,14 +144,14 @@ def check_entries(t: Trace, tolerance: float) -> None:
                 assert entry.array.dtype == (np.float64 if array.dtype.kind == "f" else np.int64)
 
 
-@over(PLAIN)
+@over(PLAIN if LONG else KINDS)
 def test_a_trace_is_the_next_step_and_changes_nothing(
     make: Make, shape: Shape, tokens: int
 ) -> None:
     check_trace(make, shape, tokens, "float64")
 
 
-@over(KINDS)
+@over(few(KINDS, 6))
 def test_a_trace_in_float32(make: Make, shape: Shape, tokens: int) -> None:
     check_trace(make, shape, tokens, "float32")
 

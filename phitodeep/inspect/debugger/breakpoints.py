@@ -17,7 +17,7 @@ from phitodeep.derivations.language.run import Position, Scope
 from phitodeep.derivations.language.step import Through, evaluate, flat
 from phitodeep.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from phitodeep.inspect.debugger.display import so_far
-from phitodeep.inspect.keys import Keys, joined, symbols_of
+from phitodeep.inspect.hooks import Keys, computed, joined
 from phitodeep.training.objective import Trainable
 
 PLACES = (
@@ -85,7 +85,7 @@ def keys_of(model: Trainable, call: Call) -> Keys:
     known = Keys()
     for path, layer, inside in reached(model, call):
         with within(inside):
-            forward, backward = map(symbols_of, run.derivation_of(layer))
+            forward, backward = map(computed, run.derivation_of(layer))
         first, last = (["P"], []) if path == "loss" else (["X"], ["dY"])
         known[path] = {
             way: list(dict.fromkeys(names))

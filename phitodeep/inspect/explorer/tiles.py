@@ -17,7 +17,7 @@ import numpy as np
 
 from phitodeep.core.table import escaped
 from phitodeep.core.types import Array
-from phitodeep.inspect.explorer.packing import SIDE, strongest
+from phitodeep.inspect.explorer.document import SIDE, strongest
 from phitodeep.inspect.svg import element
 
 MAPS = 8  # channels along each side of a grid of images

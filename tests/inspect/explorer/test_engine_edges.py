@@ -15,8 +15,7 @@ from phitodeep.derivations.language.notation import FUNCTIONS
 from phitodeep.derivations.language.step import Derivation, Let, Loop, Sum, evaluate
 from phitodeep.errors import ArgumentError
 from phitodeep.inspect.explorer import document
-from phitodeep.inspect.explorer.document import text_of
-from phitodeep.inspect.explorer.packing import BINARY, COMPARE, SAME, tree
+from phitodeep.inspect.explorer.document import BINARY, COMPARE, SAME, text_of, tree
 from phitodeep.inspect.hooks import symbols_of
 from phitodeep.inspect.trace import Trace
 from phitodeep.layers import Layer, Param
