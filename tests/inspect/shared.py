@@ -9,6 +9,7 @@ import pytest
 
 from phitodeep import Sequential
 from phitodeep import layers as L
+from phitodeep.loss import SoftmaxCrossEntropy
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((6, 4)), RNG.standard_normal((6, 2))
@@ -23,6 +24,14 @@ def dense(*between: L.Layer, **options: Any) -> Sequential:
     model = Sequential(L.Dense(4, 5), *(between or (L.Tanh(),)), L.Dense(5, 2), **options)
     model.build((4,))
     return model
+
+
+def gpt(**options: Any) -> Sequential:
+    e = L.Embedding(7, 4)
+    block = L.TransformerBlock(2, mlp_ratio=2, causal=True, dropout=0.2)
+    layers = (e, L.PositionalEmbedding(6), block, L.LayerNorm(), L.TiedDense(e))
+    loss = SoftmaxCrossEntropy(ignore_index=-1, label_smoothing=0.1)
+    return Sequential(*layers, loss_class=loss, seed=1, **{"dtype": "float64"} | options)
 
 
 def rows(table: str) -> pytest.MarkDecorator:

@@ -12,13 +12,7 @@ import phitodeep
 from phitodeep import Sequential
 from phitodeep import layers as L
 from phitodeep.core.types import Array, Shape
-from phitodeep.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    PhitodeepError,
-    ShapeError,
-    UnknownNameError,
-)
+from phitodeep.errors import ShapeError, UnknownNameError
 from phitodeep.inspect.trace import Trace
 from phitodeep.layers import Layer
 from phitodeep.loss import (
@@ -29,20 +23,16 @@ from phitodeep.loss import (
 )
 from phitodeep.optimization.optimizers import SGD, Adam, AdamW
 from phitodeep.testing.examples import Make, data, made
+from tests.conftest import check_refused
+from tests.inspect.shared import X, Y, dense, gpt, rows
 from tests.random_networks import Gate, Scale
 from tests.rows import KINDS, LONG, TOOLS, few, over
 
 RNG = np.random.default_rng(0)
-X, Y = RNG.standard_normal((6, 4)), RNG.standard_normal((6, 2))
 S, YS = RNG.standard_normal((3, 5, 4)), RNG.standard_normal((3, 5, 2))
 ROWS, LABELS = RNG.integers(0, 7, (2, 4)), np.array([[1, 2, 4, 0], [6, 2, 5, 3]])
 # a TiedDense has the weights of a layer outside the model
 PLAIN = [row for row in TOOLS if not (isinstance(row[0](), L.TiedDense) and row[1])]
-
-
-def dense(*between: Layer, **options: Any) -> Sequential:
-    options = {"seed": 1, "dtype": "float64", "alpha": 0.1} | options
-    return Sequential(L.Dense(4, 5), *(between or (L.Tanh(),)), L.Dense(5, 2), **options)
 
 
 def snapshot(model: Sequential) -> dict[str, Any]:
@@ -167,42 +157,27 @@ def check_trace(make: Make, shape: Shape, tokens: int, dtype: Any) -> None:
     assert_unchanged(before, snapshot(model))
     model.backward(y)
     str(t)
-    if dtype == "float64":
-        again = model.trace(given, y)
-        for key, entry in t.items():
-            entry.explain()
-            assert entry.formula in repr(entry)
-            other = again[key]
-            if entry.array is None:
-                assert other.array is None
-                with pytest.raises(ShapeError, match="tokens have no gradient"):
-                    entry.why()
-            else:
-                np.testing.assert_array_equal(entry.array, other.array, err_msg=key)
-        total = {key: np.zeros(()) for key in t if key.endswith((".dX", ".dW", ".db", "dgamma"))}
-        loss = 0.0
-        for n in range(shape[0]):
-            share = t.by_sample(n)
-            loss += share.loss
-            for key in total:
-                if t[key].array is not None:
-                    total[key] = total[key] + share[key].array
-        assert loss == pytest.approx(t.loss, rel=1e-12)
-        for key, array in total.items():
-            if t[key].array is not None:
-                np.testing.assert_allclose(array, t[key].array, atol=1e-11, err_msg=key)
+    if dtype != "float64":
+        return
+    again = model.trace(given, y)
+    shares = [t.by_sample(n) for n in range(shape[0])]
+    assert sum(share.loss for share in shares) == pytest.approx(t.loss, rel=1e-12)
+    for key, entry in t.items():
+        entry.explain()
+        assert entry.formula in repr(entry)
+        if entry.array is None:
+            assert again[key].array is None
+            with pytest.raises(ShapeError, match="tokens have no gradient"):
+                entry.why()
+            continue
+        np.testing.assert_array_equal(entry.array, again[key].array, err_msg=key)
+        if key.endswith((".dX", ".dW", ".db", "dgamma")):
+            total = sum(share[key].array for share in shares)
+            np.testing.assert_allclose(total, entry.array, atol=1e-11, err_msg=key)
 
 
 def classes(**options: Any) -> Sequential:
     return dense(L.Tanh(), loss_class=SoftmaxCrossEntropy(**options))
-
-
-def gpt(**options: Any) -> Sequential:
-    e = L.Embedding(7, 4)
-    block = L.TransformerBlock(2, mlp_ratio=2, causal=True, dropout=0.2)
-    layers = (e, L.PositionalEmbedding(6), block, L.LayerNorm(), L.TiedDense(e))
-    loss = SoftmaxCrossEntropy(ignore_index=-1, label_smoothing=0.1)
-    return Sequential(*layers, loss_class=loss, seed=1, **{"dtype": "float64"} | options)
 
 
 def sequential(*layers: Layer, **options: Any) -> Sequential:
@@ -307,7 +282,6 @@ def test_the_update_is_that_of_the_optimizer(optimizer: Any) -> None:
 
 def test_lbfgs_shows_no_update_and_says_why() -> None:
     model = dense(optimizer="lbfgs", alpha=None)
-    model.build((4,))
     before = snapshot(model)
     t = model.trace(X, Y)
     assert_unchanged(before, snapshot(model))
@@ -328,7 +302,6 @@ def test_an_unbuilt_model_is_built_for_the_data() -> None:
 def test_frozen_layers_have_gradients_but_no_update() -> None:
     model = dense(L.BatchNorm(), L.Dense(5, 5))
     model.layers[1].trainable = model.layers[2].trainable = False
-    model.build((4,))
     before = snapshot(model)
     t = assert_next_step(model, X, Y)
     assert_unchanged(before, snapshot(model))
@@ -417,14 +390,6 @@ def test_the_terms_of_a_weight_are_its_samples() -> None:
     assert dW.why(-3, -3).total == dW.why(1, 2).total
 
 
-@pytest.mark.parametrize(
-    "cell", [(), (1,), (9, 0), (0, 9), (0.5, 1), (0, 0, 0), ("a", 0), (None, 1)]
-)
-def test_cells_that_there_are_not(cell: Any) -> None:
-    with pytest.raises(ShapeError, match=r"dW has shape \(4, 5\), so why takes 2 indices"):
-        dense().trace(X, Y)["0.dW"].why(*cell)
-
-
 def test_explain_shows_shapes_and_numbers() -> None:
     t = dense().trace(X[:1], Y[:1])
     text = str(t["2.backward.db"].explain())
@@ -435,27 +400,49 @@ def test_explain_shows_shapes_and_numbers() -> None:
         assert f"{number:.4f}".rstrip("0") in text
 
 
-@pytest.mark.parametrize(
-    ("key", "says"),
-    [
-        ("0.dw", r"there is no '0\.dw'.*mean.*'0\.dW'"),
-        ("0.backward.dZ", r"0 has forward: X, W, b, XW, Y; backward: dY, dW, db, dX; update"),
-        ("0.forward.dW", "there is no"),
-        ("9.Y", "there is no '9.Y': there are 'loss', '2', '1', '0'"),
-        ("", "'' is a path: add a symbol"),
-        (".", "there is no"),
-        ("0", "'0' is a path: add a symbol of it, which are forward: X, W, b, XW, Y"),
-        ("0.backward", "there is no"),
-        ("1.update.W", "there is no"),
-        (3, "keys are texts such as '0.forward.X', got 3"),
-        (None, "keys are texts"),
-    ],
-)
-def test_wrong_keys(key: Any, says: str) -> None:
+REFUSED = r"""
+t["0.dw"] -> UnknownNameError: there is no '0\.dw'.*mean.*'0\.dW'
+t["0.backward.dZ"] -> UnknownNameError: 0 has forward: X, W, b, XW, Y; backward: dY, dW, db, dX; upd
+t["0.forward.dW"] -> UnknownNameError: there is no
+t["9.Y"] -> UnknownNameError: there are 'loss', '2', '1', '0'. Did you mean '2.Y' or '1.Y'
+t["forward.Q"] -> UnknownNameError: 'forward.Q'. The model has forward: X, .*Did you mean 'forward.Y
+deep().trace(X, Y)["77.Y"] -> UnknownNameError: '1.layers.1', and others.$
+t[""] -> UnknownNameError: '' is a path: add a symbol
+t["."] -> UnknownNameError: there is no
+t["0"] -> UnknownNameError: '0' is a path: add a symbol of it, which are forward: X, W, b, XW, Y
+t["0.backward"] -> UnknownNameError: there is no
+t["1.update.W"] -> UnknownNameError: there is no
+t[3] -> UnknownNameError: keys are texts such as '0.forward.X', got 3
+t[None] -> UnknownNameError: keys are texts
+t["0.dW"].why() -> ShapeError: dW has shape \(4, 5\), so why takes 2 indices
+t["0.dW"].why(1) -> ShapeError: so why takes 2 indices
+t["0.dW"].why(9, 0) -> ShapeError: so why takes 2 indices
+t["0.dW"].why(0, 9) -> ShapeError: so why takes 2 indices
+t["0.dW"].why(0.5, 1) -> ShapeError: so why takes 2 indices
+t["0.dW"].why(0, 0, 0) -> ShapeError: so why takes 2 indices
+t["0.dW"].why("a", 0) -> ShapeError: so why takes 2 indices
+t["0.dW"].why(None, 1) -> ShapeError: so why takes 2 indices
+t.by_sample(6) -> ArgumentError: by_sample: n must be
+t.by_sample(-7) -> ArgumentError: by_sample: n must be
+t.by_sample(0.5) -> ArgumentTypeError: by_sample: n must be
+t.by_sample("a") -> ArgumentTypeError: by_sample: n must be
+t.by_sample(None) -> ArgumentTypeError: by_sample: n must be
+t.by_sample(True) -> ArgumentTypeError: by_sample: n must be
+t.diff(dense()) -> ArgumentTypeError: compared with another one
+t.diff(dense().trace(X[:2], Y[:2])) -> ShapeError: batches of the same shape.*Y of 0 has
+t.diff(dense(L.Tanh(), L.Tanh()).trace(X, Y)) -> ArgumentError: only one of them has '3'
+dense(L.Tanh(), L.Tanh()).trace(X, Y).diff(t) -> ArgumentError: only one of them has '3'
+"""
+
+
+@rows(REFUSED)
+def test_what_is_refused(call: str, error: str) -> None:
+    check_refused(call, error, {**globals(), "t": dense().trace(X, Y)})
+
+
+def test_keys_that_a_trace_has_not() -> None:
     t = dense().trace(X, Y)
-    with pytest.raises(UnknownNameError, match=says):
-        t[key]
-    assert key not in t
+    assert all(key not in t for key in ("0.dw", "0.forward.dW", "9.Y", "", "0", None, 3))
 
 
 def test_near_keys_are_named_once() -> None:
@@ -491,21 +478,6 @@ def test_diff_compares_layers() -> None:
     Z = t["2.Y"].array
     Z2 = 2 * (Z - t["2.b"].array) + t["2.b"].array
     assert last.Y == pytest.approx(np.linalg.norm(Z2 - Z) / np.linalg.norm(Z))
-    with pytest.raises(ShapeError, match=r"batches of the same shape.*Y of 0 has"):
-        t.diff(model.trace(X[:2], Y[:2]))
-    longer = Sequential(*dense().layers, L.Tanh(), dtype="float64").trace(X, Y)
-    for a, b in ((t, longer), (longer, t)):
-        with pytest.raises(ArgumentError, match="only one of them has '3'"):
-            a.diff(b)
-    not_a_trace: Any = model
-    with pytest.raises(ArgumentTypeError, match="compared with another one"):
-        t.diff(not_a_trace)
-
-
-@pytest.mark.parametrize("n", [6, -7, 0.5, "a", None, True])
-def test_samples_that_there_are_not(n: Any) -> None:
-    with pytest.raises(PhitodeepError, match="by_sample: n must be"):
-        dense().trace(X, Y).by_sample(n)
 
 
 def test_a_share_is_the_sample_alone() -> None:
@@ -541,7 +513,6 @@ def test_layers_and_losses_without_steps() -> None:
     cube = L.Lambda(lambda X: X**3, lambda dY, X, Y: 3 * X * X * dY)
     gate = Gate(L.Dense(5, 5), L.Tanh())
     model = dense(Scale(), cube, gate, Scale(), loss_class=Quartic())
-    model.build((4,))
     before = snapshot(model)
     t = assert_next_step(model, X, Y)
     assert_unchanged(before, snapshot(model))
