@@ -53,9 +53,9 @@ from phitodeep.derivations.language.terms import Replaced
 from phitodeep.errors import ArgumentError
 from phitodeep.inspect.entries import PASSED_ON
 from phitodeep.inspect.explorer.source import line_of, source_of
+from phitodeep.inspect.explorer.tiles import SIDE, strongest
 
 Packed = dict[str, Any]
-SIDE = 64  # the cells of a thumbnail along each axis
 BINS = 40
 EXACT = 1 << 12  # numbers of an array that keep all digits of float64
 MISSING = -128  # in a thumbnail: a number that is not finite
@@ -381,19 +381,6 @@ def reduced(array: Any, side: int = SIDE) -> Packed:
         "top": [[int(i), number(flat[i])] for i in top],
         "histogram": {"counts": counts.tolist(), "from": float(edges[0]), "to": float(edges[-1])},
     }
-
-
-def strongest(A: Array, rows: int, columns: int) -> Array:
-    """Cut the last two axes into at most rows x columns blocks; keep the largest |a| of each."""
-    for axis, most in ((-2, rows), (-1, columns)):
-        block = math.ceil(A.shape[axis] / most) if A.shape[axis] else 1
-        if block > 1:
-            A = np.moveaxis(A, axis, -1)
-            ends = [(0, 0)] * (A.ndim - 1) + [(0, -A.shape[-1] % block)]
-            cut = np.pad(A, ends).reshape(*A.shape[:-1], -1, block)
-            best = np.abs(cut).argmax(axis=-1)
-            A = np.moveaxis(np.take_along_axis(cut, best[..., None], -1)[..., 0], -1, axis)
-    return A
 
 
 def arrangement(step: Arrange, scope: Any) -> Packed:
