@@ -149,12 +149,7 @@ def gradient(model: Trainable, X: Array, shapes: Shapes, **_: Any) -> Explain:
 def gradient_x_input(model: Trainable, X: Array, shapes: Shapes, **_: Any) -> Explain:
     """x dS/dx for each input, summed over the vector of a token."""
     scores = Scores(model, _input(model), shapes)
-
-    def explain(part: Samples, _: slice) -> Array:
-        A, dA, _target = scores.gradient(part)
-        return _per_input(A * dA, part.X)
-
-    return explain
+    return lambda part, _: _per_input(np.multiply(*scores.gradient(part)[:2]), part.X)
 
 
 def integrated(

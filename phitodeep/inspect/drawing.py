@@ -18,8 +18,6 @@ COLUMNS, ROWS = 8, 8  # an array with more of them is described instead of writt
 MARKS = {"down": "↓", "up": "↑", "top": "┌─", "side": "│ ", "bottom": "└─", "line": "─"}
 ASCII = {"down": "v", "up": "^", "top": "+-", "side": "| ", "bottom": "+-", "line": "-"}
 
-Line = tuple[str, str, list[str], str, list[str]]  # a mark, then a name and its lines, twice
-
 
 def draw(recording: Recording, sample: int, ascii_only: bool | None) -> Text:
     """Draw the step of one sample, given its share: see `Trace.draw`."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from phitodeep.core.call import Event, watching
 from phitodeep.core.checks import check_count
-from phitodeep.core.table import Table
+from phitodeep.core.table import Table, Tabled
 from phitodeep.core.types import Array, DType
 from phitodeep.errors import ArgumentError, DivergenceError
 from phitodeep.layers.base import Layer
@@ -57,7 +57,7 @@ class Row:
 
 
 @dataclass(frozen=True, repr=False)
-class Profile:
+class Profile(Tabled):
     """A training step, layer by layer."""
 
     rows: tuple[Row, ...]
@@ -89,16 +89,9 @@ class Profile:
         )
         return Table(title, HEAD, [row.cells() for row in self.rows], totals)
 
-    def __str__(self) -> str:
-        return str(self.table())
-
     def __repr__(self) -> str:  # no table, because `model.profile` has printed it
         time = f"{1e6 * self.step:,.0f} us"
         return f"<Profile: {time} for a step of {self.batch} samples, {len(self.rows)} layers>"
-
-    def show(self) -> None:
-        """Print a table, drawn by rich in a terminal and in Jupyter, plain elsewhere."""
-        self.table().show()
 
 
 class _Clock:
@@ -150,18 +143,10 @@ def profile(model: Trainable, X: Any, y: Any, *, batch_size: int, steps: int = 2
     for i, (path, layer) in enumerate(leaves):
         forward, backward = (clock.median(path, what) for what in both)
         flops = layer.flops() * batch * _passes(layer, first=i == 0)
-        found.append(
-            Row(
-                path=path,
-                layer=repr(layer),
-                forward=forward,
-                backward=backward,
-                share=(forward + backward) / step,
-                flops=flops,
-                kept=sum(_new_bytes(value, seen) for value in layer.cache.values()),
-                predicted=flops / peak,
-            )
-        )
+        share = (forward + backward) / step
+        kept = sum(_new_bytes(value, seen) for value in layer.cache.values())
+        row = Row(path, repr(layer), forward, backward, share, flops, kept, flops / peak)
+        found.append(row)
     loss, update = clock.median("", "loss"), clock.median("", "step")
     return Profile(tuple(found), batch, step, max(step - inside, 0.0), loss, update, peak)
 

@@ -35,12 +35,11 @@ PAIR = 8  # samples, to see whether they mix
 WINDOW = 100  # gradient norms whose median is taken
 STEPS = 20  # with a gradient norm, to compare the next one with
 
+_CLASSES = losses.CategoricalCrossEntropy, losses.SoftmaxCrossEntropy, losses.NegativeLogLikelihood
+_BINARY = losses.BinaryCrossEntropy, losses.BinaryCrossEntropyWithLogits
 GUESSES: dict[type[losses.Loss], Callable[[Data], float]] = {  # of a guess: no input is used
-    losses.CategoricalCrossEntropy: lambda data: math.log(data.outputs[-1]),
-    losses.SoftmaxCrossEntropy: lambda data: math.log(data.outputs[-1]),
-    losses.NegativeLogLikelihood: lambda data: math.log(data.outputs[-1]),
-    losses.BinaryCrossEntropy: lambda data: math.log(2),
-    losses.BinaryCrossEntropyWithLogits: lambda data: math.log(2),
+    **dict.fromkeys(_CLASSES, lambda data: math.log(data.outputs[-1])),
+    **dict.fromkeys(_BINARY, lambda data: math.log(2)),
     losses.MeanSquaredError: lambda data: float(data.T.var(axis=0, dtype=np.float64).mean()),
 }
 
