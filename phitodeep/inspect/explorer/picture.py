@@ -351,7 +351,7 @@ class _Picture:
             if other is None or spot is None:
                 continue
             there = other.middle(*spot)
-            side = self.x[k + 1] - 22 if name == "dY" else x
+            side = own.x + own.shown.values.shape[1] * own.w + 7 if name == "dY" else x
             turn = low if name == "dY" else high
             points = [there, (there[0], turn), (side, turn), (side, y), (x, y)]
             self.add("path", class_=f"h {at}", d=points_of(points))
