@@ -231,6 +231,7 @@ db.set_break("2.backward", when="no_such > 1") -> UnknownNameError: not one of t
 db.set_break("2.backward", when="bias") -> UnknownNameError: not one of the symbols there
 db.set_break("2.backward", when="abs(X_hat) > 1") -> UnknownNameError: not one of the symbols there
 db.set_break("2.backward", when="[dX, z]") -> UnknownNameError: not one of the symbols there
+db.set_break("2", when="any(z > v for v in X)") -> UnknownNameError: 'z' is not one of the symbols
 db.until("0.forwrd.Y") -> UnknownNameError: there is no '.*Did you mean '0.forward.Y'
 db.until("3.forward.Y") -> UnknownNameError: there is no '3.forward.Y'
 db.until("") -> ArgumentError: until takes a key with a symbol
@@ -380,7 +381,10 @@ def test_conditions_that_fail_say_where(when: str, says: str) -> None:
     assert db.position is None
 
 
-@pytest.mark.parametrize("when", ["L > 0", "W.any()", "np.isfinite(dX).all()", "len(X) > 1"])
+WHEN = ["L > 0", "W.any()", "np.isfinite(dX).all()", "len(X) > 1", "any((v > 0).any() for v in X)"]
+
+
+@pytest.mark.parametrize("when", WHEN)
 def test_names_that_a_condition_may_have(when: str) -> None:
     db = dense().debug(X, Y)
     db.set_break("2", when=when)
