@@ -10,7 +10,7 @@ import numpy as np
 
 from phitodeep.core.call import Event, watching
 from phitodeep.core.checks import check_count
-from phitodeep.core.table import Table, Tabled
+from phitodeep.core.table import Table
 from phitodeep.core.types import Array, DType
 from phitodeep.errors import ArgumentError, DivergenceError
 from phitodeep.layers.base import Layer
@@ -57,7 +57,7 @@ class Row:
 
 
 @dataclass(frozen=True, repr=False)
-class Profile(Tabled):
+class Profile:
     """A training step, layer by layer."""
 
     rows: tuple[Row, ...]
@@ -89,9 +89,16 @@ class Profile(Tabled):
         )
         return Table(title, HEAD, [row.cells() for row in self.rows], totals)
 
+    def __str__(self) -> str:
+        return str(self.table())
+
     def __repr__(self) -> str:  # no table, because `model.profile` has printed it
         time = f"{1e6 * self.step:,.0f} us"
         return f"<Profile: {time} for a step of {self.batch} samples, {len(self.rows)} layers>"
+
+    def show(self) -> None:
+        """Print a table, drawn by rich in a terminal and in Jupyter, plain elsewhere."""
+        self.table().show()
 
 
 class _Clock:

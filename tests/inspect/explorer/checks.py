@@ -18,6 +18,7 @@ import pytest
 from phitodeep import Sequential
 from phitodeep.core.types import Array
 from phitodeep.derivations.language.run import has_steps
+from phitodeep.inspect.entries import Entry
 from phitodeep.inspect.explorer.document import text_of
 from phitodeep.inspect.trace import Trace
 from tests.rows import few
@@ -120,12 +121,13 @@ def assert_close(found: Any, wanted: Any, name: Any, tolerance: float = 1e-9) ->
     assert finite.all() or np.array_equal(found[~finite], wanted[~finite], equal_nan=True), name
 
 
-def arrays_of(trace: Trace) -> Iterator[tuple[str, str, Any]]:
-    """All arrays of a step but its updates: path, symbol, values."""
-    for key, entry in trace.items():
-        path, direction, symbol = trace.find(key)
-        if direction != "update":
-            yield path, symbol, entry.array
+def entries_of(trace: Trace) -> list[tuple[str, str, Entry]]:
+    """All arrays of a step but its updates: path, symbol, entry; they are computed once."""
+    if "entries_of" not in vars(trace):
+        found = [(trace.find(key), entry) for key, entry in trace.items()]
+        kept = [(path, symbol, e) for (path, way, symbol), e in found if way != "update"]
+        vars(trace)["entries_of"] = kept
+    return list(vars(trace)["entries_of"])
 
 
 def same_arrays(
@@ -138,7 +140,8 @@ def same_arrays(
 ) -> None:
     """The page has the arrays of a step; with `gaps`, it may say that it does not know one."""
     doc, count = json.loads(text), 0
-    for path, symbol, array in arrays_of(trace):
+    for path, symbol, entry in entries_of(trace):
+        array = entry.array
         if path not in doc["scopes"]:
             assert not has_steps(trace.scope(around(path, doc["scopes"])).layer), path
             continue
@@ -160,9 +163,8 @@ def around(path: str, scopes: Any) -> str:
 
 def cells(trace: Trace, rng: np.random.Generator, share: float = 1.0) -> Iterator[tuple[Any, Ref]]:
     """A random cell of most arrays, with their entries."""
-    for key, entry in trace.items():
-        path, direction, symbol = trace.find(key)
-        if entry.array is None or direction == "update" or np.size(entry.array) == 0:
+    for path, symbol, entry in entries_of(trace):
+        if entry.array is None or np.size(entry.array) == 0:
             continue
         if symbol != "t" and rng.random() < share:
             yield entry, Ref(path, symbol, tuple(int(rng.integers(n)) for n in entry.shape))

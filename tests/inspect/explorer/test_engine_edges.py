@@ -12,7 +12,7 @@ from phitodeep import Sequential
 from phitodeep import layers as L
 from phitodeep.core.types import Array, Shape
 from phitodeep.derivations.language.notation import FUNCTIONS
-from phitodeep.derivations.language.step import Derivation, Let, Loop, Sum, evaluate
+from phitodeep.derivations.language.step import Arrange, Derivation, Let, Loop, Sum, evaluate
 from phitodeep.errors import ArgumentError
 from phitodeep.inspect.explorer import document
 from phitodeep.inspect.explorer.document import BINARY, COMPARE, SAME, text_of, tree
@@ -129,78 +129,40 @@ def test_a_loss_without_steps(js: Node) -> None:
 
 
 class Decay(Layer):
-    """y_t = W_j x_t / (1 + t) + y_{t-1}: a layer of a user's own, whose steps read t."""
+    """y_t = x_t W V / (1 + t): a layer of a user's own; its steps read t, and sum three factors."""
 
-    W = Param()
+    W, V = Param(), Param()
 
     def create(self, shape: Shape) -> Shape:
-        self.W = np.linspace(0.5, 1, shape[-1])
+        self.W, self.V = np.linspace(0.5, 1, shape[-1]), np.linspace(1, -2, shape[-1])
         return shape
 
     def forward(self, X: Array) -> Array:
         self.save_for_backward(X=X)
-        return X * self.W / (1 + np.arange(X.shape[1]))[:, None]
+        return X * self.W * self.V / (1 + np.arange(X.shape[1]))[:, None]
 
     def backward(self, dY: Array) -> Array:
         share = dY / (1 + np.arange(dY.shape[1]))[:, None]
-        self.grads["W"] = (share * self.saved("X")).sum((0, 1))
-        return share * self.W
+        for name, other in (("W", self.V), ("V", self.W)):
+            self.grads[name] = (share * self.saved("X")).sum((0, 1)) * other
+        return share * self.W * self.V
 
     def steps(self) -> Derivation:
-        from phitodeep.derivations.language.step import Arrange
-
-        def step(symbol: str, of: str) -> Arrange:
-            return Arrange(symbol, f"{of}[:, t]", of, "step t")
-
+        x_t = Arrange("x_t", "X[:, t]", "X", "step t")
+        dy_t = Arrange("dy_t", "dY[:, t]", "dY", "step t")
         return Derivation(
-            [Loop("X", [step("x_t", "X"), Let("y_t", "x_t * W / (1 + t)")]), Let("Y", "y_t")],
+            [Loop("X", [x_t, Let("y_t", "x_t * W * V / (1 + t)")]), Let("Y", "y_t")],
             [
-                Loop("X", [step("dy_t", "dY"), Let("share", "dy_t / (1 + t)")]),
-                Sum("dW", "ntd,ntd->d", "X", "share"),
-                Sum("dX", "ntd,d->ntd", "share", "W"),
+                Loop("X", [dy_t, Let("share", "dy_t / (1 + t)")]),
+                Sum("dW", "ntd,ntd,d->d", "X", "share", "V"),
+                Sum("dV", "ntd,ntd,d->d", "X", "share", "W"),
+                Sum("dX", "ntd,d,d->ntd", "share", "W", "V"),
             ],
         )
 
 
-def test_steps_of_a_users_own_may_read_t(js: Node) -> None:
-    model = model_of(Decay(), L.Dense(2))
-    check_all(js, model, S, YS)
-
-
-class Triple(Layer):
-    """Y = A X B as one sum of three factors."""
-
-    A, B = Param(), Param()
-
-    def create(self, shape: Shape) -> Shape:
-        rng = np.random.default_rng(3)
-        self.A, self.B = rng.standard_normal((2, shape[0])), rng.standard_normal((shape[1], 5))
-        return 2, 5
-
-    def forward(self, X: Array) -> Array:
-        self.save_for_backward(X=X)
-        return np.asarray(self.A @ X @ self.B)
-
-    def backward(self, dY: Array) -> Array:
-        X = self.saved("X")
-        self.grads["A"] = np.einsum("nuv,ntd,dv->ut", dY, X, self.B)
-        self.grads["B"] = np.einsum("nuv,ntd,ut->dv", dY, X, self.A)
-        return np.asarray(self.A.T @ dY @ self.B.T)
-
-    def steps(self) -> Derivation:
-        return Derivation(
-            [Sum("Y", "ut,ntd,dv->nuv", "A", "X", "B")],
-            [
-                Sum("dA", "nuv,ntd,dv->ut", "dY", "X", "B"),
-                Sum("dB", "nuv,ntd,ut->dv", "dY", "X", "A"),
-                Sum("dX", "ut,nuv,dv->ntd", "A", "dY", "B"),
-            ],
-        )
-
-
-def test_a_sum_of_three_factors(js: Node) -> None:
-    model, y = model_of(Triple()), RNG.standard_normal((3, 2, 5))
-    check_all(js, model, S, y)
+def test_steps_of_a_users_own_may_read_t_and_sum_three_factors(js: Node) -> None:
+    check_all(js, model_of(Decay(), L.Dense(2)), S, YS)
 
 
 def test_a_tied_weight_acts_in_both_places(js: Node) -> None:
