@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +14,8 @@ import phitodeep
 from phitodeep import Sequential
 from phitodeep import layers as L
 from phitodeep.core.types import Array, Shape
-from phitodeep.errors import ShapeError, UnknownNameError
+from phitodeep.errors import ArgumentError, ShapeError, UnknownNameError
+from phitodeep.inspect import drawing
 from phitodeep.inspect.trace import Trace
 from phitodeep.layers import Layer
 from phitodeep.loss import (
@@ -427,6 +430,7 @@ t.by_sample(-7) -> ArgumentError: by_sample: n must be
 t.by_sample(0.5) -> ArgumentTypeError: by_sample: n must be
 t.by_sample("a") -> ArgumentTypeError: by_sample: n must be
 t.by_sample(None) -> ArgumentTypeError: by_sample: n must be
+t.draw(6) -> ArgumentError: n must be
 t.by_sample(True) -> ArgumentTypeError: by_sample: n must be
 t.diff(dense()) -> ArgumentTypeError: compared with another one
 t.diff(dense().trace(X[:2], Y[:2])) -> ShapeError: batches of the same shape.*Y of 0 has
@@ -537,3 +541,77 @@ def test_traces_stay_small() -> None:
     for key in t:
         t[key]
     assert len(t._scopes) <= 8
+
+
+# --- drawings: `Trace.draw` -----------------------------------------------------------------------
+
+FEW = np.array([[0.0, 0.5], [1.5, 1.0], [-1.0, 2.0]])
+ONES = np.array([[1.0], [0.0], [2.0]])
+
+
+def small(*layers: Layer, X: Any = FEW) -> Trace:
+    return sequential(*layers).trace(X, ONES)
+
+
+def test_it_shows_every_number_of_one_sample_and_its_share_of_the_gradients() -> None:
+    t = small(L.Dense(2, 3), L.Tanh(), L.Dense(3, 1))
+    text, share = t.draw(1), t.by_sample(1)
+    for key, array in (
+        *((f"{path}.forward.Y", share[f"{path}.forward.Y"].array[1]) for path in (0, 1, 2)),
+        *((f"{path}.backward.dY", share[f"{path}.backward.dY"].array[1]) for path in (0, 1, 2)),
+        *((k, share[k].array) for k in ("0.backward.dW", "0.backward.db", "2.backward.dW")),
+        ("0.forward.W", t.model.layers[0].W),
+    ):
+        for row in np.atleast_2d(array):
+            assert " ".join(f"{x:9.3g}" for x in row) in text, key
+    assert text.startswith(f"loss {share.loss:.6g}: the share of sample 1 of 3")
+    names = ("X", "0 Dense(2, 3)", "1 Tanh()", "2 Dense(3, 1)", "P", "MeanSquaredError()")
+    places = [text.index(name) for name in names]
+    assert places == sorted(places)
+    assert repr(text) == str(text)
+
+
+def test_lines_are_aligned_and_as_wide_as_the_rules() -> None:
+    lines = small(L.Dense(2, 3), L.ReLU(), L.Dense(3, 1)).draw().splitlines()[1:]
+    rules = [line for line in lines if line.startswith(("┌", "└"))]
+    assert len(rules) == 6
+    assert len({len(line) for line in rules}) == 1
+    assert max(map(len, lines)) == len(rules[0])
+    columns = {line.index("d") for line in lines if " dW" in line or " db" in line}
+    assert len(columns) == 1
+
+
+def test_layers_inside_a_container_are_named_by_their_path() -> None:
+    text = small(L.Dense(2, 3), L.Residual(L.Dense(3), L.ReLU()), L.Dense(3, 1)).draw()
+    assert "1 Residual ─" in text
+    assert "layers.0.W" in text
+    assert "layers.0.dW" in text
+
+
+def test_large_arrays_are_described_and_large_nets_refused() -> None:
+    text = small(L.Dense(2, 9), L.Dense(9, 1)).draw()
+    assert "(2, 9), root mean square" in text
+    with pytest.raises(ArgumentError, match="at most 24 layers, got 26"):
+        small(L.Dense(2, 1), *[L.ReLU() for _ in range(24)], L.Dense(1, 1)).draw()
+
+
+def test_tokens_and_layers_without_parameters() -> None:
+    tokens = np.array([[1, 3], [0, 2], [2, 2]])
+    text = small(L.Embedding(4, 2), L.Flatten(), L.Dropout(0.5), L.Dense(4, 1), X=tokens).draw(2)
+    assert "2         2" in text
+    assert "dX" not in text.splitlines()[1]  # tokens have no gradient
+
+
+def test_ascii_by_request_and_where_stdout_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    t = small(L.Dense(2, 2), L.Dense(2, 1))
+    assert t.draw(ascii=True).isascii()
+    assert not t.draw(ascii=False).isascii()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="cp1250"))
+    assert t.draw().isascii()
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert not t.draw().isascii()
+
+
+def test_the_marks_have_the_same_widths() -> None:
+    assert drawing.MARKS.keys() == drawing.ASCII.keys()
+    assert all(len(drawing.MARKS[k]) == len(drawing.ASCII[k]) for k in drawing.MARKS)

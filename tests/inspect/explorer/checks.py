@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jsonschema
 import numpy as np
 import pytest
 
@@ -19,11 +20,15 @@ from phitodeep import Sequential
 from phitodeep.core.types import Array
 from phitodeep.derivations.language.run import has_steps
 from phitodeep.inspect.entries import Entry
+from phitodeep.inspect.explorer import document
 from phitodeep.inspect.explorer.document import text_of
 from phitodeep.inspect.trace import Trace
 from tests.rows import few
 
 SECONDS = 60  # to wait for an answer
+SCHEMA = json.loads((Path(document.__file__).parent / "schema.json").read_text())
+jsonschema.Draft202012Validator.check_schema(SCHEMA)
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 DRIVER = Path(__file__).with_name("engine.mjs")
 
 

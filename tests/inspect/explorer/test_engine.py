@@ -22,6 +22,7 @@ from phitodeep.testing.examples import Make, data, made
 from tests.derivations.test_random_networks import WORDS, model_of, options_of
 from tests.inspect.explorer.checks import (
     FRESH,
+    VALIDATOR,
     Node,
     Ref,
     assert_close,
@@ -29,7 +30,6 @@ from tests.inspect.explorer.checks import (
     check_all,
     unpacked,
 )
-from tests.inspect.explorer.test_document import VALIDATOR
 from tests.inspect.test_trace import CASES
 from tests.loss.test_loss import BINARY, pair
 from tests.loss.test_loss import EXAMPLES as LOSSES
