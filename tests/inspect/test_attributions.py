@@ -16,6 +16,7 @@ from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
 from phitodeep.testing import numeric_gradient
 from tests.conftest import check_refused
+from tests.inspect.shared import rows
 
 METHODS = ("gradient", "gradient_x_input", "integrated")
 
@@ -533,9 +534,9 @@ ask(mlp, 'integrated', baseline=np.ones(4)) -> ShapeError: \(5,\), .* X, \(4, 5\
 ask(gpt, 'integrated', baseline=np.ones(4)) -> ShapeError: .* the vectors of the tokens, \(2, 4, 8\)
 ask(mlp, 'integrated', baseline=np.full(5, np.nan)) -> ArgumentError: baseline\[0\] is nan
 ask(mlp, 'grad_cam') -> ArgumentError: needs a layer that .*Conv2D
-ask(cnn, 'grad_cam', layer='conv1') -> ArgumentError: no such layer. Similar .* do: 1,
-ask(cnn, 'grad_cam', layer='4') -> ArgumentError: '4': it returns samples of shape \(3,\)
-ask(cnn, 'grad_cam', layer=1) -> ArgumentError: got 1: the model has no such
+ask(cnn, 'grad_cam', layer='conv1') -> ArgumentError: C\), which are 0, 1, 2, got 'conv1'
+ask(cnn, 'grad_cam', layer='4') -> ArgumentError: must be .*images.*got '4'
+ask(cnn, 'grad_cam', layer=1) -> ArgumentError: must be .*images.*got 1
 ask(several_images, 'grad_cam') -> ShapeError: '0.layer' returns 8 images for 4 samples
 ask(table) -> ArgumentError: tokens have no gradient, .* 0.branches.1.layers.1 turn
 ask(two_embeddings) -> ArgumentError: 0.branches.0, 0.branches.1 turn
@@ -545,9 +546,9 @@ Sequential(L.Dense(3, 2)).attention_maps(np.ones((1, 3))) -> ArgumentError: need
 """
 
 
-@pytest.mark.parametrize("row", WRONG.strip().splitlines())
-def test_errors_say_what_to_do(row: str) -> None:
-    check_refused(*row.split(" -> "), globals())
+@rows(WRONG)
+def test_errors_say_what_to_do(call: str, error: str) -> None:
+    check_refused(call, error, globals())
 
 
 def test_attention_maps_are_the_softmax_of_the_scores_of_each_head() -> None:

@@ -64,7 +64,7 @@ def test_every_symbol_can_be_edited(make: Make, shape: Shape, tokens: int) -> No
 NESTED = [row for row in ONE_EACH if made(*row[:2]).children()]
 
 
-@over(few(NESTED, 3))
+@over(few(NESTED, 2))
 def test_a_symbol_of_a_container_is_not_that_of_a_layer_inside(
     make: Make, shape: Shape, tokens: int
 ) -> None:

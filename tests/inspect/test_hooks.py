@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -271,27 +272,18 @@ def test_a_watcher_outside_sees_what_the_hooks_leave() -> None:
 def test_one_patch_serves_several_threads() -> None:
     model = dense()
     patched = model.patch({"1.Y": np.ones((6, 5))})
-    wanted, errors, plain = patched.predict(X), list[Exception](), model.predict(X)
-    gate = threading.Barrier(2, timeout=10)
+    wanted, plain, gate = patched.predict(X), model.predict(X), threading.Barrier(2, timeout=10)
 
     def meet(A: Array, at: Any) -> None:
         gate.wait()
 
-    def work() -> None:
-        try:
-            np.testing.assert_array_equal(model.predict(X), plain)  # of another thread's hooks
-            with model.hooks(fwd={"0.Y": meet}):
-                np.testing.assert_array_equal(patched.predict(X), wanted)
-        except Exception as error:
-            errors.append(error)
+    def work(_: int) -> None:
+        np.testing.assert_array_equal(model.predict(X), plain)  # of another thread's hooks
+        with model.hooks(fwd={"0.Y": meet}):
+            np.testing.assert_array_equal(patched.predict(X), wanted)
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    with patched.hooks:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert errors == []
+    with patched.hooks, ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, range(2)))
 
 
 def test_a_hook_is_told_where_it_is() -> None:
@@ -465,6 +457,7 @@ dense().hooks(bwd={"loss.dP": print}) -> UnknownNameError: 'loss' is not one of 
 dense().patch({"0.Yy": X}) -> UnknownNameError: Yy
 dense().patch({"7.Y": X}) -> UnknownNameError: '7'
 dense().patch({2: X}) -> ArgumentTypeError: keys are texts
+dense().patch({"0.update.W": X}) -> UnknownNameError: 'W' is not one of the symbols
 dense().patch({"0.W": X}) -> UnknownNameError: 'W' is not one of the symbols
 dense().patch({"0.Y": X[:2]}).predict(X) -> ShapeError: '0.forward.Y' .* \(6, 5\), got \(2, 4\)
 """
@@ -578,11 +571,9 @@ def test_by_sample_keeps_the_hooks_of_its_trace() -> None:
         model.trace(3 * X, Y)  # another step must not leave its marks
     with model.hooks(bwd={"2.dX": lambda A, at: 0 * A}):
         np.testing.assert_array_equal(t.by_sample(1)["0.dW"].array, inside)
-    found = list[Array]()
-    thread = threading.Thread(target=lambda: found.append(t.by_sample(1)["0.dW"].array))
-    thread.start()
-    thread.join()
-    np.testing.assert_array_equal(found[0], inside)
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(t.by_sample, 1).result()
+    np.testing.assert_array_equal(found["0.dW"].array, inside)
     for key in ("0.W", "1.gamma", "3.W"):
         total = t[key.replace(".", ".d")].array
         np.testing.assert_allclose(g[key].sum(0), total, atol=1e-12)

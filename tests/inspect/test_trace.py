@@ -16,6 +16,7 @@ from phitodeep import layers as L
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ShapeError, UnknownNameError
 from phitodeep.inspect import drawing
+from phitodeep.inspect.hooks import Keys
 from phitodeep.inspect.trace import Trace
 from phitodeep.layers import Layer
 from phitodeep.loss import (
@@ -403,7 +404,9 @@ def test_explain_shows_shapes_and_numbers() -> None:
         assert f"{number:.4f}".rstrip("0") in text
 
 
+SAME = Keys({"0": {"forward": ["S"], "backward": ["S"]}})
 REFUSED = r"""
+SAME.find("0.S") -> UnknownNameError: '0.S' is ambiguous: write '0.forward.S' or '0.backward.S'.
 t["0.dw"] -> UnknownNameError: there is no '0\.dw'.*mean.*'0\.dW'
 t["0.backward.dZ"] -> UnknownNameError: 0 has forward: X, W, b, XW, Y; backward: dY, dW, db, dX; upd
 t["0.forward.dW"] -> UnknownNameError: there is no
