@@ -546,20 +546,6 @@ def test_a_resumed_training_ends_with_the_same_report(tmp_path: Path, every_step
     assert watch.before == {}  # the next step is not the first
 
 
-def test_threads_change_no_finding() -> None:
-    big = np.random.default_rng(0).standard_normal((2048, 64)).astype(np.float32)
-    labels = (big[:, 0] > 0).astype(int)
-    courses = []
-    for threads in (1, 2):
-        watch = Diagnose(every=2, verbose=0)
-        layers = Dense(64, 256), ReLU(), Dense(256, 256), ReLU(), Dense(256, 2)
-        net(*layers).train(
-            big, labels, epochs=3, batch_size=1024, threads=threads, callbacks=[watch], verbose=0
-        )
-        courses.append(asdict(watch.course))
-    assert courses[0] == courses[1]
-
-
 def test_frozen_and_replaced_layers_are_no_trouble() -> None:
     watch = Diagnose(every=2, verbose=0)
 
