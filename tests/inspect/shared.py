@@ -9,13 +9,20 @@ import pytest
 
 from phitodeep import Sequential
 from phitodeep import layers as L
-from phitodeep.loss import SoftmaxCrossEntropy
+from phitodeep.loss import MeanSquaredError, SoftmaxCrossEntropy
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((6, 4)), RNG.standard_normal((6, 2))
 S, YS = RNG.standard_normal((6, 5, 4)), RNG.standard_normal((6, 5, 2))
 ROWS, LABELS = RNG.integers(0, 7, (6, 5)), RNG.integers(0, 7, (6, 5))
 LENGTHS = [5, 1, 2, 3, 4, 5]
+
+
+class Plain(MeanSquaredError):
+    """A loss without steps."""
+
+    def steps(self) -> None:
+        return None
 
 
 def dense(*between: L.Layer, **options: Any) -> Sequential:

@@ -130,13 +130,9 @@ def test_batch_norm_is_refused_unless_it_is_frozen() -> None:
     assert_shares(model, X, Y)
 
 
-class Undeclared(losses.Loss):
+class Undeclared(losses.MeanSquaredError):
     def value(self, P: Array, T: Array, w: Any, total: Any) -> float:
-        return float(((P - T) ** 2).sum())
-
-    def gradient(self, P: Array, T: Array, w: Any, total: Any) -> Array:
-        found: Array = 2 * (P - T)
-        return found
+        return super().value(P, T, w, total)
 
 
 def tanh(independent: bool) -> Layer:

@@ -79,13 +79,6 @@ class Node:
         (found,) = self.ask(text, ["arrays", options])
         return {(path, symbol): unpacked(value) for path, symbol, value in found}
 
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
-
 
 def node() -> Node:
     """Start Node; skip the test if there is none, which is an error in CI."""

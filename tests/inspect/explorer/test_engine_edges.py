@@ -20,7 +20,7 @@ from phitodeep.inspect.explorer.document import BINARY, COMPARE, SAME, text_of, 
 from phitodeep.inspect.hooks import symbols_of
 from phitodeep.inspect.trace import Trace
 from phitodeep.layers import Layer, Param
-from phitodeep.loss import MeanSquaredError, SoftmaxCrossEntropy
+from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model.architectures import gpt
 from phitodeep.optimization.optimizers import LBFGS, SGD
 from tests.inspect.explorer.checks import (
@@ -38,6 +38,7 @@ from tests.inspect.explorer.checks import (
     same_arrays,
     unpacked,
 )
+from tests.inspect.shared import Plain
 from tests.random_networks import Gate, Scale
 from tests.rows import few
 
@@ -114,13 +115,6 @@ def test_layers_without_steps_are_recorded(js: Node, layers: tuple[Layer, ...]) 
     assert nudged["1", "Y"] is None
     js.ask(text, ["everything", {}], ["everything", {"sample": 0}])
     js.ask(text, ["everything", {"given": {"0.W": np.ones((3, 4))}}])
-
-
-class Plain(MeanSquaredError):
-    """A loss without steps."""
-
-    def steps(self) -> None:
-        return None
 
 
 def test_a_loss_without_steps(js: Node) -> None:
