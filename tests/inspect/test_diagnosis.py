@@ -385,14 +385,6 @@ def test_what_is_refused(call: str, error: str) -> None:
     check_refused(call, error, globals())
 
 
-def same(a: Any, b: Any) -> bool:
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, list):
-        return len(a) == len(b) and all(map(same, a, b))
-    return np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b
-
-
 def busy(**options: Any) -> Sequential:
     layers = Dense(16), BatchNorm(), ReLU(), Dropout(0.3), Dense(2)
     optimizer = AdamW(CosineDecay(0.01, 50), ema=0.9, l2=1e-3)
@@ -410,12 +402,12 @@ def test_diagnose_changes_nothing(epochs: int) -> None:
     before = model.state_dict() if epochs else None
     model.diagnose(X, Y, overfit=50, verbose=0)
     if epochs:
-        assert same(before, model.state_dict())
+        np.testing.assert_equal(before, model.state_dict())
     else:
         assert model.input_shape is None  # it was not built
     for m in (model, twin):
         m.train(X, Y, epochs=2, batch_size=16, verbose=0)
-    assert same(model.state_dict(), twin.state_dict())
+    np.testing.assert_equal(model.state_dict(), twin.state_dict())
 
 
 def test_diagnose_takes_weights_lengths_and_other_losses() -> None:
@@ -445,7 +437,7 @@ def test_the_callback_changes_no_bit_and_keeps_true_numbers() -> None:
     first = LambdaCallback(on_train_begin=lambda m: weights.append(m.layers[0].W.astype(float)))
     model.train(X, Y, callbacks=[watch, first, LambdaCallback(on_batch_end=look)], **options)
     history = twin.train(X, Y, **options)
-    assert same(model.state_dict(), twin.state_dict())
+    np.testing.assert_equal(model.state_dict(), twin.state_dict())
 
     course = watch.course
     assert course.steps == len(norms) == 48
