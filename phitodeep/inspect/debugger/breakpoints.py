@@ -137,9 +137,10 @@ def _check_condition(found: Breakpoint, model: Trainable, call: Call) -> None:
             known += [name for name, v in settings(layer).items() if type(v) in (int, float)]
             known += itertools.chain(*symbols[path].values())
             known += [] if path == "loss" else [*layer.params, *layer.state, *layer.tied]
-    read = {s for table in (top, *top.get_children()) for s in table.get_symbols()}
-    names = [s.get_name() for s in read if s.is_global() and not s.is_assigned()]
-    for name in {*names} - {*known, *vars(builtins), "np"}:
+    tables = (top, *top.get_children())
+    read = [s for table in tables for s in table.get_symbols() if s.is_global()]
+    names = [s.get_name() for s in read if not s.is_assigned()]
+    for name in (n for n in names if n not in {*known, *vars(builtins), "np"}):
         raise UnknownNameError.of(name, dict.fromkeys(known), "one of the symbols there")
 
 
