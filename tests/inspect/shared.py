@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from phitodeep import Sequential
 from phitodeep import layers as L
+from phitodeep.inspect.trace import Trace
 from phitodeep.loss import MeanSquaredError, SoftmaxCrossEntropy
 
 RNG = np.random.default_rng(0)
@@ -31,6 +33,12 @@ def dense(*between: L.Layer, **options: Any) -> Sequential:
     model = Sequential(L.Dense(4, 5), *(between or (L.Tanh(),)), L.Dense(5, 2), **options)
     model.build((4,))
     return model
+
+
+@cache
+def step() -> Trace:
+    """A step of the small network: a test must leave it as it is."""
+    return dense().trace(X, Y)
 
 
 def gpt(**options: Any) -> Sequential:

@@ -14,7 +14,7 @@ from phitodeep.errors import ArgumentError, UnknownNameError
 from phitodeep.layers import Layer
 from phitodeep.testing.examples import Make, data, made
 from tests.conftest import check_refused
-from tests.inspect.shared import LENGTHS, RNG, YS, Plain, S, X, Y, dense, rows
+from tests.inspect.shared import LENGTHS, RNG, YS, Plain, S, X, Y, dense, rows, step
 from tests.rows import KINDS, ONE_EACH, few, over
 
 
@@ -261,7 +261,7 @@ def test_what_is_refused_changes_nothing(call: str, error: str) -> None:
     assert db.breaks == []
     assert db.count == count
     db.cont()
-    assert db.loss == pytest.approx(dense().trace(X, Y).loss, rel=1e-12)
+    assert db.loss == pytest.approx(step().loss, rel=1e-12)
 
 
 def test_a_hook_of_Y_is_outside_the_layer() -> None:

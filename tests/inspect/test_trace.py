@@ -28,7 +28,7 @@ from phitodeep.loss import (
 from phitodeep.optimization.optimizers import SGD, Adam, AdamW
 from phitodeep.testing.examples import Make, data, made
 from tests.conftest import check_refused
-from tests.inspect.shared import Plain, X, Y, dense, gpt, rows
+from tests.inspect.shared import Plain, X, Y, dense, gpt, rows, step
 from tests.random_networks import Gate, Scale
 from tests.rows import KINDS, LONG, TOOLS, over
 
@@ -413,17 +413,16 @@ dense(L.Tanh(), L.Tanh()).trace(X, Y).diff(t) -> ArgumentError: only one of them
 
 @rows(REFUSED)
 def test_what_is_refused(call: str, error: str) -> None:
-    check_refused(call, error, {**globals(), "t": dense().trace(X, Y)})
+    check_refused(call, error, {**globals(), "t": step()})
 
 
 def test_keys_that_a_trace_has_not() -> None:
-    t = dense().trace(X, Y)
-    assert all(key not in t for key in ("0.dw", "0.forward.dW", "9.Y", "", "0", None, 3))
+    assert all(key not in step() for key in ("0.dw", "0.forward.dW", "9.Y", "", "0", None, 3))
 
 
 def test_near_keys_are_named_once() -> None:
     with pytest.raises(UnknownNameError) as caught:
-        dense().trace(X, Y)["backward"]
+        step()["backward"]
     named = str(caught.value).partition("Did you mean ")[2].rstrip("?'").split(" or ")
     assert len(named) == len(set(named))
 
