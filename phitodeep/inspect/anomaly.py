@@ -73,10 +73,9 @@ def _arises(position: Position, value: Any) -> bool:
     Masks and padding are -inf on purpose: such a value is written in the step's code, or was there
     before.
     """
-    A = np.asarray(value)
-    if A.dtype.kind != "f" or np.isfinite(A).all():
+    if not _is_bad(value):
         return False
-    step = position.step
+    step, A = position.step, np.asarray(value)
     written = step.code.replace("-np.inf", "")
     if np.isnan(A).any() or (np.isposinf(A).any() and "np.inf" not in written):
         return True

@@ -6,7 +6,6 @@ replica of the model computes it, so nothing is written into the caches of the m
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
@@ -149,12 +148,7 @@ def gradient(model: Trainable, X: Array, shapes: Shapes, **_: Any) -> Explain:
 def gradient_x_input(model: Trainable, X: Array, shapes: Shapes, **_: Any) -> Explain:
     """x dS/dx for each input, summed over the vector of a token."""
     scores = Scores(model, _input(model), shapes)
-
-    def explain(part: Samples, _: slice) -> Array:
-        A, dA, _target = scores.gradient(part)
-        return _per_input(A * dA, part.X)
-
-    return explain
+    return lambda part, _: _per_input(np.multiply(*scores.gradient(part)[:2]), part.X)
 
 
 def integrated(
@@ -191,7 +185,12 @@ def integrated(
 def grad_cam(model: Trainable, X: Array, shapes: Shapes, *, layer: str | None, **_: Any) -> Explain:
     """relu(sum_c alpha_c A_c) with alpha_c the mean of dS/dA_c, for the channels A_c of a layer."""
     images: Shapes = {path: shape for path, shape in shapes.items() if len(shape) == 3}
-    path = _default_layer(images) if layer is None else _chosen_layer(layer, images, shapes)
+    path = _default_layer(images) if layer is None else layer
+    if path not in images:
+        raise ArgumentError(
+            "attributions layer must be the path of a layer that returns images (height, width, "
+            f"C), which are {', '.join(images)}, got {path!r}."
+        )
     size = (X.shape[1:] if X.ndim > 2 else next(iter(images.values())))[:2]
     scores = Scores(model, path, shapes)
 
@@ -304,23 +303,6 @@ def _default_layer(images: Shapes) -> str:
             'such as Conv2D, but this model has none: use method="integrated".'
         )
     return next(path for path in several if f"{several[-1]}.".startswith(f"{path}."))
-
-
-def _chosen_layer(layer: str, images: Shapes, shapes: Shapes) -> str:
-    """Return the path, if its layer returns images."""
-    if layer in images:
-        return layer
-    what = (
-        f"it returns samples of shape {shapes[layer]}"
-        if layer in shapes
-        else "the model has no such layer"
-    )
-    near = difflib.get_close_matches(str(layer), images, n=3, cutoff=0)
-    remedy = f" Similar ones that do: {', '.join(near)}." if near else ""
-    raise ArgumentError(
-        "attributions layer must be the path of a layer that returns images (height, width, C), "
-        f"got {layer!r}: {what}.{remedy}"
-    )
 
 
 def attention_maps(model: Trainable, X: Any, *, lengths: Any = None) -> dict[str, Array]:

@@ -78,7 +78,7 @@ class Patched:
         given: dict[str, dict[str, Hook]] = {"forward": {}, "backward": {}}
         for key, value in self.values.items():
             layer, (_, direction, symbol) = hooks.layer_at(model, key), hooks.parts(key)
-            if not direction:
+            if direction not in given:
                 direction = hooks.DIRECTIONS[symbol not in hooks.symbols_of(layer, "forward")]
             given[direction][key] = _constant(value)
         self._given = given["forward"], given["backward"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -17,8 +18,7 @@ MOST_LAYERS = 24
 COLUMNS, ROWS = 8, 8  # an array with more of them is described instead of written
 MARKS = {"down": "↓", "up": "↑", "top": "┌─", "side": "│ ", "bottom": "└─", "line": "─"}
 ASCII = {"down": "v", "up": "^", "top": "+-", "side": "| ", "bottom": "+-", "line": "-"}
-
-Line = tuple[str, str, list[str], str, list[str]]  # a mark, then a name and its lines, twice
+Block = tuple[list[str], list[str]]  # lines of both columns; a rule across has one of them
 
 
 def draw(recording: Recording, sample: int, ascii_only: bool | None) -> Text:
@@ -33,56 +33,47 @@ def draw(recording: Recording, sample: int, ascii_only: bool | None) -> Text:
         ascii_only = not _can_write("".join(MARKS.values()))
     marks = ASCII if ascii_only else MARKS
     blocks = list(_blocks(recording, sample, marks))
-    left = max(len(line) for block in blocks for line in block.left) + 3
-    lines = [line for block in blocks for line in block.lines(left)]
+    left = max(len(line) for block, _ in blocks for line in block) + 3
+    lines = [line for block in blocks for line in _joined(*block, left)]
     width = max(map(len, lines))
     n = len(recording.data.X)
     title = f"loss {recording.value:.6g}: the share of sample {sample} of {n}"
     return Text("\n".join([title, *(_ruled(line, width, marks) for line in lines)]))
 
 
-class _Block:
+def _joined(values: list[str], gradients: list[str], left: int) -> Iterator[str]:
     """Lines in two columns: values on the left, gradients on the right."""
-
-    def __init__(self, margin: str, name: str, values: Any, back: str, gradients: Any) -> None:
-        self.left = _beside(margin + name, _written(values), margin)
-        self.right = [] if gradients is None else _beside(back, _written(gradients), "")
-
-    def lines(self, left: int) -> Iterator[str]:
-        for i in range(max(len(self.left), len(self.right))):
-            text = self.left[i] if i < len(self.left) else self.left[0][:2]
-            more = self.right[i] if i < len(self.right) else ""
-            yield f"{text.ljust(left)}{more}".rstrip()
+    for text, more in itertools.zip_longest(values, gradients):
+        yield f"{values[0][:2] if text is None else text:{left}}{more or ''}".rstrip()
 
 
-class _Rule(_Block):
-    """A line across: the head or the foot of a layer."""
+def _block(margin: str, name: str, values: Any, back: str, gradients: Any) -> Block:
+    """An array and its gradient, each after its name."""
+    right = [] if gradients is None else _beside(back, _written(gradients), "")
+    return _beside(margin + name, _written(values), margin), right
 
-    def __init__(self, text: str) -> None:
-        self.left, self.right = [text], []
 
-
-def _blocks(recording: Recording, sample: int, marks: dict[str, str]) -> Iterator[_Block]:
+def _blocks(recording: Recording, sample: int, marks: dict[str, str]) -> Iterator[Block]:
     down, up, side = marks["down"], marks["up"], marks["side"]
     model, passes = recording.model, recording.passes
     for i, layer in enumerate(model.layers):
         here = passes[str(i)]
         if i == 0:
             dX = None if here.dX is None else here.dX[sample]
-            yield _Block("  ", f"{down} X  ", here.X[sample], f"{up} dX  ", dX)
-        yield _Rule(f"{marks['top']} {i} {_kind(layer)} ")
+            yield _block("  ", f"{down} X  ", here.X[sample], f"{up} dX  ", dX)
+        yield [f"{marks['top']} {i} {_kind(layer)} "], []
         for path, part in layer.walk(str(i)):
             inner = path.removeprefix(str(i)).removeprefix(".")
             for name, W in part.params.items():
                 shown, back = (f"{inner}.{n}".removeprefix(".") for n in (name, f"d{name}"))
                 dW = passes[path].grads.get(name) if path in passes else None
-                yield _Block(side, f"{shown}  ", W, f"{back}  ", dW)
-        yield _Rule(marks["bottom"])
+                yield _block(side, f"{shown}  ", W, f"{back}  ", dW)
+        yield [marks["bottom"]], []
         last = i == len(model.layers) - 1
         names = ("P", "dP") if last else ("Y", "dY")
         dY = None if here.dY is None else here.dY[sample]
-        yield _Block("  ", f"{down} {names[0]}  ", here.Y[sample], f"{up} {names[1]}  ", dY)
-    yield _Block("  ", f"{_kind(recording.loss)}  ", np.float64(recording.value), "", None)
+        yield _block("  ", f"{down} {names[0]}  ", here.Y[sample], f"{up} {names[1]}  ", dY)
+    yield _block("  ", f"{_kind(recording.loss)}  ", np.float64(recording.value), "", None)
 
 
 def _kind(layer: Any) -> str:

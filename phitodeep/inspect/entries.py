@@ -17,7 +17,7 @@ from phitodeep.derivations.language.run import Edit, Scope
 from phitodeep.derivations.language.step import Given, Step, flat
 from phitodeep.derivations.language.terms import Replaced, Why, why
 from phitodeep.errors import ShapeError, UnknownNameError
-from phitodeep.inspect.keys import Key, Keys, joined, symbols_of
+from phitodeep.inspect.hooks import Key, Keys, computed, joined
 from phitodeep.inspect.recording import Passes
 
 PASSED_ON = ("Y", "dX")  # what a layer computes for its neighbours
@@ -150,14 +150,14 @@ class Entries(Mapping[str, Entry]):
     def _keys(self) -> Keys:
         keys = Keys({path: self._symbols(path) for path in self._passes})
         if self._loss is not None:
-            forward, backward = map(symbols_of, self._loss.derivation)
+            forward, backward = map(computed, self._loss.derivation)
             keys["loss"] = {"forward": ["P", *forward], "backward": backward}
         return keys
 
     def _symbols(self, path: str) -> dict[str, list[str]]:
         passes = self._passes[path]
         with within(passes.call):
-            forward, backward = map(symbols_of, run.derivation_of(passes.layer))
+            forward, backward = map(computed, run.derivation_of(passes.layer))
         names = [*passes.layer.params, *passes.layer.tied]
         found = {"forward": ["X", *names, *forward]}
         if passes.dY is not None:

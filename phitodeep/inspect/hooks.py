@@ -1,11 +1,16 @@
-"""Functions that see or replace arrays by name while a model runs: `Sequential.hooks`."""
+"""Functions that see or replace arrays by name while a model runs: `Sequential.hooks`.
+
+The name of an array is its key, such as "1.backward.dW": a path, a direction and a symbol.
+"""
 
 from __future__ import annotations
 
 import copy
+import difflib
 import inspect
+import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,13 +20,12 @@ from phitodeep.core.checks import as_float, as_real
 from phitodeep.core.types import Array
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.run import Edit, Position, Scope
-from phitodeep.derivations.language.step import Through
+from phitodeep.derivations.language.step import Step, Through, flat
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, UnknownNameError
-from phitodeep.inspect import keys
-from phitodeep.inspect.keys import Key, joined
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Chain
 
+Key = tuple[str, str, str]  # a path, a direction and a symbol: "1.backward.dW"
 Hook = Callable[[Any, "At"], Any]
 Visit = tuple[int, str, str, str, int | None]  # the thread, a key, and t in a loop
 BOUNDARIES = {"X", "Y", "dY", "dX"}
@@ -285,12 +289,12 @@ def _gradient(model: Chain, key: Key) -> bool:
     return direction == "backward" and symbol[1:] in {*layer.params, *layer.tied}
 
 
-def layer_at(model: Chain, key: str) -> Layer:
-    """The layer that a key such as "1.backward.dX" belongs to; refuse a path that no layer has."""
-    layers, path = dict(model.walk()), parts(key)[0]
-    if path not in layers:
-        raise UnknownNameError.of(path, layers, f"one of the layers ({key!r})")
-    return layers[path]
+# --- keys --------------------------------------------------------------------------------------
+
+
+def joined(*parts: str) -> str:
+    """The key of a path, a direction and a symbol, each of which may be empty."""
+    return ".".join(part for part in parts if part)
 
 
 def parts(key: object) -> Key:
@@ -298,8 +302,64 @@ def parts(key: object) -> Key:
     if not isinstance(key, str):
         raise ArgumentTypeError(f"keys are texts such as '1.Y', got {key!r}.")
     *path, symbol = key.split(".")
-    direction = path.pop() if path and path[-1] in DIRECTIONS else ""
+    direction = path.pop() if path and path[-1] in (*DIRECTIONS, "update") else ""
     return ".".join(path), direction, symbol
+
+
+def computed(steps: Iterable[Step]) -> list[str]:
+    """The symbols that steps compute, each once."""
+    return list(dict.fromkeys(step.symbol for step in flat([*steps]) if step.symbol != "t"))
+
+
+class Keys(dict[str, dict[str, list[str]]]):
+    """The symbols of each direction, by path."""
+
+    def every(self) -> Iterator[str]:
+        """All keys, in the order of the step."""
+        for path, directions in self.items():
+            for direction, names in directions.items():
+                yield from (joined(path, direction, name) for name in names)
+
+    def find(self, key: object) -> Key:
+        """The path, direction and symbol of a key; the direction may be left out."""
+        if not isinstance(key, str):
+            raise UnknownNameError(f"keys are texts such as {next(self.every())!r}, got {key!r}.")
+        path, direction, name = parts(key)
+        passes = (direction,) if direction else DIRECTIONS
+        found = [d for d in passes if name in self.get(path, {}).get(d, ())]
+        if len(found) == 1:
+            return path, found[0], name
+        if found:
+            both = " or ".join(repr(joined(path, d, name)) for d in found)
+            raise UnknownNameError(f"{key!r} is ambiguous: write {both}.")
+        raise UnknownNameError(self._unknown(key, path))
+
+    def _unknown(self, key: str, path: str) -> str:
+        if key in self:
+            return f"{key!r} is a path: add a symbol of it, which are {self._listed(key)}."
+        keys = list(self.every())
+        short = [re.sub(r"(forward|backward)\.", "", k) for k in keys]
+        near = difflib.get_close_matches(key, dict.fromkeys([*keys, *short]), n=4)
+        if path in self and "." in key:
+            near = [k for k in keys if k.rpartition(".")[2] == key][:4] or near
+            there = f". {path or 'The model'} has {self._listed(path)}"
+        else:
+            paths = [p for p in difflib.get_close_matches(path, self, n=8, cutoff=0) if p]
+            more = ", and others" * (len(paths) < len(self) - 1)
+            there = f": there are {', '.join(map(repr, paths))}{more}"
+        meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+        return f"there is no {key!r}{there}.{meant}"
+
+    def _listed(self, path: str) -> str:
+        return "; ".join(f"{d}: {', '.join(names)}" for d, names in self[path].items())
+
+
+def layer_at(model: Chain, key: str) -> Layer:
+    """The layer that a key such as "1.backward.dX" belongs to; refuse a path that no layer has."""
+    layers, path = dict(model.walk()), parts(key)[0]
+    if path not in layers:
+        raise UnknownNameError.of(path, layers, f"one of the layers ({key!r})")
+    return layers[path]
 
 
 def place(model: Chain, key: str, direction: str) -> Key:
@@ -324,5 +384,5 @@ def symbols_of(layer: Layer, direction: str) -> list[str]:
     found = ["X" if direction == "forward" else "dY"]
     for training in (True, False):
         with within(Call(training=training)):
-            found += keys.symbols_of(getattr(run.derivation_of(layer), direction))
+            found += computed(getattr(run.derivation_of(layer), direction))
     return list(dict.fromkeys(found))

@@ -150,18 +150,10 @@ def profile(model: Trainable, X: Any, y: Any, *, batch_size: int, steps: int = 2
     for i, (path, layer) in enumerate(leaves):
         forward, backward = (clock.median(path, what) for what in both)
         flops = layer.flops() * batch * _passes(layer, first=i == 0)
-        found.append(
-            Row(
-                path=path,
-                layer=repr(layer),
-                forward=forward,
-                backward=backward,
-                share=(forward + backward) / step,
-                flops=flops,
-                kept=sum(_new_bytes(value, seen) for value in layer.cache.values()),
-                predicted=flops / peak,
-            )
-        )
+        share = (forward + backward) / step
+        kept = sum(_new_bytes(value, seen) for value in layer.cache.values())
+        row = Row(path, repr(layer), forward, backward, share, flops, kept, flops / peak)
+        found.append(row)
     loss, update = clock.median("", "loss"), clock.median("", "step")
     return Profile(tuple(found), batch, step, max(step - inside, 0.0), loss, update, peak)
 

@@ -18,6 +18,7 @@ from phitodeep.errors import AnomalyError, ArgumentError, PhitodeepWarning
 from phitodeep.layers import Layer
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.training.callback import Callback
+from tests.inspect.shared import dense
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((12, 4)), RNG.standard_normal((12, 2))
@@ -60,9 +61,13 @@ class At(Callback):
             self.change(model)
 
 
-def dense(*between: Layer, **options: Any) -> Sequential:
-    options = {"seed": 1, "dtype": "float64"} | options
-    return Sequential(L.Dense(4, 5), *(between or (L.Tanh(),)), L.Dense(5, 2), **options)
+def over() -> Between:
+    return Between("np.exp(X * 2)", "2 * np.exp(X * 2) * dY")
+
+
+def large(sample: int) -> Array:
+    """X with one large sample."""
+    return np.where(np.arange(12)[:, None] == sample, 1e3, X)
 
 
 def spoil(layer: int, name: str = "W", value: float = np.nan) -> Callable[[Any], None]:
@@ -102,20 +107,14 @@ def where(found: AnomalyError) -> tuple[Any, ...]:
 
 
 def test_a_layer_overflows_for_one_sample() -> None:
-    Z = X.copy()
-    Z[7] = 1e3
-    found = caught(dense(Between("np.exp(X * 2)", "2 * np.exp(X * 2) * dY")), Z, batch_size=4)
+    found = caught(dense(over()), large(7), batch_size=4)
     assert where(found) == (1, 2, "1", "forward", "Y", ())
     assert found.samples == (7,)
     assert "; all that it reads is finite; sample 7. No parameter has changed" in str(found)
 
-
-def test_shuffled_samples_are_named_by_their_row() -> None:
-    Z = X.copy()
-    Z[7] = 1e3
-    found = caught(dense(Between("np.exp(X * 2)", "dY")), Z, batch_size=4, shuffle=True)
+    found = caught(dense(over()), large(7), batch_size=4, shuffle=True)
     assert found.samples == (7,)
-    found = caught(dense(Between("np.exp(X * 2)", "dY")), Z, batch_size=2, accumulate=2)
+    found = caught(dense(over()), large(7), batch_size=2, accumulate=2)
     assert (found.samples, found.step) == ((7,), 2)
 
 
@@ -157,19 +156,12 @@ def test_a_weight_that_a_callback_spoils(step: int, place: tuple[int, int]) -> N
     assert found.samples == tuple(rows)
 
 
+def spoil_bias(model: Any) -> None:
+    model.layers[2].params["b"] = np.full(2, np.inf)
+
+
 def test_two_bad_inputs() -> None:
-    found = caught(
-        dense(),
-        epochs=2,
-        callbacks=[
-            At(
-                1,
-                lambda m: m.layers[2].params.update(
-                    {"b": np.full(2, np.inf), "W": m.layers[2].params["W"]}
-                ),
-            )
-        ],
-    )
+    found = caught(dense(), epochs=2, callbacks=[At(1, spoil_bias)])
     assert where(found) == (2, 1, "2", "forward", "Y", ("b",))
 
 
@@ -197,10 +189,8 @@ def test_the_loss_overflows() -> None:
 
 @pytest.mark.parametrize("batch", [0, 1])
 def test_accumulated_batches(batch: int) -> None:
-    Z = X.copy()
-    Z[8 + 2 * batch + 1] = 1e3
-    model = dense(L.Dropout(0.0), Between("np.exp(X * 2)", "dY"))
-    found = caught(model, Z, batch_size=2, accumulate=2)
+    model = dense(L.Dropout(0.0), over())
+    found = caught(model, large(8 + 2 * batch + 1), batch_size=2, accumulate=2)
     assert where(found) == (1, 3, "2", "forward", "Y", ())
     assert found.samples == (8 + 2 * batch + 1,)
 
@@ -208,8 +198,8 @@ def test_accumulated_batches(batch: int) -> None:
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_dropout_is_that_of_the_step(accumulate: int) -> None:
     """What overflows depends on the mask, so another mask would name other samples."""
-    over = "np.exp(np.where(np.abs(X) > 1.7, 1e4, 0))"
-    model = Sequential(L.Dense(4, 8), L.Dropout(0.5), Between(over, "dY"), seed=0, dtype="float64")
+    spike = Between("np.exp(np.where(np.abs(X) > 1.7, 1e4, 0))", "dY")
+    model = Sequential(L.Dense(4, 8), L.Dropout(0.5), spike, seed=0, dtype="float64")
     seen = list[Array]()
 
     def see(A: Array, at: Any) -> None:
@@ -281,7 +271,9 @@ def test_layers_without_steps() -> None:
 
 
 def test_lbfgs() -> None:
-    model = dense(Between("np.exp(X * 400)", "400 * np.exp(X * 400) * dY"), optimizer="lbfgs")
+    model = dense(
+        Between("np.exp(X * 400)", "400 * np.exp(X * 400) * dY"), optimizer="lbfgs", alpha=None
+    )
     assert where(caught(model))[2:] == ("1", "forward", "Y", ())
 
 
@@ -294,9 +286,7 @@ def test_an_iterable_of_batches() -> None:
 
 def test_threads_share_the_batch(cut: Callable[[int], None]) -> None:
     cut(3)
-    Z = X.copy()
-    Z[7] = 1e3
-    found = caught(dense(L.Dropout(0.0), Between("np.exp(X * 2)", "dY")), Z)
+    found = caught(dense(L.Dropout(0.0), over()), large(7))
     assert where(found) == (1, 1, "2", "forward", "Y", ())
     assert found.samples == (7,)
 

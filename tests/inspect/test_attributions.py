@@ -11,17 +11,12 @@ import pytest
 from phitodeep import layers as L
 from phitodeep.core.call import Event, inference, watching
 from phitodeep.core.types import Array
-from phitodeep.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    BackwardError,
-    NotBuiltError,
-    ShapeError,
-)
 from phitodeep.layers.resizing import resize
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
 from phitodeep.testing import numeric_gradient
+from tests.conftest import check_refused
+from tests.inspect.shared import rows
 
 METHODS = ("gradient", "gradient_x_input", "integrated")
 
@@ -43,13 +38,8 @@ def cnn(dtype: str = "float32") -> Sequential:
 
 
 def lstm(dtype: str = "float32") -> Sequential:
-    return (
-        SequentialBuilder(4, 3, seed=1)
-        .dtype(dtype)
-        .lstm(5, return_sequences=False)
-        .dense(3)
-        .build()
-    )
+    builder = SequentialBuilder(4, 3, seed=1).dtype(dtype)
+    return builder.lstm(5, return_sequences=False).dense(3).build()
 
 
 def sequence(dtype: str = "float32") -> Sequential:
@@ -69,13 +59,7 @@ def gpt(dtype: str = "float64", **options: Any) -> Sequential:
     return stirred(builder.seed(1).dtype(dtype).build())
 
 
-MODELS: dict[str, Callable[..., Sequential]] = {
-    "mlp": mlp,
-    "cnn": cnn,
-    "lstm": lstm,
-    "sequence": sequence,
-}
-each = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+each = pytest.mark.parametrize("make", [mlp, cnn, lstm, sequence])
 
 
 def samples(model: Sequential, n: int = 4) -> Array:
@@ -90,6 +74,16 @@ def scores(P: Array, target: Any, step: int = -1) -> Array:
     return P[np.arange(len(P)), target]
 
 
+def slopes(f: Callable[[Array], Array], X: Array) -> Array:
+    """The slope of each sample's f (N,) in all its inputs, by differences."""
+    found = np.empty_like(X)
+    for place in np.ndindex(X.shape[1:]):
+        step = np.zeros(X.shape[1:])
+        step[place] = 1e-5
+        found[(slice(None), *place)] = (f(X + step) - f(X - step)) / 2e-5
+    return found
+
+
 def highest(model: Sequential, X: Array) -> Array:
     P = model.predict(X)
     return (P if P.ndim == 2 else P[:, -1]).argmax(-1)
@@ -102,7 +96,7 @@ def test_the_gradient_is_the_slope_of_the_score(make: Any, target: Any) -> None:
     X = samples(model)
     chosen = highest(model, X) if target is None else target
     assert target is not None or len(set(chosen)) > 1
-    expected = numeric_gradient(lambda X: scores(model.predict(X), chosen).sum(), X)
+    expected = slopes(lambda X: scores(model.predict(X), chosen), X)
     found = model.attributions(X, target=target)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
     times = model.attributions(X, "gradient_x_input", target=target)
@@ -113,7 +107,7 @@ def test_the_gradient_is_the_slope_of_the_score(make: Any, target: Any) -> None:
 def test_another_step_is_explained(step: int) -> None:
     model = sequence(dtype="float64")
     X = samples(model)
-    expected = numeric_gradient(lambda X: scores(model.predict(X), 2, step).sum(), X)
+    expected = slopes(lambda X: scores(model.predict(X), 2, step), X)
     found = model.attributions(X, target=2, step=step)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
     assert (found[:, (step + 1) % 4 :] == 0).all()  # the attention is causal
@@ -149,7 +143,7 @@ def test_the_score_is_the_logit(last: str, method: str) -> None:
 def test_a_softmax_along_another_axis_is_part_of_the_model() -> None:
     model = SequentialBuilder(4, 3, seed=1).dtype("float64").softmax(axis=1).build()
     X = samples(model)
-    expected = numeric_gradient(lambda X: scores(model.predict(X), 2).sum(), X)
+    expected = slopes(lambda X: scores(model.predict(X), 2), X)
     np.testing.assert_allclose(model.attributions(X, target=2), expected, atol=1e-9)
     by_number = SequentialBuilder(4, 3, seed=1).dtype("float64").softmax(axis=2).build()
     assert set(by_number.attributions(X, target=2)[:, -1, 2]) == {1.0}
@@ -166,7 +160,7 @@ def test_a_model_with_its_own_forward_runs_as_written() -> None:
     model = Squared(L.Dense(3, 2), L.Softmax(), seed=0, dtype="float64")
     X = samples(model)
     Squared.seen = model.predict(X)
-    expected = numeric_gradient(lambda X: scores(model.predict(X), 1).sum(), X)
+    expected = slopes(lambda X: scores(model.predict(X), 1), X)
     np.testing.assert_allclose(model.attributions(X, target=1), expected, rtol=1e-6, atol=1e-9)
 
 
@@ -184,20 +178,10 @@ def test_integrated_gradients_add_up_to_the_difference(make: Any, baseline: Any)
     np.testing.assert_allclose(found.reshape(4, -1).sum(1), expected, rtol=1e-9, atol=1e-9)
 
 
-def test_integrated_gradients_equal_the_integral_along_the_path() -> None:
-    model = mlp(dtype="float64")
-    X, n = samples(model), 400
-    middles = (np.arange(n) + 0.5) / n
-    slopes = sum(model.attributions(a * X, target=1) for a in middles) / n
-    found = model.attributions(X, "integrated", target=1)
-    np.testing.assert_allclose(found, slopes * X, atol=1e-5)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_more_steps_make_up_for_kinks(dtype: str) -> None:
-    model = (
-        SequentialBuilder(6, seed=0).dtype(dtype).dense(64).relu().dense(64).relu().dense(3).build()
-    )
+    builder = SequentialBuilder(6, seed=0).dtype(dtype).dense(64).relu().dense(64).relu()
+    model = builder.dense(3).build()
     X, b = samples(model, 50), np.linspace(-1, 1, 6)
     k = highest(model, X)
     expected = scores(model.predict(X), k) - scores(model.predict(0 * X + b), k)
@@ -217,16 +201,14 @@ def test_the_gradient_of_tokens_is_that_of_their_vectors() -> None:
     model = gpt(tied=False)
     found = model.attributions(TOKENS, target=2)
     assert found.shape == (2, 6, 8)
-    W = model.layers[0].params["W"]
-    own = W.copy()
-    for i, row in enumerate(TOKENS):
+    W, row = model.layers[0].params["W"], TOKENS[1]
 
-        def score(given: Array, row: Array = row) -> float:
-            W[...] = given
-            return float(model.predict(row[None])[0, -1, 2])
+    def score(given: Array) -> float:
+        W[row] = given
+        return float(model.predict(row[None])[0, -1, 2])
 
-        slope = numeric_gradient(score, own)
-        np.testing.assert_allclose(found[i], slope[row], rtol=1e-6, atol=1e-8)
+    slope = numeric_gradient(score, W[row])
+    np.testing.assert_allclose(found[1], slope, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -282,12 +264,10 @@ def test_time_distributed_tokens_get_one_number_each() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("make", [lstm, sequence, gpt])
-@pytest.mark.parametrize("step", [-2, 1])
+@pytest.mark.parametrize(("make", "step"), [(lstm, -1), (sequence, -2), (sequence, 1), (gpt, -2)])
 def test_padding_is_as_if_it_were_not_there(make: Any, method: str, step: int) -> None:
     model = make(dtype="float64")
     X = TOKENS if make is gpt else samples(model, 3)
-    step = -1 if make is lstm else step
     lengths = np.array([3, X.shape[1], 2])[: len(X)]
     found = model.attributions(X, method, target=1, step=step, lengths=lengths)
     for n, x, a in zip(lengths, X, found, strict=True):
@@ -306,7 +286,7 @@ def by_hand(model: Sequential, X: Array, k: int, end: int) -> Array:
         return A
 
     A = run(model.layers[:end], X)
-    dA = numeric_gradient(lambda A: run(model.layers[end:], A)[:, k].sum(), A)
+    dA = slopes(lambda A: run(model.layers[end:], A)[:, k], A)
     maps = np.zeros((len(X), *X.shape[1:3]))
     for n in range(len(X)):
         small = sum(dA[n, ..., c].mean() * A[n, ..., c] for c in range(A.shape[-1]))
@@ -339,11 +319,7 @@ def test_grad_cam_by_hand(layer: str | None, end: int) -> None:
 
 def test_grad_cam_takes_the_whole_block() -> None:
     layers = [L.Conv2D(3, 3, padding="same"), L.Residual(L.Conv2D(3, 3, padding="same"), L.ReLU())]
-    tail: list[L.Layer] = [
-        L.Conv2D(4, (7, 6)),
-        L.Flatten(),
-        L.Dense(4, 2),
-    ]  # its one pixel says nothing
+    tail = L.Conv2D(4, (7, 6)), L.Flatten(), L.Dense(4, 2)  # its one pixel says nothing
     model = Sequential(*layers, *tail, seed=0, dtype="float64")
     model.build((7, 6, 2))
     X = samples(model)
@@ -370,24 +346,21 @@ def test_resize_is_upsample(factor: Any, rng: np.random.Generator) -> None:
 
 
 def test_resize_gives_any_size() -> None:
-    for old in range(1, 30):
-        for new in range(1, 60):
+    for old in (1, 2, 3, 7, 16, 29):
+        for new in (*range(1, 12), 31, 59):
             Y = resize(np.ones((1, old, 1, 1)), new, 1)
             np.testing.assert_allclose(Y, np.ones((1, new, 1, 1)), rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
-    ("given", "method"),
-    [*zip(("float32", "float64", "int64", "int64"), (*METHODS, "grad_cam"), strict=True)],
-)
-def test_the_dtype_is_the_models(dtype: str, given: str, method: str) -> None:
-    model = cnn(dtype=dtype)
-    found = model.attributions((3 * samples(model)).astype(given), method)
-    assert found.dtype == dtype
-    assert np.isfinite(found).all()
-    if method != "grad_cam":
-        assert gpt(dtype).attributions(TOKENS, method).dtype == dtype
+def test_the_dtype_is_the_models(dtype: str) -> None:
+    model, tokens = cnn(dtype=dtype), gpt(dtype)
+    for given, method in zip(("f4", "f8", "i8", "i8"), (*METHODS, "grad_cam"), strict=True):
+        found = model.attributions((3 * samples(model)).astype(given), method)
+        assert found.dtype == dtype, method
+        assert np.isfinite(found).all()
+    for method in METHODS:
+        assert tokens.attributions(TOKENS, method).dtype == dtype
 
 
 @pytest.mark.parametrize("method", [*METHODS, "grad_cam"])
@@ -419,7 +392,6 @@ def test_x_and_the_baseline_are_not_written() -> None:
     model = mlp()
     X = samples(model)
     baseline = X + 1
-    kept = X.copy()
     for array in (X, baseline):
         array.setflags(write=False)
     for method in METHODS:
@@ -427,18 +399,17 @@ def test_x_and_the_baseline_are_not_written() -> None:
         found = model.attributions(X, method, **options)
         assert found.flags.writeable
         assert not np.shares_memory(found, X)
-    np.testing.assert_array_equal(X, kept)
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("make", [mlp, sequence, gpt])
+@pytest.mark.parametrize("make", [mlp, gpt])
 def test_batches_are_bounded_and_change_nothing(
     make: Any, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = make(dtype="float64")
     X = np.tile(TOKENS, (4, 1))[:7] if make is gpt else samples(model, 7)
     options: dict[str, Any] = {"target": [0, 1, 2, 0, 1, 2, 0]}
-    if make is not mlp:
+    if make is gpt:
         options["lengths"] = [4, 1, 3, 2, 4, 2, 3]
     if method == "integrated":
         options |= {"steps": 20, "baseline": 0.1 if make is gpt else samples(model, 8)[:0:-1]}
@@ -479,11 +450,11 @@ def test_a_watcher_in_training_may_ask_for_attributions(what: str) -> None:
     expected = model.attributions(X, target=1)
     found: list[Array] = []
 
-    def ask(event: Event) -> None:
+    def explain(event: Event) -> None:
         if event.what == what and event.path == "0" and not found:
             found.append(model.attributions(X, target=1))
 
-    with watching(ask):  # this pass needs no dX, and has a mask
+    with watching(explain):  # this pass needs no dX, and has a mask
         model.train(X, np.zeros((4, 4, 3)), lengths=[4, 2, 1, 3], epochs=1, verbose=0)
     np.testing.assert_array_equal(found[0], expected)
 
@@ -498,6 +469,12 @@ class Cut(L.Layer):
         return None
 
 
+def unreached() -> Sequential:
+    model = Sequential(Cut(), L.Dense(3, 2))
+    model.build((3,))
+    return model
+
+
 def table() -> Sequential:
     tokens = L.Chain(L.Select([2], tokens=True), L.Embedding(7, 3), L.Flatten())
     return SequentialBuilder(3, seed=0).parallel(L.Select([0, 1]), tokens).dense(2).build()
@@ -509,86 +486,60 @@ def two_embeddings() -> Sequential:
     return model
 
 
-def ask(make: Callable[[], Sequential], *args: Any, **options: Any) -> Callable[[], Any]:
-    def call() -> Any:
-        model = make()
-        X = samples(model) if not model.takes_tokens else np.zeros((2, 4), int)
-        return model.attributions(X, *args, **options)
-
-    return call
+def images() -> Sequential:
+    return SequentialBuilder(4, 4, 1).relu().build()
 
 
-def unbuilt() -> Any:
-    return Sequential(L.Conv2D(2, 3)).attributions(np.ones((1, 4, 4, 1)))
-
-
-def images() -> Any:
-    return SequentialBuilder(4, 4, 1).relu().build().attributions(np.ones((1, 4, 4, 1)))
-
-
-def several_images() -> Any:
+def several_images() -> Sequential:
     builder = SequentialBuilder(2, 4, 4, 1).time_distributed(L.Conv2D(2, 3)).flatten()
-    return builder.dense(2).build().attributions(np.ones((3, 2, 4, 4, 1)), "grad_cam")
+    return builder.dense(2).build()
 
 
-PADDED = {"lengths": [4, 3, 2, 4]}
-WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (ask(mlp, "gradcam"), ArgumentError, r'method must be "gradient", .*"grad_cam", got'),
-    (ask(mlp, steps=3), ArgumentError, r'steps= is an option of method="integrated"'),
-    (ask(mlp, "grad_cam", baseline=0), ArgumentError, r"baseline= is .*leave"),
-    (ask(cnn, layer="1"), ArgumentError, r'layer= is an option of method="grad'),
-    (ask(mlp, index=3), ArgumentTypeError, r"takes no index=: write target="),
-    (unbuilt, NotBuiltError, r"call build\(input_shape\)"),
-    (ask(mlp, target=3), ArgumentError, r"from 0 to 2, .* 3 outputs, got 3"),
-    (ask(mlp, target=[0, 1, -1, 2]), ArgumentError, r"from 0 to 2, .*got -1"),
-    (ask(mlp, target=1.0), ArgumentTypeError, r"an integer or 4 integers.*float64"),
-    (ask(mlp, target=[1, 2]), ArgumentTypeError, r"4 integers.*shape \(2,\)"),
-    (ask(sequence, step=4), ArgumentError, r"step must be <= 3, got 4"),
-    (ask(sequence, step=0.5), ArgumentTypeError, r"step must be an integer"),
-    (ask(mlp, step=1), ArgumentError, r"step=1 needs outputs .*returns \(N, 3\)"),
-    (ask(sequence, step=2, **PADDED), ArgumentError, r"sample 2 has no step 2: it has 2 steps"),
-    (ask(sequence, step=-3, **PADDED), ArgumentError, r"sample 2 has no step -3: it has 2"),
-    (ask(sequence, lengths=[4, 0, 2, 4]), ArgumentError, r"sample 1 has no step -1: it has 0"),
-    (images, ShapeError, r"\(N, K\) or \(N, T, K\), .* shape \(4, 4, 1\): end it with Flatten"),
-    (ask(mlp, "integrated", steps=0), ArgumentError, r"steps must be >= 1, got 0"),
-    (ask(mlp, "integrated", steps=1001), ArgumentError, r"steps must be <= 1000, got 1001"),
-    (
-        ask(mlp, "integrated", baseline=np.ones(4)),
-        ShapeError,
-        r"one sample of shape \(5,\), or an array like X, \(4, 5\), got shape \(4,\)",
-    ),
-    (
-        ask(gpt, "integrated", baseline=np.ones(4)),
-        ShapeError,
-        r"shape \(4, 8\), or an array like the vectors of the tokens, \(2, 4, 8\)",
-    ),
-    (ask(mlp, "integrated", baseline=np.full(5, np.nan)), ArgumentError, r"baseline\[0\] is nan"),
-    (ask(mlp, "grad_cam"), ArgumentError, r"needs a layer that .*Conv2D"),
-    (ask(cnn, "grad_cam", layer="conv1"), ArgumentError, r"no such layer. Similar .* do: 1, "),
-    (ask(cnn, "grad_cam", layer="4"), ArgumentError, r"'4': it returns samples of shape \(3,\)"),
-    (ask(cnn, "grad_cam", layer=1), ArgumentError, r"got 1: the model has no such"),
-    (several_images, ShapeError, r"'0.layer' returns 6 images for 3 samples"),
-    (
-        lambda: table().attributions(np.ones((2, 3))),
-        ArgumentError,
-        r"tokens have no gradient, .* 0.branches.1.layers.1 turn",
-    ),
-    (ask(two_embeddings), ArgumentError, r"0.branches.0, 0.branches.1 turn"),
-    (lambda: mlp().attributions(np.ones((2, 4))), ShapeError, r"takes 5 features"),
-]
+def ask(make: Callable[[], Sequential], *args: Any, **options: Any) -> Any:
+    model = make()
+    X = np.zeros((2, 4), int) if model.takes_tokens else samples(model)
+    return model.attributions(X, *args, **options)
 
 
-@pytest.mark.parametrize(("call", "kind", "message"), WRONG)
-def test_errors_say_what_to_do(call: Any, kind: type[Exception], message: str) -> None:
-    with pytest.raises(kind, match=message):
-        call()
+WRONG = r"""
+ask(mlp, 'gradcam') -> ArgumentError: method must be "gradient", .*"grad_cam", got
+ask(mlp, steps=3) -> ArgumentError: steps= is an option of method="integrated"
+ask(mlp, 'grad_cam', baseline=0) -> ArgumentError: baseline= is .*leave
+ask(cnn, layer='1') -> ArgumentError: layer= is an option of method="grad
+ask(mlp, index=3) -> ArgumentTypeError: takes no index=: write target=
+Sequential(L.Conv2D(2, 3)).attributions(np.ones((1, 4, 4, 1))) -> NotBuiltError: call build
+ask(mlp, target=3) -> ArgumentError: from 0 to 2, .* 3 outputs, got 3
+ask(mlp, target=[0, 1, -1, 2]) -> ArgumentError: from 0 to 2, .*got -1
+ask(mlp, target=1.0) -> ArgumentTypeError: an integer or 4 integers.*float64
+ask(mlp, target=[1, 2]) -> ArgumentTypeError: 4 integers.*shape \(2,\)
+ask(sequence, step=4) -> ArgumentError: step must be <= 3, got 4
+ask(sequence, step=0.5) -> ArgumentTypeError: step must be an integer
+ask(mlp, step=1) -> ArgumentError: step=1 needs outputs .*returns \(N, 3\)
+ask(sequence, step=2, lengths=[4, 3, 2, 4]) -> ArgumentError: sample 2 has no step 2: it has 2 steps
+ask(sequence, step=-3, lengths=[4, 3, 2, 4]) -> ArgumentError: sample 2 has no step -3: it has 2
+ask(sequence, lengths=[4, 0, 2, 4]) -> ArgumentError: sample 1 has no step -1: it has 0
+ask(images) -> ShapeError: \(N, K\) or \(N, T, K\), .* \(4, 4, 1\): end it with Flatten
+ask(mlp, 'integrated', steps=0) -> ArgumentError: steps must be >= 1, got 0
+ask(mlp, 'integrated', steps=1001) -> ArgumentError: steps must be <= 1000, got 1001
+ask(mlp, 'integrated', baseline=np.ones(4)) -> ShapeError: \(5,\), .* X, \(4, 5\), got .*\(4,\)
+ask(gpt, 'integrated', baseline=np.ones(4)) -> ShapeError: .* the vectors of the tokens, \(2, 4, 8\)
+ask(mlp, 'integrated', baseline=np.full(5, np.nan)) -> ArgumentError: baseline\[0\] is nan
+ask(mlp, 'grad_cam') -> ArgumentError: needs a layer that .*Conv2D
+ask(cnn, 'grad_cam', layer='conv1') -> ArgumentError: C\), which are 0, 1, 2, got 'conv1'
+ask(cnn, 'grad_cam', layer='4') -> ArgumentError: must be .*images.*got '4'
+ask(cnn, 'grad_cam', layer=1) -> ArgumentError: must be .*images.*got 1
+ask(several_images, 'grad_cam') -> ShapeError: '0.layer' returns 8 images for 4 samples
+ask(table) -> ArgumentError: tokens have no gradient, .* 0.branches.1.layers.1 turn
+ask(two_embeddings) -> ArgumentError: 0.branches.0, 0.branches.1 turn
+mlp().attributions(np.ones((2, 4))) -> ShapeError: takes 5 features
+unreached().attributions(np.ones((2, 3))) -> BackwardError: does not reach its input
+Sequential(L.Dense(3, 2)).attention_maps(np.ones((1, 3))) -> ArgumentError: needs a MultiHead
+"""
 
 
-def test_a_gradient_that_does_not_arrive_is_refused() -> None:
-    model = Sequential(Cut(), L.Dense(3, 2))
-    model.build((3,))
-    with pytest.raises(BackwardError, match="does not reach its input"):
-        model.attributions(np.ones((2, 3)))
+@rows(WRONG)
+def test_errors_say_what_to_do(call: str, error: str) -> None:
+    check_refused(call, error, globals())
 
 
 def test_attention_maps_are_the_softmax_of_the_scores_of_each_head() -> None:
@@ -608,9 +559,3 @@ def test_attention_maps_are_the_softmax_of_the_scores_of_each_head() -> None:
         np.testing.assert_allclose(P, E / E.sum(axis=-1, keepdims=True), atol=1e-12)
     short = model.attention_maps(X, lengths=[5, 2, 4])
     assert all(not P[1, :, :, 2:].any() for P in short.values())
-
-
-def test_attention_maps_need_attention() -> None:
-    model = Sequential(L.Dense(3, 2))
-    with pytest.raises(ArgumentError, match="needs a MultiHeadAttention"):
-        model.attention_maps(np.ones((1, 3)))

@@ -10,26 +10,16 @@ import pytest
 from phitodeep import Sequential
 from phitodeep import layers as L
 from phitodeep.core.types import Array, Shape
-from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError, UnknownNameError
+from phitodeep.errors import ArgumentError, UnknownNameError
 from phitodeep.layers import Layer
-from phitodeep.loss import Loss
 from phitodeep.testing.examples import Make, data, made
+from tests.conftest import check_refused
+from tests.inspect.shared import LENGTHS, RNG, YS, Plain, S, X, Y, dense, rows, step
 from tests.rows import KINDS, ONE_EACH, few, over
-
-RNG = np.random.default_rng(0)
-X, Y = RNG.standard_normal((6, 4)), RNG.standard_normal((6, 2))
-S, YS = RNG.standard_normal((6, 5, 4)), RNG.standard_normal((6, 5, 2))
-LENGTHS = [5, 1, 2, 3, 4, 5]
 
 
 def model_of(*layers: Layer, **options: Any) -> Sequential:
     return Sequential(*layers, **({"seed": 1, "dtype": "float64"} | options))
-
-
-def dense(*between: Layer, **options: Any) -> Sequential:
-    model = model_of(L.Dense(4, 5), *(between or (L.Tanh(),)), L.Dense(5, 2), **options)
-    model.build((4,))
-    return model
 
 
 def built(make: Make, shape: Shape) -> Sequential:
@@ -55,7 +45,7 @@ def test_every_symbol_can_be_edited(make: Make, shape: Shape, tokens: int) -> No
     places = dict.fromkeys((p.scope.path, p.direction, p.step.symbol) for p in db._log)
     rng = np.random.default_rng(0)
     editable = [place for place in places if place[0]]
-    for k in rng.permutation(len(editable))[:12]:
+    for k in rng.permutation(len(editable))[:6]:
         path, direction, symbol = editable[k]
         where = [p for p in db._log if (p.scope.path, p.step.symbol) == (path, symbol)][-1]
         value = db._values[db._log.index(where)]
@@ -73,7 +63,7 @@ def test_every_symbol_can_be_edited(make: Make, shape: Shape, tokens: int) -> No
 NESTED = [row for row in ONE_EACH if made(*row[:2]).children()]
 
 
-@over(few(NESTED, 5))
+@over(few(NESTED, 2))
 def test_a_symbol_of_a_container_is_not_that_of_a_layer_inside(
     make: Make, shape: Shape, tokens: int
 ) -> None:
@@ -124,32 +114,6 @@ def test_a_key_may_leave_out_the_direction(key: str, whole: str) -> None:
     here, there = (dense().debug(X, Y) for _ in range(2))
     assert here.until(key) == there.until(whole)
     assert here.count == there.count > 0
-
-
-def test_until_a_place_that_has_passed_leaves_the_debugger_where_it_is() -> None:
-    db = dense().debug(X, Y)
-    db.until("2.dW")
-    count, arrow = db.count, db.where().splitlines()[-1]
-    with pytest.raises(OrderError, match=r"'2\.XW' is not computed after this place"):
-        db.until("2.XW")
-    assert (db.count, db.where().splitlines()[-1]) == (count, arrow)
-
-
-@pytest.mark.parametrize(
-    ("key", "message"),
-    [
-        ("9", "there is no '9': there are 'loss', '2', '1', '0'.*A place is a layer"),
-        ("9.dW", "there is no '9.dW'"),
-        ("2.update.W", "there is no '"),
-        (3, "keys are texts"),
-        ("2.dV", "there is no '2.dV'. 2 has.*dY, dW"),
-    ],
-)
-def test_a_place_that_there_is_not_is_refused(key: Any, message: str) -> None:
-    db = dense().debug(X, Y)
-    with pytest.raises(UnknownNameError, match=message):
-        db.set_break(key)
-    assert db.breaks == []
 
 
 def lstm() -> Sequential:
@@ -244,41 +208,60 @@ def test_the_data_and_the_model_may_change_meanwhile() -> None:
     assert_gradients(db, wanted)
 
 
-def test_nan_weights_run_to_the_end() -> None:
-    model = dense()
-    model.layers[2].params["W"][0, 0] = np.nan
-    db = model.debug(X, Y)
-    assert str(db.cont()) == "the end: loss nan"
-    db.diff()
+REFUSED = r"""
+db.set_break("9") -> UnknownNameError: there is no '9': .* 'loss', '2', '1', '0'.*A place is a layer
+db.set_break("9.dW") -> UnknownNameError: there is no '9.dW'
+db.set_break("2.update.W") -> UnknownNameError: there is no '
+db.set_break(3) -> UnknownNameError: keys are texts
+db.set_break("2.dV") -> UnknownNameError: there is no '2.dV'. 2 has.*dY, dW
+db.set_break("0", when=3) -> ArgumentTypeError: takes a condition as a text
+db.set_break("2", when="dX >") -> ArgumentError: is not a Python expression
+db.set_break("2", when="a = 1") -> ArgumentError: is not a Python expression
+db.set_break("2", when="\0") -> ArgumentError: is not a Python expression
+db.set_break("2.backward", when="no_such > 1") -> UnknownNameError: not one of the symbols there
+db.set_break("2.backward", when="bias") -> UnknownNameError: not one of the symbols there
+db.set_break("2.backward", when="abs(X_hat) > 1") -> UnknownNameError: not one of the symbols there
+db.set_break("2.backward", when="[dX, z]") -> UnknownNameError: not one of the symbols there
+db.set_break("2", when="any(z > v for v in X)") -> UnknownNameError: 'z' is not one of the symbols
+db.until("0.forwrd.Y") -> UnknownNameError: there is no '.*Did you mean '0.forward.Y'
+db.until("3.forward.Y") -> UnknownNameError: there is no '3.forward.Y'
+db.until("") -> ArgumentError: until takes a key with a symbol
+db.until(None) -> UnknownNameError: keys are texts
+db.until("0.XW") -> OrderError: '0\.XW' is not computed after this place
+db.list(-1) -> ArgumentError: list: around must be
+db.list("x") -> ArgumentTypeError: list: around must be
+db.list(1.5) -> ArgumentTypeError: list: around must be
+db.list(True) -> ArgumentTypeError: list: around must be
+db.p(3) -> ArgumentTypeError: the debugger takes a .* as a text, got 3
+db.why(None) -> ArgumentTypeError: the debugger takes a .* as a text, got None
+db.edit(("0", "Y"), 1.0) -> ArgumentTypeError: the debugger takes a .* as a text, got
+db.edit("Y[0, 99]", 1.0) -> ArgumentError: Y has shape \(6, 5\)\): index 99 is out of bounds
+db.edit("0.Y[0, 0]", "x") -> ArgumentError: could not convert
+db.edit("0.Y[0, 0]", 1j) -> ArgumentError: complex
+db.edit("0.Y", np.ones(3)) -> ArgumentError: could not broadcast
+db.edit("0.Y[0, 0]=3", 1.0) -> ArgumentError: cannot be set
+db.edit("0.Y[foo]", 1.0) -> ArgumentError: cannot be set
+db.edit("0.Y[", 1.0) -> ArgumentError: cannot be set
+db.edit("0.Y[]", 1.0) -> ArgumentError: cannot be set
+db.edit("0.Y[1/0]", 1.0) -> ArgumentError: cannot be set
+db.edit("0.Y[0][1]", 1.0) -> ArgumentError: cannot be set
+db.edit("0.Y", None) -> ArgumentError: cannot be set to None .*: None is not a number
+db.edit("9.Y", 1.0) -> UnknownNameError: cannot be edited
+db.edit("0.W[0, 0]", 1.0) -> UnknownNameError: 0 has so far X, XW, Y
+db.edit("", 1.0) -> UnknownNameError: cannot be edited
+"""
 
 
-NO_PLACES = ("0.Y[foo]", "0.Y[", "0.Y[]", "0.Y[1/0]", "0.Y[0][1]", "0.Y[9]")
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "error", "says"),
-    [
-        ("Y[0, 99]", 1.0, ArgumentError, r"Y has shape \(6, 5\)\): index 99 is out of bounds"),
-        ("0.Y[0, 0]", "x", ArgumentError, "could not convert"),
-        ("0.Y[0, 0]", 1j, ArgumentError, "complex"),
-        ("0.Y", np.ones(3), ArgumentError, "could not broadcast"),
-        ("0.Y[0, 0]=3", 1.0, ArgumentError, "cannot be set"),
-        ("9.Y", 1.0, UnknownNameError, "cannot be edited"),
-        ("0.W[0, 0]", 1.0, UnknownNameError, "0 has so far X, XW, Y"),
-        ("", 1.0, UnknownNameError, "cannot be edited"),
-        ("0.Y", None, ArgumentError, r"cannot be set to None .*: None is not a number"),
-        *((p, 1.0, ArgumentError, "cannot be set") for p in NO_PLACES),
-    ],
-)
-def test_edits_that_are_refused_change_nothing(
-    place: str, value: Any, error: type[Exception], says: str
-) -> None:
+@rows(REFUSED)
+def test_what_is_refused_changes_nothing(call: str, error: str) -> None:
     db = dense().debug(X, Y)
     db.until("0.forward.Y")
-    with pytest.raises(error, match=says):
-        db.edit(place, value)
+    count = db.count
+    check_refused(call, error, {**globals(), "db": db})
+    assert db.breaks == []
+    assert db.count == count
     db.cont()
-    assert db.loss == pytest.approx(dense().trace(X, Y).loss, rel=1e-12)
+    assert db.loss == pytest.approx(step().loss, rel=1e-12)
 
 
 def test_a_hook_of_Y_is_outside_the_layer() -> None:
@@ -310,20 +293,6 @@ def test_a_condition_on_the_last_step_of_a_round_holds_in_its_round() -> None:
     db = model.debug(S, YS)
     db.set_break("0.forward.h_t", when=f"abs(h_t).max() >= {bound!r}")
     assert f"t = {int(np.argmax(largest >= bound))}" in str(db.cont())
-
-
-@pytest.mark.parametrize("key", ["0.forwrd.Y", "3.forward.Y", "", None])
-def test_places_that_there_are_not_to_run_to(key: Any) -> None:
-    says = "there is no '|keys are texts" if key != "" else "until takes a key with a symbol"
-    with pytest.raises((UnknownNameError, ArgumentError), match=says) as caught:
-        dense().debug(X, Y).until(key)
-    assert ("Did you mean '0.forward.Y'" in str(caught.value)) == (key == "0.forwrd.Y")
-
-
-@pytest.mark.parametrize("around", [-1, "x", 1.5, True])
-def test_lists_around_a_count(around: Any) -> None:
-    with pytest.raises((ArgumentError, ArgumentTypeError), match="list: around must be"):
-        dense().debug(X, Y).list(around)
 
 
 def test_places_after_a_layer_that_ends_the_mask() -> None:
@@ -359,16 +328,6 @@ def test_an_edited_number_keeps_the_dtype_of_what_it_meets() -> None:
     np.testing.assert_array_equal(db.p("1.Y"), wanted)
 
 
-@pytest.mark.parametrize("wrong", [3, None, ("0", "Y")])
-def test_what_is_no_text(wrong: Any) -> None:
-    db = dense().debug(X, Y)
-    for call in (db.p, db.why, lambda place: db.edit(place, 1.0)):
-        with pytest.raises(ArgumentTypeError, match=r"the debugger takes a .* as a text, got"):
-            call(wrong)
-    with pytest.raises(ArgumentTypeError, match="takes a condition as a text"):
-        db.set_break("0", when=wrong or True)
-
-
 def test_gradients_of_tokens_have_no_elements() -> None:
     model = model_of(L.Parallel(L.Embedding(4, 2), L.Embedding(4, 2)), L.Flatten(), L.Dense(2))
     db = model.debug(np.ones((6, 3), int), Y)
@@ -379,8 +338,9 @@ def test_gradients_of_tokens_have_no_elements() -> None:
         db.edit(f"0.{none}", 1.0)
 
 
-@pytest.mark.parametrize("value", [1e200, np.inf, np.nan])
-@pytest.mark.parametrize("key", ["0.XW[0, 0]", "loss.P[0, 0]", "0.dW[0, 0]"])
+@pytest.mark.parametrize(
+    ("key", "value"), [("0.XW[0, 0]", 1e200), ("loss.P[0, 0]", np.inf), ("0.dW[0, 0]", np.nan)]
+)
 def test_extreme_values_warn_of_nothing(key: str, value: float) -> None:
     db = dense().debug(X, Y)
     db.cont()
@@ -412,15 +372,10 @@ def test_conditions_that_fail_say_where(when: str, says: str) -> None:
     assert db.position is None
 
 
-@pytest.mark.parametrize("when", ["no_such > 1", "bias", "abs(X_hat).max() > 1", "[dX, z]"])
-def test_names_that_no_layer_there_has(when: str) -> None:
-    db = dense().debug(X, Y)
-    with pytest.raises(UnknownNameError, match="is not one of the symbols there"):
-        db.set_break("2.backward", when=when)
-    assert db.breaks == []
+WHEN = ["L > 0", "W.any()", "np.isfinite(dX).all()", "len(X) > 1", "any((v > 0).any() for v in X)"]
 
 
-@pytest.mark.parametrize("when", ["L > 0", "W.any()", "np.isfinite(dX).all()", "len(X) > 1"])
+@pytest.mark.parametrize("when", WHEN)
 def test_names_that_a_condition_may_have(when: str) -> None:
     db = dense().debug(X, Y)
     db.set_break("2", when=when)
@@ -428,28 +383,14 @@ def test_names_that_a_condition_may_have(when: str) -> None:
     assert db.position is not None
 
 
-@pytest.mark.parametrize("when", ["dX >", "a = 1", "\0"])
-def test_conditions_that_are_no_expression(when: str) -> None:
-    with pytest.raises(ArgumentError, match="is not a Python expression"):
-        dense().debug(X, Y).set_break("2", when=when)
-
-
-class Unweighted(Loss):
-    """A loss without steps() that leaves weights alone."""
-
-    independent_samples = True
-
+class Unweighted(Plain):
     def value(self, P: Array, T: Array, w: Any, total: Any) -> float:
         assert w is None
-        return float(((P - T) ** 2).sum())
-
-    def gradient(self, P: Array, T: Array, w: Any, total: Any) -> Array:
-        found: Array = 2 * (P - T)
-        return found
+        return super().value(P, T, w, total)
 
 
 def test_a_loss_without_steps_receives_what_training_passes() -> None:
     model = dense(loss_class=Unweighted())
     db = model.debug(X, Y)
     db.cont()
-    assert db.loss == pytest.approx(((model.predict(X) - Y) ** 2).sum(), rel=1e-12)
+    assert db.loss == pytest.approx(((model.predict(X) - Y) ** 2).mean(), rel=1e-12)

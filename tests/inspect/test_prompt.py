@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import html
 import io
+import itertools
 import os
 import re
 import runpy
 import select
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def arrow(shown: str) -> str:
     return found
 
 
-def test_the_start_shows_the_strip_the_place_and_the_steps_of_the_pass():
+def test_steps_show_their_value_and_the_next_step():
     shown = answers()[0]
     assert "h lists the commands, q leaves" in shown
     assert STRIP.search(shown)
@@ -59,20 +59,22 @@ def test_the_start_shows_the_strip_the_place_and_the_steps_of_the_pass():
         "forward of Sequential\n-> X = the input\n   Y_0 = 0.forward(X)       Dense(2, 2)\n"
         "   Y_1 = 1.forward(Y_0)     Tanh()\n   Y = 2.forward(Y_1)       Dense(2, 1)\n"
     )
-
-
-def test_a_step_shows_its_value_and_the_next_step():
     shown = answer("s")
     assert shown.startswith("X = [[ 1.  2.]\n     [ 0.  1.]\n     [-1.  1.]]\n")
     assert "0.forward of Dense(2, 2)" in shown
     assert arrow(shown) == "X = the input"
     assert arrow(answer("s 2")) == "XW_nj = Σ_i X_ni W_ij"
-
-
-def test_an_empty_line_repeats_the_last_command():
     db = debugger()
-    assert arrow(answer("s", "", "", db=db)) == "Y = XW + b"
+    assert arrow(answer("s", "", "", db=db)) == "Y = XW + b"  # an empty line repeats a command
     assert db.count == 3
+    assert arrow(answer("s", "n")) == "Y_0 = 0.forward(X)"
+    shown = answer("c", db=db)
+    assert db.position is None
+    assert "forward ━━━━━━━━━━━━━━━━━━  loss ━━━━  backward ━━━━━━━━━━━━━━━━━━   L = 1.612" in shown
+    assert "the end" in shown
+    for command in ("s", "n", "c"):
+        says = "*** the step of training is over: call back() or restart().\n"
+        assert answer("c", command) == says
 
 
 def test_a_list_shows_shapes_and_numbers_of_what_has_run_only():
@@ -93,15 +95,6 @@ def test_columns_are_aligned_below_combining_marks():
     rows = [row.replace("\u0302", "") for row in db.list().splitlines() if " (20, " in row]
     assert "\u0302" in db.list()
     assert len({row.index(" (20, ") for row in rows}) == 1
-
-
-def test_next_runs_to_the_end_of_the_pass_and_cont_to_the_end():
-    assert arrow(answer("s", "n")) == "Y_0 = 0.forward(X)"
-    db = debugger()
-    shown = answer("c", db=db)
-    assert db.position is None
-    assert "forward ━━━━━━━━━━━━━━━━━━  loss ━━━━  backward ━━━━━━━━━━━━━━━━━━   L = 1.612" in shown
-    assert "the end" in shown
 
 
 def test_until_back_and_restart():
@@ -135,13 +128,10 @@ def test_the_strip_grows_and_never_shrinks():
     assert re.fullmatch(r"forward ━{18}  loss ━━╸─  backward ─{18}", db.progress())
 
 
-@pytest.mark.parametrize("command", ["p dY * 2", "dY * 2", "!dY * 2"])
-def test_an_expression_is_printed_with_p_or_without(command):
-    shown = answer("b 2.backward", "c", "s", command)
-    assert shown == "[[ 0.5753]\n [ 0.7817]\n [-2.7666]]\n"
-
-
-def test_a_symbol_of_another_layer_has_its_path():
+def test_expressions_and_symbols_of_other_layers_are_printed():
+    for command in ("p dY * 2", "dY * 2", "!dY * 2"):
+        shown = answer("b 2.backward", "c", "s", command)
+        assert shown == "[[ 0.5753]\n [ 0.7817]\n [-2.7666]]\n"
     db = debugger()
     shown = answer("b 2.backward", "c", "p 1.Y", db=db)
     assert shown == f"{np.array2string(db.p('1.Y'), precision=4, suppress_small=True)}\n"
@@ -149,6 +139,12 @@ def test_a_symbol_of_another_layer_has_its_path():
     assert answer("p loss.L", db=db) == "1.6117\n"
     assert answer("p 1.dX", db=db) == "*** there is no '1.dX' yet: 1 has so far X, Y.\n"
     assert answer("p X.shape", db=db) == "[3 2]\n"
+    shown = answer("w", db=db)
+    assert STRIP.match(shown)
+    assert shown.endswith("2.backward of Dense(2, 1)\n-> dY = dL/dY, which arrives\n")
+    assert "P = the predictions" in answer("restart", "until loss.forward.P", "l", db=db)
+    db.until("loss.forward.L")  # its backward pass receives nothing
+    assert answer("s", "l", db=db).splitlines()[0].startswith("   d_each = ")
 
 
 def test_a_large_array_shows_its_corners_and_its_shape():
@@ -224,19 +220,6 @@ def test_why_inside_a_loop_speaks_of_this_round():
     assert db.why("0.hW", 0, 2, 1).total == pytest.approx(hW[0, 1], rel=1e-6)
 
 
-def test_the_backward_pass_of_a_loss_receives_nothing():
-    db = debugger()
-    assert "P = the predictions" in answer("until loss.forward.P", "l", db=db)
-    db.until("loss.forward.L")
-    assert answer("s", "l", db=db).splitlines()[0].startswith("   d_each = ")
-
-
-def test_where_shows_the_strip_and_the_next_step():
-    shown = answer("b 2.backward", "c", "w")
-    assert STRIP.match(shown)
-    assert shown.endswith("2.backward of Dense(2, 1)\n-> dY = dL/dY, which arrives\n")
-
-
 def test_breakpoints_are_set_listed_met_and_cleared():
     db = debugger()
     assert answer("b", db=db) == "no breakpoints\n"
@@ -293,18 +276,11 @@ def test_an_error_is_one_line_and_the_prompt_goes_on(command, message):
     assert db.count == 1
 
 
-@pytest.mark.parametrize("command", ["s", "n", "c"])
-def test_nothing_runs_after_the_end(command):
-    assert answer("c", command) == ("*** the step of training is over: call back() or restart().\n")
-
-
-@pytest.mark.parametrize("leave", [["q"], ["quit"], ["exit"], []])
-def test_leaving_keeps_the_place(leave):
+def test_leaving_keeps_the_place():
     db = debugger()
-    answers("s 3", *leave, db=db)
-    assert db.count == 3
-    answers("s", *leave, db=db)
-    assert db.count == 4
+    for count, leave in enumerate((["q"], ["quit"], ["exit"], []), 1):
+        answers("s", *leave, db=db)
+        assert db.count == count
 
 
 class Interrupted(io.StringIO):
@@ -326,13 +302,12 @@ def test_control_c_at_the_prompt_starts_a_new_line():
 
 @pytest.mark.parametrize("name", ["path_inside", "derivation_of"])
 def test_control_c_stops_a_command_and_nothing_is_lost(name, monkeypatch):
-    db, expected, calls = debugger(), debugger(), []
+    db, expected = debugger(), debugger()
     expected.cont()
-    original = getattr(run, name)
+    original, calls = getattr(run, name), itertools.count()
 
     def once(*given: Any) -> Any:
-        calls.append(given)
-        if len(calls) == 2:
+        if next(calls) == 1:
             raise KeyboardInterrupt
         return original(*given)
 
@@ -340,33 +315,23 @@ def test_control_c_stops_a_command_and_nothing_is_lost(name, monkeypatch):
     shown = answers("s", "c", "c", "q", db=db)
     assert "Ctrl-C: stopped here" in shown[2]
     assert "the end" in shown[3]
-    assert db.loss == expected.loss
-    assert db.count == expected.count
-
-
-def commands() -> Iterable[str]:
-    return {name.removeprefix("do_") for name in dir(Prompt) if name.startswith("do_")}
+    assert (db.loss, db.count) == (expected.loss, expected.count)
 
 
 def test_help_has_one_line_for_each_command():
+    commands = {name.removeprefix("do_") for name in dir(Prompt) if name.startswith("do_")}
     lines = answer("h").splitlines()
-    words = [line.split()[0] for line in lines]
-    assert words == [
-        *("s", "n", "c", "until", "back", "restart", "w", "l", "p", "why", "diff"),
-        *("b", "cl", "e", "q", "Ctrl-D", "h"),
-    ]
+    assert " ".join(line.split()[0] for line in lines) == (
+        "s n c until back restart w l p why diff b cl e q Ctrl-D h"
+    )
     assert max(map(len, lines)) <= 100
-    for command in commands():
-        does = answer(f"h {command}")
+    for does in answers(*(f"h {command}" for command in commands), "q")[1:-1]:
         assert does.count("\n") == 1
         assert ": " in does
-
-
-def test_pdbs_commands_are_known():
     pdb = """s step n next c cont continue b break cl clear p w where l list ll until unt
         restart q quit exit h help"""
-    assert {*pdb.split(), "e", "edit", "back", "z", "diff", "why"} <= {*commands()}
-    assert not {"u", "d", "up", "down"} & {*commands()}  # pdb's words for the stack
+    assert {*pdb.split(), "e", "edit", "back", "z", "diff", "why"} <= commands
+    assert not {"u", "d", "up", "down"} & commands  # pdb's words for the stack
 
 
 def complete(db: Debugger, line: str) -> list[str]:
@@ -429,8 +394,7 @@ def test_colours_only_in_a_terminal(kind, monkeypatch):
 
 
 def test_no_line_is_wider_than_a_terminal():
-    db = debugger()
-    for shown in answers(*["s"] * 60, "q", db=db):
+    for shown in answers(*["s"] * 60, "q"):
         assert max(map(len, shown.splitlines()), default=0) <= 80
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from symtable import symtable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from phitodeep.derivations.language.run import Position, Scope
 from phitodeep.derivations.language.step import Through, evaluate, flat
 from phitodeep.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from phitodeep.inspect.debugger.display import so_far
-from phitodeep.inspect.keys import Keys, joined, symbols_of
+from phitodeep.inspect.hooks import Keys, computed, joined
 from phitodeep.training.objective import Trainable
 
 PLACES = (
@@ -85,7 +86,7 @@ def keys_of(model: Trainable, call: Call) -> Keys:
     known = Keys()
     for path, layer, inside in reached(model, call):
         with within(inside):
-            forward, backward = map(symbols_of, run.derivation_of(layer))
+            forward, backward = map(computed, run.derivation_of(layer))
         first, last = (["P"], []) if path == "loss" else (["X"], ["dY"])
         known[path] = {
             way: list(dict.fromkeys(names))
@@ -127,21 +128,20 @@ def _check_condition(found: Breakpoint, model: Trainable, call: Call) -> None:
     """Refuse a condition that is not an expression, or has names that no layer there has."""
     when = checked_text(found.when, "a condition")
     try:
-        nodes = list(ast.walk(ast.parse(when, mode="eval")))
+        top = symtable(when, "when", "eval")
     except (SyntaxError, ValueError) as error:
         raise ArgumentError(f"when={when!r} is not a Python expression: {error}.") from None
-    names = [node for node in nodes if isinstance(node, ast.Name)]
-    own_names = {node.id for node in names if isinstance(node.ctx, ast.Store)}
-    own_names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
     known, symbols = ["L", "t", "T", "w", "total", "share"], keys_of(model, call)
     for path, layer, _ in reached(model, call):
         if found.includes(path):
-            own = () if path == "loss" else (layer.params, layer.state, layer.tied)
-            numbers = (name for name, v in settings(layer).items() if type(v) in (int, float))
-            known += [name for group in (*symbols[path].values(), *own, numbers) for name in group]
-    for node in names:
-        if node.id not in {*known, *own_names, *vars(builtins), "np"}:
-            raise UnknownNameError.of(node.id, dict.fromkeys(known), "one of the symbols there")
+            known += [name for name, v in settings(layer).items() if type(v) in (int, float)]
+            known += itertools.chain(*symbols[path].values())
+            known += [] if path == "loss" else [*layer.params, *layer.state, *layer.tied]
+    tables = (top, *top.get_children())
+    read = [s for table in tables for s in table.get_symbols() if s.is_global()]
+    names = [s.get_name() for s in read if not s.is_assigned()]
+    for name in (n for n in names if n not in {*known, *vars(builtins), "np"}):
+        raise UnknownNameError.of(name, dict.fromkeys(known), "one of the symbols there")
 
 
 FAILURES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # of expressions

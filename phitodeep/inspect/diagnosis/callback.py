@@ -11,9 +11,8 @@ from phitodeep.core.checks import check_count
 from phitodeep.core.state import StateDict, check_entries, is_number, stored_array
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentTypeError
-from phitodeep.inspect.diagnosis.evidence import decaying, size
+from phitodeep.inspect.diagnosis.evidence import Course, decaying, size
 from phitodeep.inspect.diagnosis.findings import Diagnosis, Finding, examine
-from phitodeep.inspect.diagnosis.progress import Course
 from phitodeep.inspect.diagnosis.symptoms import COURSE
 from phitodeep.optimization.divergence import length
 from phitodeep.training.callback import Logs, _Resumable

@@ -1,10 +1,15 @@
-"""The evidence for a diagnosis: a recorded step, and experiments, all on copies of the model."""
+"""The evidence for a diagnosis: a recorded step, and experiments, all on copies of the model.
+
+The callback `Diagnose` collects other evidence in the course of a training.
+"""
 
 from __future__ import annotations
 
 import math
+import statistics
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -27,13 +32,14 @@ FEW = 20  # samples to overfit
 LEARNT = 0.05  # of the loss of a guess: with less than that left, they are overfitted
 CHUNK = 25  # steps between two looks at the loss
 PAIR = 8  # samples, to see whether they mix
+WINDOW = 100  # gradient norms whose median is taken
+STEPS = 20  # with a gradient norm, to compare the next one with
 
+_CLASSES = losses.CategoricalCrossEntropy, losses.SoftmaxCrossEntropy, losses.NegativeLogLikelihood
+_BINARY = losses.BinaryCrossEntropy, losses.BinaryCrossEntropyWithLogits
 GUESSES: dict[type[losses.Loss], Callable[[Data], float]] = {  # of a guess: no input is used
-    losses.CategoricalCrossEntropy: lambda data: math.log(data.outputs[-1]),
-    losses.SoftmaxCrossEntropy: lambda data: math.log(data.outputs[-1]),
-    losses.NegativeLogLikelihood: lambda data: math.log(data.outputs[-1]),
-    losses.BinaryCrossEntropy: lambda data: math.log(2),
-    losses.BinaryCrossEntropyWithLogits: lambda data: math.log(2),
+    **dict.fromkeys(_CLASSES, lambda data: math.log(data.outputs[-1])),
+    **dict.fromkeys(_BINARY, lambda data: math.log(2)),
     losses.MeanSquaredError: lambda data: float(data.T.var(axis=0, dtype=np.float64).mean()),
 }
 
@@ -247,3 +253,39 @@ def _trained(twin: Trainable, X: Any, y: Any, steps: int, **options: Any) -> Tra
         warnings.simplefilter("ignore", PhitodeepWarning)
         twin.train(X, y, epochs=steps, shuffle=False, verbose=0, **options)
     return twin
+
+
+@dataclass
+class Course:
+    """What the callback `Diagnose` has seen of a training so far, as plain values.
+
+    steps, clipped    optimizer steps, and those whose gradient was longer than clip_norm
+    norms             the lengths of the last gradients
+    spike, at         the largest length / the median of those before it, and its step
+    ratios            the largest |dW step| / |W| of each weight matrix
+    train, test       the losses of each epoch that was tested
+    clips             whether the optimizer clips the gradient by its length
+    """
+
+    steps: int = 0
+    clipped: int = 0
+    norms: list[float] = field(default_factory=list)
+    spike: float = 0.0
+    at: int = 0
+    ratios: dict[str, float] = field(default_factory=dict)
+    train: list[float] = field(default_factory=list)
+    test: list[float] = field(default_factory=list)
+    clips: bool = False
+
+    def add_norm(self, step: int, norm: float, clip_norm: float | None) -> None:
+        self.steps += 1
+        self.clips = clip_norm is not None
+        self.clipped += clip_norm is not None and norm > clip_norm
+        if len(self.norms) >= STEPS:
+            factor = norm / max(statistics.median(self.norms), 1e-30)
+            if factor > self.spike:
+                self.spike, self.at = factor, step
+        self.norms = [*self.norms[1 - WINDOW :], norm]
+
+    def add_ratio(self, path: str, ratio: float) -> None:
+        self.ratios[path] = max(self.ratios.get(path, 0.0), ratio)

@@ -19,8 +19,17 @@ from typing import Any
 import numpy as np
 
 from phitodeep.core.types import Array
-from phitodeep.inspect.diagnosis import findings, progress
-from phitodeep.inspect.diagnosis.evidence import LEARNT, PAIR, Evidence, decaying, size
+from phitodeep.inspect.diagnosis import findings
+from phitodeep.inspect.diagnosis.evidence import (
+    LEARNT,
+    PAIR,
+    STEPS,
+    WINDOW,
+    Course,
+    Evidence,
+    decaying,
+    size,
+)
 from phitodeep.inspect.diagnosis.findings import Diagnosis, Limit, Measure, NotChecked, Symptom
 from phitodeep.layers.activation import HardSigmoid, HardTanh, Sigmoid, Tanh
 from phitodeep.layers.base import Layer
@@ -37,6 +46,8 @@ CLOSE = 0.015  # of the distance between the bounds: 0.97 for tanh
 ENOUGH = 32  # values of a unit, to call it dead
 START = 0.84  # the threshold of |L / L of a guess - 1| before training
 LEAK = 1e-6  # the threshold of the share of |dX| where none of |dY| is
+EPOCHS = 18  # test losses that show a period
+PATIENCE = 3  # epochs without a lower test loss
 
 
 def not_finite(evidence: Evidence) -> Measures:
@@ -283,6 +294,65 @@ def penalty_rules(evidence: Evidence) -> Measures:
         yield Measure("", ratio, f"{text}{rest:.2g}: a ratio of {ratio:.2g}")
 
 
+# --- in the course of a training -----------------------------------------------------------------
+
+
+def spikes(course: Course) -> Measures:
+    if course.steps <= STEPS:
+        raise NotChecked("there were too few steps")
+    text = f"at step {course.at}, the gradient is {course.spike:.1f} times as long as the median"
+    yield Measure("", course.spike, f"{text} of the {WINDOW} steps before")
+
+
+def clipped_too_often(course: Course) -> Measures:
+    if not course.clips or course.steps <= STEPS:
+        raise NotChecked("the optimizer has no clip_norm, or took too few steps")
+    share = course.clipped / course.steps
+    yield Measure("", share, f"{course.clipped} of {course.steps} steps were clipped, {share:.0%}")
+
+
+def largest_update(course: Course) -> Measures:
+    if not course.ratios:
+        raise NotChecked("no step was measured")
+    for path, ratio in course.ratios.items():
+        yield Measure(path, ratio, f"the largest step changes W by {ratio:.2g} of |W|")
+
+
+def validation_periodic(course: Course) -> Measures:
+    """The autocorrelation of the changes that one period and two periods have in common."""
+    if len(course.test) < EPOCHS:
+        raise NotChecked(f"there are fewer than {EPOCHS} epochs with test data")
+    _check_positive(course)
+    changes = np.diff(np.log(course.test))
+    changes -= np.median(changes)
+    bound = 3 * float(np.quantile(np.abs(changes), 0.75))  # a few large ones must not decide
+    changes = np.clip(changes, -bound, bound)
+    changes -= changes.mean()
+    n, power = len(changes), float(changes @ changes) or 1.0
+    r = [float(changes[k:] @ changes[: n - k]) / power * n / (n - k) for k in range(n // 2 + 1)]
+    common = {k: min(r[k], r[2 * k], r[k] - min(r[1:k])) for k in range(2, n // 4 + 1)}
+    period = max(common, key=lambda k: common[k])
+    text = f"the test loss repeats itself every {period} epochs: its autocorrelation is "
+    yield Measure("", common[period], f"{text}{common[period]:.2f}")
+
+
+def _check_positive(course: Course) -> None:
+    if min(course.test) <= 0:
+        raise NotChecked("the test loss is not always positive")
+
+
+def validation_rising(course: Course) -> Measures:
+    test, train = course.test, course.train
+    if len(test) <= PATIENCE:
+        raise NotChecked("there are too few epochs with test data")
+    _check_positive(course)
+    best = int(np.argmin(test))
+    since, last = len(test) - 1 - best, min(test[-PATIENCE:])
+    rise = last / test[best] - 1 if train[-1] < train[best] else 0.0
+    text = f"the test loss was lowest {since} epochs before the end, {test[best]:.4g}; since then "
+    yield Measure("", rise, f"{text}the training loss fell, and the test loss is {rise:.0%} higher")
+
+
 _SCALE = "Standardise X (subtract the mean of each feature, divide by its standard deviation); "
 _SCALE += "divide images by 255."
 
@@ -363,26 +433,26 @@ SYMPTOMS = tuple(starmap(Symptom, [
      "l1, l2 or weight_decay is so strong that the weights shrink rather than fit the data.",
      "Divide it by 10."),
 ]))
-_UPDATES = [s._replace(measure=progress.largest_update) for s in SYMPTOMS if "updates" in s.name]
+_UPDATES = [s._replace(measure=largest_update) for s in SYMPTOMS if "updates" in s.name]
 COURSE = (
     *starmap(Symptom, [
-    ("spikes", progress.spikes, Limit(6.1, True), "[G]",
+    ("spikes", spikes, Limit(6.1, True), "[G]",
      "the largest |g| / the median of the 100 steps before",
      "Batches with outliers, or a learning rate that is too high for the steepest places.",
      "Clip the gradient: clip_norm= at the 90th percentile of its lengths. If more than half of "
      "the steps are then clipped, lower the learning rate instead."),
-    ("clipped too often", progress.clipped_too_often, Limit(0.5, True), "[G]",
+    ("clipped too often", clipped_too_often, Limit(0.5, True), "[G]",
      "the share of steps that are clipped",
      "clip_norm is so small that it acts as a lower learning rate, or the rate is too high.",
      "Lower the learning rate, or raise clip_norm to the 90th percentile of the lengths."),
     ]),
     *_UPDATES,
     *starmap(Symptom, [
-    ("validation periodic", progress.validation_periodic, Limit(0.5, True), "[G]",
+    ("validation periodic", validation_periodic, Limit(0.5, True), "[G]",
      "the autocorrelation of the test loss",
      "The training data come in an order that repeats itself, or the learning rate does.",
      "Shuffle the training data as a whole, not only within files or classes."),
-    ("validation rising", progress.validation_rising, Limit(0.1, True), "[G]",
+    ("validation rising", validation_rising, Limit(0.1, True), "[G]",
      "the last test loss / the lowest - 1",
      "The model learns the training samples by heart; or the test data differ from them.",
      "Stop earlier (EarlyStopping), add data, dropout or weight decay; check how the data were "

@@ -17,7 +17,6 @@ import numpy as np
 
 from phitodeep.core.table import escaped
 from phitodeep.derivations.language import run
-from phitodeep.derivations.language.notation import PLAIN
 from phitodeep.derivations.language.step import flat
 from phitodeep.inspect.explorer.ringed_cell import Ring, ring
 from phitodeep.inspect.explorer.source import method_with
@@ -301,9 +300,8 @@ class _Picture:
             self.draw(key, placed)
             return
         for kind, a, b in (("wo", 1, 0), ("wn", 0, 1)):
-            self.animated(
-                kind, f"0%,{UPDATE + 5}%{{opacity:{a}}}{DONE}%,98%{{opacity:{b}}}to{{opacity:{a}}}"
-            )
+            frames = f"0%,{UPDATE + 5}%{{opacity:{a}}}{DONE}%,98%{{opacity:{b}}}to{{opacity:{a}}}"
+            self.animated(kind, frames)
         self.draw(key, placed, "wo")
         after = plane(np.asarray(self.trace[f"{path}.forward.{name}"].array) + update)
         self.parts.append(tile(*placed._replace(shown=after), f"{key} after the update", "wn"))
@@ -313,8 +311,8 @@ class _Picture:
         if not run.has_steps(self.trace._passes[slot.path].layer):
             return []
         forward, backward = self.trace.scope(slot.path).derivation
-        shown = [wrapped(s.formula, room, 10) for s in flat(forward) if s.symbol == "Y"]
-        shown += [wrapped(s.formula, room, 10) for s in flat(backward) if s.symbol == "dX"]
+        steps = [s for s in flat([*forward, *backward]) if s.symbol in ("Y", "dX")]
+        shown = (wrapped(step.formula, room, 10) for step in steps)
         return [line for lines in shown if len(lines) <= 2 for line in lines]
 
     def loss(self, right: float, upper: float, lower: float, y: float) -> None:
@@ -351,7 +349,7 @@ class _Picture:
             if other is None or spot is None:
                 continue
             there = other.middle(*spot)
-            side = self.x[k + 1] - 22 if name == "dY" else x
+            side = own.x + own.shown.values.shape[1] * own.w + 7 if name == "dY" else x
             turn = low if name == "dY" else high
             points = [there, (there[0], turn), (side, turn), (side, y), (x, y)]
             self.add("path", class_=f"h {at}", d=points_of(points))
@@ -387,8 +385,7 @@ class _Picture:
             said += f" The optimizer moves {name}{ringed.place} from {old} to {new}."
         for words in wrapped(said, 430, 13):
             y = self.text(EDGE, y, words, size=14)
-        formula = ringed.step.written(PLAIN, ringed.entry._scope)
-        y = self.text(EDGE, y + 10, formula, "s", 15, formula=True) + 6
+        y = self.text(EDGE, y + 10, ringed.entry.formula, "s", 15, formula=True) + 6
         terms = ringed.why[:TERMS]
         most = max(abs(term.value) for term in terms) or 1
         for term in terms:

@@ -23,7 +23,7 @@ class Ring:
     path      the layer
     name      the parameter, such as "W"
     cell      its place
-    entry     the gradient in the trace, and the sum that computes it
+    entry     the gradient in the trace, which a Sum computes
     why       the terms of its sum
     sample    the sample with the largest share of the terms' size, and this share
     """
@@ -32,7 +32,6 @@ class Ring:
     name: str
     cell: tuple[int, ...]
     entry: Entry
-    step: Sum
     why: Why
     sample: int
     share: float
@@ -61,7 +60,8 @@ class Ring:
 
     def factors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """The numbers of the best term that the layer received: ("X", index) and ("dY", index)."""
-        step, scope = self.step, self.entry._scope
+        step: Any = self.entry.step
+        scope = self.entry._scope
         steps = {s.symbol: s for s in flat([*scope.derivation.forward, *scope.derivation.backward])}
         parts, out = step.letters(scope)
         where = {**dict(zip(out, self.cell, strict=True)), **self.best.at}
@@ -98,8 +98,7 @@ def ring(trace: Any) -> Ring | None:
 def _cells(trace: Any, path: str, name: str, grad: Any) -> Iterator[tuple[float, Ring]]:
     """The largest cells of a gradient, each with how telling it is."""
     entry = trace[f"{path}.backward.d{name}"]
-    step = entry.step
-    if not isinstance(step, Sum):
+    if not isinstance(entry.step, Sum):
         return
     size = np.abs(entry.array)
     clear = 2.0 if grad.size <= 160 else 1.0  # its cells can be seen
@@ -117,4 +116,4 @@ def _cells(trace: Any, path: str, name: str, grad: Any) -> Iterator[tuple[float,
         flags = any(np.isin(factor, (0, 1)).all() for factor in why._factors.values())
         score = share**2 * alone * clear * near * (size[cell] / size.max()) ** 0.5
         score *= 0.1 if flags else 1.0  # a product with 0 or 1 only selects
-        yield float(score), Ring(path, name, cell, entry, step, why, sample, share)
+        yield float(score), Ring(path, name, cell, entry, why, sample, share)

@@ -17,9 +17,9 @@ import numpy as np
 
 from phitodeep.core.table import escaped
 from phitodeep.core.types import Array
-from phitodeep.inspect.explorer.packing import SIDE, strongest
 from phitodeep.inspect.svg import element
 
+SIDE = 64  # the cells of a thumbnail along each axis
 MAPS = 8  # channels along each side of a grid of images
 SINGLE = 160  # cells that are drawn, and described, one by one
 KINDS = "inpw"  # the classes of cells: 0 or an integer, negative, positive, not finite
@@ -112,6 +112,19 @@ def _laid_out(A: Array, sample: int | None) -> tuple[Array, Array]:
             return _grid(maps[: MAPS**2], min(MAPS, math.ceil(math.sqrt(len(maps)))))
     A = strongest(A, SIDE, SIDE)
     return A, np.zeros(A.shape, bool)
+
+
+def strongest(A: Array, rows: int, columns: int) -> Array:
+    """Cut the last two axes into at most rows x columns blocks; keep the largest |a| of each."""
+    for axis, most in ((-2, rows), (-1, columns)):
+        block = math.ceil(A.shape[axis] / most) if A.shape[axis] else 1
+        if block > 1:
+            A = np.moveaxis(A, axis, -1)
+            ends = [(0, 0)] * (A.ndim - 1) + [(0, -A.shape[-1] % block)]
+            cut = np.pad(A, ends).reshape(*A.shape[:-1], -1, block)
+            best = np.abs(cut).argmax(axis=-1)
+            A = np.moveaxis(np.take_along_axis(cut, best[..., None], -1)[..., 0], -1, axis)
+    return A
 
 
 def _grid(maps: Array, columns: int) -> tuple[Array, Array]:

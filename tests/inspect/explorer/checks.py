@@ -12,17 +12,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jsonschema
 import numpy as np
 import pytest
 
 from phitodeep import Sequential
 from phitodeep.core.types import Array
 from phitodeep.derivations.language.run import has_steps
+from phitodeep.inspect.entries import Entry
+from phitodeep.inspect.explorer import document
 from phitodeep.inspect.explorer.document import text_of
 from phitodeep.inspect.trace import Trace
 from tests.rows import few
 
 SECONDS = 60  # to wait for an answer
+SCHEMA = json.loads((Path(document.__file__).parent / "schema.json").read_text())
+jsonschema.Draft202012Validator.check_schema(SCHEMA)
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 DRIVER = Path(__file__).with_name("engine.mjs")
 
 
@@ -73,13 +79,6 @@ class Node:
         (found,) = self.ask(text, ["arrays", options])
         return {(path, symbol): unpacked(value) for path, symbol, value in found}
 
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
-
 
 def node() -> Node:
     """Start Node; skip the test if there is none, which is an error in CI."""
@@ -111,19 +110,22 @@ FRESH = np.random.default_rng
 
 
 def assert_close(found: Any, wanted: Any, name: Any, tolerance: float = 1e-9) -> None:
+    """As np.testing.assert_allclose, in a tenth of its time."""
     found, wanted = floats(found), floats(wanted)
-    finite = np.abs(wanted[np.isfinite(wanted)])
-    scale = max(1.0, float(finite.max(initial=0)))
     assert found.shape == wanted.shape, name
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * scale, err_msg=str(name))
+    finite = np.isfinite(wanted)
+    scale = max(1.0, float(np.abs(wanted[finite]).max(initial=0)))
+    assert (np.abs(found[finite] - wanted[finite]) <= tolerance * scale).all(), name
+    assert finite.all() or np.array_equal(found[~finite], wanted[~finite], equal_nan=True), name
 
 
-def arrays_of(trace: Trace) -> Iterator[tuple[str, str, Any]]:
-    """All arrays of a step but its updates: path, symbol, values."""
-    for key, entry in trace.items():
-        path, direction, symbol = trace.find(key)
-        if direction != "update":
-            yield path, symbol, entry.array
+def entries_of(trace: Trace) -> list[tuple[str, str, Entry]]:
+    """All arrays of a step but its updates: path, symbol, entry; they are computed once."""
+    if "entries_of" not in vars(trace):
+        found = [(trace.find(key), entry) for key, entry in trace.items()]
+        kept = [(path, symbol, e) for (path, way, symbol), e in found if way != "update"]
+        vars(trace)["entries_of"] = kept
+    return list(vars(trace)["entries_of"])
 
 
 def same_arrays(
@@ -136,7 +138,8 @@ def same_arrays(
 ) -> None:
     """The page has the arrays of a step; with `gaps`, it may say that it does not know one."""
     doc, count = json.loads(text), 0
-    for path, symbol, array in arrays_of(trace):
+    for path, symbol, entry in entries_of(trace):
+        array = entry.array
         if path not in doc["scopes"]:
             assert not has_steps(trace.scope(around(path, doc["scopes"])).layer), path
             continue
@@ -158,9 +161,8 @@ def around(path: str, scopes: Any) -> str:
 
 def cells(trace: Trace, rng: np.random.Generator, share: float = 1.0) -> Iterator[tuple[Any, Ref]]:
     """A random cell of most arrays, with their entries."""
-    for key, entry in trace.items():
-        path, direction, symbol = trace.find(key)
-        if entry.array is None or direction == "update" or np.size(entry.array) == 0:
+    for path, symbol, entry in entries_of(trace):
+        if entry.array is None or np.size(entry.array) == 0:
             continue
         if symbol != "t" and rng.random() < share:
             yield entry, Ref(path, symbol, tuple(int(rng.integers(n)) for n in entry.shape))
@@ -237,11 +239,10 @@ def check_slopes(
 
 
 def check_shares(js: Node, trace: Trace, text: str) -> None:
-    """Each sample's share is Python's, and the shares of a gradient add up to it."""
+    """The last sample's share is Python's, and the shares of a gradient add up to it."""
     live, total = json.loads(text)["live"], js.arrays(text)
     shares = [js.arrays(text, sample=n) for n in range(len(trace.scope("")["X"]))]
-    for n, share in enumerate(shares):
-        same_arrays(share, trace.by_sample(n), text, gaps=not live)
+    same_arrays(shares[-1], trace.by_sample(-1), text, gaps=not live)
     for path, scope in json.loads(text)["scopes"].items():
         for symbol in ("dX", *(f"d{name}" for name in scope["params"])):
             parts = [share.get((path, symbol)) for share in shares]
@@ -255,7 +256,7 @@ def check_nudges(
     """With another weight, the page has the arrays of a model with that weight."""
     rng, doc = FRESH(6), json.loads(text)
     assert doc["live"]
-    for key in few(doc["parameters"], 2):
+    for key in few([*doc["parameters"]][::-1], 1):
         path, _, name = key.rpartition(".")
         twin = model.copy()
         layer = dict(twin.walk())[path]
@@ -278,11 +279,19 @@ def check(js: Node, trace: Trace, seed: int = 5) -> str:
 
 
 def check_all(
-    js: Node, model: Sequential, X: Any, y: Any, options: Any = None, share: float = 1.0
+    js: Node,
+    model: Sequential,
+    X: Any,
+    y: Any,
+    options: Any = None,
+    share: float = 1.0,
+    full: bool = True,
 ) -> str:
-    """Arrays, terms, slopes, shares, and weights that are moved; return the document."""
+    """Arrays and terms, and in full slopes, shares, and weights that move; return the document."""
     trace = model.trace(X, y, **options or {})
     text = check(js, trace)
+    if not full:
+        return text
     check_slopes(js, trace, text, FRESH(8), share)
     check_shares(js, trace, text)
     if json.loads(text)["live"]:

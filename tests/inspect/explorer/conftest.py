@@ -11,6 +11,6 @@ from tests.inspect.explorer.checks import Node, node
 
 @pytest.fixture(scope="session")
 def js() -> Iterator[Node]:
-    process = node()
-    yield process
-    process.close()
+    js = node()
+    yield js
+    js.process.communicate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -12,18 +13,19 @@ from phitodeep import Sequential
 from phitodeep import layers as L
 from phitodeep.core.types import Array, Shape
 from phitodeep.derivations.language.notation import FUNCTIONS
-from phitodeep.derivations.language.step import Derivation, Let, Loop, Sum, evaluate
+from phitodeep.derivations.language.step import Arrange, Derivation, Let, Loop, Sum, evaluate
 from phitodeep.errors import ArgumentError
 from phitodeep.inspect.explorer import document
-from phitodeep.inspect.explorer.document import text_of
-from phitodeep.inspect.explorer.packing import BINARY, COMPARE, SAME, tree
+from phitodeep.inspect.explorer.document import BINARY, COMPARE, SAME, text_of, tree
 from phitodeep.inspect.hooks import symbols_of
 from phitodeep.inspect.trace import Trace
 from phitodeep.layers import Layer, Param
-from phitodeep.loss import MeanSquaredError, SoftmaxCrossEntropy
+from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model.architectures import gpt
 from phitodeep.optimization.optimizers import LBFGS, SGD
 from tests.inspect.explorer.checks import (
+    SCHEMA,
+    VALIDATOR,
     JavaScriptError,
     Node,
     Ref,
@@ -36,6 +38,7 @@ from tests.inspect.explorer.checks import (
     same_arrays,
     unpacked,
 )
+from tests.inspect.shared import Plain
 from tests.random_networks import Gate, Scale
 from tests.rows import few
 
@@ -71,39 +74,25 @@ def places() -> list[Any]:
     for path, model, given, y in HOOKED:
         model.build(given.shape[1:])
         layer = dict(model.walk())[path]
-        for direction in ("forward", "backward"):
-            for symbol in symbols_of(layer, direction):
-                name = f"{type(layer).__name__} {path}.{direction}.{symbol}"
-                found.append(pytest.param(model, given, y, path, direction, symbol, id=name))
+        for way in ("forward", "backward"):
+            keys = (f"{path}.{way}.{symbol}" for symbol in symbols_of(layer, way))
+            found += [pytest.param(model, given, y, key, id=f"{layer!r} {key}") for key in keys]
     return found
 
 
-@pytest.mark.parametrize(("model", "given", "y", "path", "direction", "symbol"), few(places()))
+@pytest.mark.parametrize(("model", "given", "y", "key"), few(places(), 7))
 def test_what_a_hook_returned_is_shown(
-    js: Node, model: Sequential, given: Array, y: Array, path: str, direction: str, symbol: str
+    js: Node, model: Sequential, given: Array, y: Array, key: str
 ) -> None:
-    key = f"{path}.{direction}.{symbol}"
-    with model.hooks(**{"fwd" if direction == "forward" else "bwd": {key: more}}):
+    with model.hooks(**{"fwd" if "forward" in key else "bwd": {key: more}}):
         trace = model.trace(given, y)
         text = check(js, trace)
         assert not json.loads(text)["live"]
         check_shares(js, trace, text)
     js.ask(text, ["everything", {}], ["everything", {"sample": 1}])
-    owners = json.loads(text)["parameters"]
-    nudged = js.arrays(text, given={next(iter(owners)): np.zeros(owners_shape(owners))})
+    name, W = next(iter(json.loads(text)["parameters"].items()))
+    nudged = js.arrays(text, given={name: np.zeros(W["shape"])})
     assert nudged["loss", "L"] is None  # it is not known without the hook
-
-
-def owners_shape(parameters: Any) -> Any:
-    return next(iter(parameters.values()))["shape"]
-
-
-def test_a_patched_model(js: Node) -> None:
-    model = dense(L.Tanh())
-    _, cache = model.run_with_cache(X)
-    trace = model.patch({"1.Y": cache["1.Y"]}).trace(X[::-1], Y)
-    text = check(js, trace)
-    assert not json.loads(text)["live"]
 
 
 @pytest.mark.parametrize(
@@ -128,13 +117,6 @@ def test_layers_without_steps_are_recorded(js: Node, layers: tuple[Layer, ...]) 
     js.ask(text, ["everything", {"given": {"0.W": np.ones((3, 4))}}])
 
 
-class Plain(MeanSquaredError):
-    """A loss without steps."""
-
-    def steps(self) -> None:
-        return None
-
-
 def test_a_loss_without_steps(js: Node) -> None:
     trace = dense(loss_class=Plain()).trace(X, Y)
     text = check(js, trace)
@@ -144,78 +126,40 @@ def test_a_loss_without_steps(js: Node) -> None:
 
 
 class Decay(Layer):
-    """y_t = W_j x_t / (1 + t) + y_{t-1}: a layer of a user's own, whose steps read t."""
+    """y_t = x_t W V / (1 + t): a layer of a user's own; its steps read t, and sum three factors."""
 
-    W = Param()
+    W, V = Param(), Param()
 
     def create(self, shape: Shape) -> Shape:
-        self.W = np.linspace(0.5, 1, shape[-1])
+        self.W, self.V = np.linspace(0.5, 1, shape[-1]), np.linspace(1, -2, shape[-1])
         return shape
 
     def forward(self, X: Array) -> Array:
         self.save_for_backward(X=X)
-        return X * self.W / (1 + np.arange(X.shape[1]))[:, None]
+        return X * self.W * self.V / (1 + np.arange(X.shape[1]))[:, None]
 
     def backward(self, dY: Array) -> Array:
         share = dY / (1 + np.arange(dY.shape[1]))[:, None]
-        self.grads["W"] = (share * self.saved("X")).sum((0, 1))
-        return share * self.W
+        for name, other in (("W", self.V), ("V", self.W)):
+            self.grads[name] = (share * self.saved("X")).sum((0, 1)) * other
+        return share * self.W * self.V
 
     def steps(self) -> Derivation:
-        from phitodeep.derivations.language.step import Arrange
-
-        def step(symbol: str, of: str) -> Arrange:
-            return Arrange(symbol, f"{of}[:, t]", of, "step t")
-
+        x_t = Arrange("x_t", "X[:, t]", "X", "step t")
+        dy_t = Arrange("dy_t", "dY[:, t]", "dY", "step t")
         return Derivation(
-            [Loop("X", [step("x_t", "X"), Let("y_t", "x_t * W / (1 + t)")]), Let("Y", "y_t")],
+            [Loop("X", [x_t, Let("y_t", "x_t * W * V / (1 + t)")]), Let("Y", "y_t")],
             [
-                Loop("X", [step("dy_t", "dY"), Let("share", "dy_t / (1 + t)")]),
-                Sum("dW", "ntd,ntd->d", "X", "share"),
-                Sum("dX", "ntd,d->ntd", "share", "W"),
+                Loop("X", [dy_t, Let("share", "dy_t / (1 + t)")]),
+                Sum("dW", "ntd,ntd,d->d", "X", "share", "V"),
+                Sum("dV", "ntd,ntd,d->d", "X", "share", "W"),
+                Sum("dX", "ntd,d,d->ntd", "share", "W", "V"),
             ],
         )
 
 
-def test_steps_of_a_users_own_may_read_t(js: Node) -> None:
-    model = model_of(Decay(), L.Dense(2))
-    check_all(js, model, S, YS)
-
-
-class Triple(Layer):
-    """Y = A X B as one sum of three factors."""
-
-    A, B = Param(), Param()
-
-    def create(self, shape: Shape) -> Shape:
-        rng = np.random.default_rng(3)
-        self.A, self.B = rng.standard_normal((2, shape[0])), rng.standard_normal((shape[1], 5))
-        return 2, 5
-
-    def forward(self, X: Array) -> Array:
-        self.save_for_backward(X=X)
-        return np.asarray(self.A @ X @ self.B)
-
-    def backward(self, dY: Array) -> Array:
-        X = self.saved("X")
-        self.grads["A"] = np.einsum("nuv,ntd,dv->ut", dY, X, self.B)
-        self.grads["B"] = np.einsum("nuv,ntd,ut->dv", dY, X, self.A)
-        return np.asarray(self.A.T @ dY @ self.B.T)
-
-    def steps(self) -> Derivation:
-        return Derivation(
-            [Sum("Y", "ut,ntd,dv->nuv", "A", "X", "B")],
-            [
-                Sum("dA", "nuv,ntd,dv->ut", "dY", "X", "B"),
-                Sum("dB", "nuv,ntd,ut->dv", "dY", "X", "A"),
-                Sum("dX", "ut,nuv,dv->ntd", "A", "dY", "B"),
-            ],
-        )
-
-
-def test_a_sum_of_three_factors(js: Node) -> None:
-    model, y = model_of(Triple()), RNG.standard_normal((3, 2, 5))
-    check_all(js, model, S, y)
+def test_steps_of_a_users_own_may_read_t_and_sum_three_factors(js: Node) -> None:
+    check_all(js, model_of(Decay(), L.Dense(2)), S, YS)
 
 
 def test_a_tied_weight_acts_in_both_places(js: Node) -> None:
@@ -278,7 +222,7 @@ def test_values_that_are_not_finite(js: Node, layers: Any, value: float) -> None
     same_forward(js, trace, text)
     js.ask(text, ["everything", {}])
     (loss,) = js.ask(text, ["loss", {}])
-    np.testing.assert_allclose(float(loss), float(doc["loss"]), rtol=1e-12)
+    assert_close(loss, doc["loss"], "loss", 1e-12)
 
 
 @pytest.mark.parametrize("sign", [1, -1], ids=["inf", "nan"])
@@ -351,19 +295,13 @@ def test_reduced_arrays(
     js.ask(text, ["everything", {}], ["everything", {"sample": 1}])
     key, parameter = next(iter(doc["parameters"].items()))
     js.ask(text, ["everything", {"given": {key: np.ones(parameter["shape"])}}])
-    for n in range(len(given)):
-        same_arrays_where_known(js.arrays(text, sample=n), trace.by_sample(n))
-    for (path, symbol), value in js.arrays(text, given={key: np.ones(parameter["shape"])}).items():
-        if path == "loss" and symbol == "L":
-            assert (value is None) == (not doc["live"])
-
-
-def same_arrays_where_known(found: Any, trace: Any) -> None:
-    for key, entry in trace.items():
+    share = js.arrays(text, sample=1)
+    for key, entry in trace.by_sample(1).items():
         path, _, symbol = trace.find(key)
-        value = found.get((path, symbol))
-        if isinstance(value, np.ndarray):
-            assert_close(value, entry.array, key)
+        if isinstance(share.get((path, symbol)), np.ndarray):
+            assert_close(share[path, symbol], entry.array, key)
+    nudged = js.arrays(text, given={key: np.ones(parameter["shape"])})
+    assert (nudged["loss", "L"] is None) == (not doc["live"])
 
 
 def test_a_step_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,7 +379,7 @@ def test_other_documents_are_refused(js: Node, change: Any, says: str) -> None:
 
 
 def test_a_small_gpt(js: Node) -> None:
-    model = gpt(64, 12, layers=2, heads=4, dim=32).build()
+    model = gpt(64, 12, layers=1, heads=2, dim=16).build()
     model.loss = SoftmaxCrossEntropy()
     model.cast("float64")
     tokens = RNG.integers(0, 64, (2, 13))
@@ -466,3 +404,44 @@ def test_the_digits(js: Node) -> None:
     milliseconds, everything = js.ask(text, ["milliseconds", {}], ["loss", {}])
     assert milliseconds < 1000
     assert everything == pytest.approx(json.loads(text)["loss"], rel=1e-6)
+
+
+def test_reduced_recorded_and_returned_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "SIZES", [(3, 64)])
+    model = dense(L.Tanh())
+    with model.hooks(fwd={"1.Y": more}):
+        doc = json.loads(text_of(model.trace(X, Y)))
+    VALIDATOR.validate(doc)
+    assert "returned" in json.dumps(doc)
+    assert "thumb" in json.dumps(doc)
+
+
+def test_versions_agree() -> None:
+    properties = SCHEMA["properties"]
+    assert properties["version"]["const"] == document.VERSION
+    assert properties["format"]["const"] == document.FORMAT
+
+
+WRONG: dict[str, Any] = {
+    "version": 2,
+    "live": "yes",
+    "loss": "nan",
+    "unknown": 1,
+    "scopes.0.forward.0.kind": "other",
+    "scopes.0.forward.0.more": 1,
+    "scopes.0.values.X": {"shape": [1]},
+    "scopes.0.values.W": {"shape": [1], "all": 1, "as": "f4", "data": ""},
+    "parameters.0-Wx.as": "f2",
+}
+
+
+def test_wrong_documents_are_refused() -> None:
+    right = json.loads(text_of(model_of(L.LSTM(2)).trace(S, S[..., :2])))
+    VALIDATOR.validate(right)
+    for path, value in WRONG.items():
+        part = doc = copy.deepcopy(right)
+        *keys, last = [key.replace("-", ".") for key in path.split(".")]
+        for key in keys:
+            part = part[int(key)] if isinstance(part, list) else part[key]
+        part[last] = value
+        assert not VALIDATOR.is_valid(doc), path

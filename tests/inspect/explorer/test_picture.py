@@ -27,6 +27,7 @@ from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError
 from phitodeep.optimization.lbfgs import LBFGS
 from phitodeep.optimization.optimizers import SGD
 from phitodeep.testing.examples import Make, data, made
+from tests.conftest import assert_same
 from tests.rows import KINDS, over
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -49,6 +50,12 @@ def titles(tree: ET.Element) -> Iterator[tuple[str, tuple[int, ...], str]]:
         match = re.fullmatch(r"([\w.]+)\[([\d, ]*)\] = (\S+)", title.text or "")
         if match:
             yield match[1], tuple(map(int, match[2].split(","))), match[3]
+
+
+def told(trace: Trace) -> Ring:
+    found = ring(trace)
+    assert found
+    return found
 
 
 def texts(tree: ET.Element) -> str:
@@ -80,7 +87,8 @@ def test_every_layer_can_be_drawn(make: Make, shape: Shape, tokens: int) -> None
 
 
 def test_it_is_one_file_that_runs_nothing_and_loads_nothing() -> None:
-    shown = picture(mlp().trace(X, Y))
+    trace = mlp().trace(X, Y)
+    shown = picture(trace)
     tree = ET.fromstring(shown)
     assert {node.tag.removeprefix(SVG) for node in tree.iter()} <= {
         *("svg", "title", "desc", "style", "defs", "marker", "path", "g", "rect", "text"),
@@ -90,35 +98,20 @@ def test_it_is_one_file_that_runs_nothing_and_loads_nothing() -> None:
     assert "url(" not in shown.replace("url(#k)", "")
     assert "prefers-reduced-motion:reduce" in shown
     assert "prefers-color-scheme:dark" in shown
-
-
-def test_it_has_a_title_and_a_description() -> None:
-    trace = mlp().trace(X, Y)
-    tree = drawn(trace)
-    told = ring(trace)
-    assert told
-    assert tree.get("role") == "img"
-    assert tree[0].text == f"One step of training, there and back: loss {number(trace.loss)}"
-    before, after = apart(trace.loss, trace.loss_after)
-    wanted = f"{told.sentence()} After this update, the loss goes from {before} to {after}."
-    assert tree[1].text == wanted
-    assert [tree[0].get("id"), tree[1].get("id")] == (tree.get("aria-labelledby") or "").split()
-
-
-def test_every_class_of_the_animation_is_defined() -> None:
-    shown = picture(mlp().trace(X, Y))
     classes = {c for value in re.findall(r'class="([^"]*)"', shown) for c in value.split()}
     moving = {c for c in classes if re.fullmatch(r"[vfqy]\d+|wo|wn", c)}
     assert len(moving) > 12
     assert moving == set(re.findall(r"@keyframes (\w+)", shown))
-
-
-def test_a_still_picture_has_the_same_parts_and_no_animation() -> None:
-    trace = mlp().trace(X, Y)
-    moving, still = picture(trace), picture(trace, moving=False)
-    assert "@keyframes" in moving
+    assert min(map(float, re.findall(r"font-size:([\d.]+)px", shown))) >= 11
+    still = picture(trace, moving=False)
     assert "@keyframes" not in still
-    assert moving.partition("</style>")[2] == still.partition("</style>")[2]
+    assert still.partition("</style>")[2] == shown.partition("</style>")[2]
+    assert tree.get("role") == "img"
+    assert tree[0].text == f"One step of training, there and back: loss {number(trace.loss)}"
+    before, after = apart(trace.loss, trace.loss_after)
+    wanted = f"{told(trace).sentence()} After this update, the loss goes from {before} to {after}."
+    assert tree[1].text == wanted
+    assert [tree[0].get("id"), tree[1].get("id")] == (tree.get("aria-labelledby") or "").split()
 
 
 def group(tree: ET.Element, key: str) -> ET.Element:
@@ -152,10 +145,6 @@ def test_the_weights_move() -> None:
         assert signs != [rect.get("class") for rect in old.iter(f"{SVG}rect")]
 
 
-def test_no_text_is_smaller_than_11() -> None:
-    assert min(map(float, re.findall(r"font-size:([\d.]+)px", picture(mlp().trace(X, Y))))) >= 11
-
-
 def test_a_network_on_digits_takes_less_than_300_kilobytes() -> None:
     rows, labels = RNG.random((256, 784)), RNG.integers(0, 10, 256)
     layers = L.Dense(784, 128), L.ReLU(), L.Dense(128, 64), L.ReLU(), L.Dense(64, 10), L.Softmax()
@@ -175,9 +164,8 @@ def test_a_deep_network_says_how_many_layers_are_hidden() -> None:
 
 def test_the_share_of_one_sample_can_be_drawn() -> None:
     share = mlp().trace(X, Y).by_sample(2)
-    told = ring(share)
-    assert told
-    assert (told.sample, told.share) == (2, 1)
+    it = told(share)
+    assert (it.sample, it.share) == (2, 1)
     assert "no update" in texts(drawn(share))
 
 
@@ -195,12 +183,6 @@ def test_infinite_numbers_are_drawn() -> None:
         tree = drawn(trace)
     assert not np.isfinite(trace["0.dW"].array).all()
     assert any(rect.get("class") == "w" for rect in tree.iter(f"{SVG}rect"))
-
-
-def told(trace: Trace) -> Ring:
-    found = ring(trace)
-    assert found
-    return found
 
 
 def test_the_share_is_that_of_the_terms() -> None:
@@ -277,7 +259,10 @@ def test_the_loss_after_is_that_of_the_next_step() -> None:
     for layers in ((), (L.Dropout(0.4),), (L.BatchNorm(),)):
         model = mlp(*layers)
         trace = model.trace(X, Y)
+        before = {path: a.copy() for path, a in trace.model.get_weights().items()}
         found = trace.loss_after
+        picture(trace)
+        assert_same(before, trace.model.get_weights())
         for path, updates in trace._updates.items():
             for name, update in updates.items():
                 dict(model.walk())[path].params[name] += update
@@ -289,15 +274,6 @@ def test_without_an_update_the_weights_stay() -> None:
     assert trace.loss_after is None
     assert "no update" in texts(drawn(trace))
     assert "optimizer moves" not in texts(drawn(trace))
-
-
-def test_the_picture_leaves_the_model_alone() -> None:
-    model = mlp(L.BatchNorm())
-    trace = model.trace(X, Y)
-    before = {path: a.copy() for path, a in trace._recording.model.get_weights().items()}
-    picture(trace)
-    for path, a in trace._recording.model.get_weights().items():
-        np.testing.assert_array_equal(a, before[path])
 
 
 @pytest.mark.parametrize(
