@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from phitodeep.errors import DataError, MissingExtraError, PhitodeepError
-from phitodeep.exchange.onnx.read import rules_activations, rules_general, verifying
+from phitodeep.exchange.onnx.read import activations, products, verifying
 from phitodeep.io import from_onnx
-from phitodeep.layers import BatchNorm, Dense, MultiHeadAttention, Permute, Reshape
+from phitodeep.layers import BatchNorm, Dense, Mish, MultiHeadAttention, Permute, Reshape
 from phitodeep.model import Sequential
 from tests.exchange.onnx.graphs import Arrays, floats, nodes, write
 
@@ -427,9 +427,9 @@ def test_external_data_is_never_elsewhere(
 
 def test_a_wrong_rule_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a rule were wrong, the comparison with the graph would name the node."""
-    path = write(tmp_path, "Relu x -> a; Softplus a name=soft", [None, 3], {})
+    path = write(tmp_path, "Softplus x -> a name=soft; Add a c", [None, 3], {"c": floats(3)})
     from_onnx(path)
-    monkeypatch.setitem(rules_activations.LAYERS, "Softplus", rules_activations.LAYERS["Mish"])
+    monkeypatch.setattr(activations, "with_values", lambda *_: Mish())
     with pytest.raises(DataError, match=r"'soft'.*would compute something else"):
         from_onnx(path)
     monkeypatch.setattr(verifying, "MOST_NODES", 1)  # a large graph is not evaluated
@@ -438,12 +438,12 @@ def test_a_wrong_rule_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_wrong_weights_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, "MatMul x W", [None, 3], {"W": floats(3, 3)})
-    parts = rules_general.dense_parts
+    parts = products.dense_parts
 
     def transposed(step: Any) -> Any:
         x, W, b = parts(step)
         return x, W.T, b
 
-    monkeypatch.setattr(rules_general, "dense_parts", transposed)
+    monkeypatch.setattr(products, "dense_parts", transposed)
     with pytest.raises(DataError, match="would compute something else"):
         from_onnx(path)

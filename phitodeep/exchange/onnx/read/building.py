@@ -219,38 +219,6 @@ def translated(layout: Groups, a: View, b: View) -> Groups:
     )
 
 
-def concatenated(step: Step) -> Plan:
-    views, axis = step.views(), step.settings["axis"]
-
-    def write(w: Writer, placed: list[Placed]) -> Placed:
-        first, _ = w.features(placed[0], views[0].groups[axis], exact=True)
-        layout = expanded(first.layout)[:-1]
-        rest, *others = (View(v.step, v.groups[:axis] + v.groups[axis + 1 :]) for v in views)
-        arranged = [first]
-        for view, other, p in zip(views[1:], others, placed[1:], strict=True):
-            same = translated(layout, rest, other)
-            arranged.append(w.arranged(p, (*same, view.groups[axis])))
-        return w.add("concat", arranged, (*layout, step.groups[axis]))
-
-    return Plan(tuple(views), write)
-
-
-def joined(step: Step) -> Plan:
-    """Return the plan of new names for axes: one for each group of several axes."""
-    x, pairs = step.view(), step.settings["pairs"]
-
-    def write(w: Writer, placed: list[Placed]) -> Placed:
-        groups = [leaves(group) for group, _ in pairs]
-        p = placed[0]
-        if any(group not in expanded(p.layout) for group in groups):
-            p, _ = w.samples_first(p, x.groups[0], x.groups[1:])
-        names = {group: axis for group, (_, axis) in zip(groups, pairs, strict=True)}
-        layout = expanded(p.layout)
-        return Placed(p.value, tuple((names[g],) if g in names else g for g in layout))
-
-    return Plan((x,), write)
-
-
 def applied(x: View, layer: Layer) -> Plan:
     """Return the plan of a layer that works on each element, in any order of axes."""
     return Plan((x,), lambda w, placed: w.layer(layer, placed[0], placed[0].layout))

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from phitodeep import layers as L
 from phitodeep.core.types import Array
+from phitodeep.errors import DataError
 from phitodeep.exchange.onnx.read.axes import Group, expanded, flat, leaves, number
 from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer, on_features
-from phitodeep.exchange.onnx.read.expressions import (
+from phitodeep.exchange.onnx.read.interpreting import Call, handles
+from phitodeep.exchange.onnx.read.values import (
     Affine,
+    Constant,
+    Step,
+    Value,
+    View,
     affine,
+    broadcast,
+    decimal,
     reflected,
     scalar,
     square,
     vector,
 )
-from phitodeep.exchange.onnx.read.operators import decimal
-from phitodeep.exchange.onnx.read.values import Step, View
 
 # --- scale and shift ------------------------------------------------------------------------------
 
@@ -74,21 +79,59 @@ def _last_features(placed: Placed) -> Group:
     return expanded(placed.layout)[-1] if len(placed.layout) > 1 else ()
 
 
-def prelu(step: Step) -> Plan | None:
-    slope, x = step.const(1), step.view()
-    if slope is None:
-        return None
-    v = vector(slope, x)
-    return _per_feature(x, Affine(x, None, v, None), L.PReLU, {"alpha": ("scale", 0.0)})
+@handles("PRelu")
+def prelu(node: Call) -> Value:
+    x, slope = node.view(), node.array(1)
+    v = vector(Constant((slope,)), x)
+    plan = _per_feature(x, Affine(x, None, v, None), L.PReLU, {"alpha": ("scale", 0.0)})
+    return node.step("PRelu", [x], broadcast([x, Constant((slope,))]), False, plan)
 
 
 # --- norms ----------------------------------------------------------------------------------------
 
 
-def layer_norm(step: Step) -> Plan:
-    s = step.settings
-    kind = L.LayerNorm if "beta" in s["weights"] else L.RMSNorm
-    return on_features(step.view(), s["along"], lambda: kind(s["eps"]), s["weights"])
+@handles("LayerNormalization", "RMSNormalization")
+def layer_norm(node: Call) -> Value:
+    x, gamma, beta = node.view(), node.array(1), node.const(2)
+    axis = node.axis(len(x.groups), -1)
+    sizes = tuple(number(group, "what it normalises") for group in x.groups[axis:])
+    kind: type[L.LayerNorm] | type[L.RMSNorm] = L.RMSNorm
+    arrays = {"gamma": gamma}
+    if node.op == "LayerNormalization":
+        arrays["beta"] = np.zeros_like(gamma) if beta is None else beta.array("its bias")
+        kind = L.LayerNorm
+    if any(a.shape != sizes for a in arrays.values()):
+        raise DataError(f"its parameters of shape {gamma.shape} do not fit the sizes {sizes}")
+    eps = decimal(node.attribute("epsilon", 1e-5))
+    weights = {name: a.ravel() for name, a in arrays.items()}
+    plan = on_features(x, flat(x.groups[axis:]), lambda: kind(eps), weights)
+    return node.step(node.op, [x], x.groups, False, plan)
+
+
+@handles("BatchNormalization", "InstanceNormalization", "GroupNormalization")
+def channel_norm(node: Call) -> Value:
+    x = node.view()
+    if len(x.groups) < 2 or node.attribute("training_mode"):
+        raise DataError("it is in training mode: export the network for inference")
+    if node.op == "GroupNormalization" and node.it.opset < 21:
+        raise DataError("GroupNormalization before opset 21 is not supported")
+    C = number(x.groups[1], "its number of channels")
+    arrays = [node.array(i, 1) for i in range(1, 5 if node.op == "BatchNormalization" else 3)]
+    if any(a.shape != (C,) for a in arrays):
+        raise DataError(f"its parameters do not fit {C} channels")
+    eps, count = decimal(node.attribute("epsilon", 1e-5)), node.attribute("num_groups", C)
+    weights = dict(zip(("gamma", "beta", "running_mean", "running_var"), arrays, strict=False))
+    if node.op != "BatchNormalization":
+        plan = _by_group(x, x, x.groups[1], count, eps, weights)
+        return node.step(node.op, [x], x.groups, False, plan, weights=weights, eps=eps, count=count)
+    momentum = round(1 - decimal(node.attribute("momentum", 0.9)), 7)
+    plan = on_features(x, x.groups[1], lambda: L.BatchNorm(momentum, eps), weights)
+
+    def write(w: Writer, placed: list[Placed]) -> Placed:
+        w.vote(placed[0], x, (0, *range(2, len(x.groups)), 1))
+        return plan.write(w, placed)
+
+    return node.step(node.op, [x], x.groups, False, Plan((x,), write))
 
 
 def written_norm(step: Step) -> Plan | None:
@@ -167,49 +210,32 @@ def _power(view: View, inverted: bool = False) -> tuple[View, float] | None:
 def group_norm(found: Affine, inner: Step) -> Plan | None:
     """InstanceNormalization of (samples, groups, rest), then a scale and shift of each channel."""
     s, x = inner.settings, inner.view()
-    groups = leaves(s["channels"])
+    groups = leaves(x.groups[1])
     along = leaves(found.along or groups)
     if along[: len(groups)] != groups or not set(along) <= set(flat(x.groups[1:])):
         return None
     size = number(along)
-    gamma, beta = (np.repeat(a, size // s["count"]) for a in s["arrays"])
+    gamma, beta = (np.repeat(a, size // s["count"]) for a in s["weights"].values())
     scale, shift = found.filled("scale", size, 1.0), found.filled("shift", size, 0.0)
     arrays = {"gamma": gamma * scale, "beta": beta * scale + shift}
-    return _by_group(View(inner, found.x.groups), x, along, s, arrays)
+    return _by_group(View(inner, found.x.groups), x, along, s["count"], s["eps"], arrays)
 
 
 def _by_group(
-    out: View, x: View, along: Group, s: dict[str, Any], arrays: dict[str, Array]
+    out: View, x: View, along: Group, count: int, eps: float, arrays: dict[str, Array]
 ) -> Plan:
     """Return the plan of a GroupNorm of the features `along`."""
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
         lead = w.lead(x.groups[0])
         w.vote(placed[0], out, (0, *range(2, len(out.groups)), 1))
-        p, _ = w.features(placed[0], along or _last_features(placed[0]), exact=True)
+        p, _ = w.features(placed[0], leaves(along) or _last_features(placed[0]), exact=True)
         inside = [g for g in expanded(p.layout)[1:] if not (g and set(g) <= set(lead))]
         p, _ = w.samples_first(p, x.groups[0], tuple(inside))
         size = number(p.layout[-1])
         w.it.budget.take([size])
         filled = {name: np.broadcast_to(a, (size,)) for name, a in arrays.items()}
-        one_each = s["count"] == size
-        made = L.InstanceNorm(s["eps"]) if one_each else L.GroupNorm(s["count"], s["eps"])
+        made = L.InstanceNorm(eps) if count == size else L.GroupNorm(count, eps)
         return w.layer(made, p, p.layout, lead, **filled)
 
     return Plan((x,), write)
-
-
-def channel_norm(step: Step) -> Plan:
-    """BatchNormalization, InstanceNormalization and GroupNormalization (samples, channels, ...)."""
-    s, x = step.settings, step.view()
-    names = ("gamma", "beta", "running_mean", "running_var")
-    weights = dict(zip(names, s["arrays"], strict=False))
-    if step.op != "BatchNormalization":
-        return _by_group(x, x, leaves(s["channels"]), s, weights)
-    plan = on_features(x, s["channels"], lambda: L.BatchNorm(s["momentum"], s["eps"]), weights)
-
-    def write(w: Writer, placed: list[Placed]) -> Placed:
-        w.vote(placed[0], x, (0, *range(2, len(x.groups)), 1))
-        return plan.write(w, placed)
-
-    return Plan(plan.inputs, write)

@@ -25,10 +25,17 @@ from phitodeep.exchange.onnx.read.axes import (
     size_of,
 )
 from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer
-from phitodeep.exchange.onnx.read.expressions import MOST_FEATURES, near, scalar, scaled
-from phitodeep.exchange.onnx.read.rules_general import dense_parts
-from phitodeep.exchange.onnx.read.rules_sequences import Rotated, rotation
-from phitodeep.exchange.onnx.read.values import Constant, Step, View
+from phitodeep.exchange.onnx.read.products import dense_parts
+from phitodeep.exchange.onnx.read.sequences import Rotated, rotation
+from phitodeep.exchange.onnx.read.values import (
+    MOST_FEATURES,
+    Constant,
+    Step,
+    View,
+    near,
+    scalar,
+    scaled,
+)
 from phitodeep.functional.rotary import Rope
 
 HIDDEN = -1e30  # scores that are so low have probability 0
