@@ -288,6 +288,44 @@ def test_other_attentions_are_refused(change: Any, kv_heads: int, tmp_path: Path
         from_onnx(path)
 
 
+SCORES = "Transpose x -> t perm=[0,2,1]; MatMul x t -> s; Mul s root -> r; Softmax r -> p"
+UPPER = np.triu(np.full((3, 3), -np.inf), 1)
+MASKS = {  # for three steps, and whether they hide the later steps, and nothing else
+    "infinite": (UPPER, True),
+    "low": (np.maximum(UPPER, -1e31)[None], True),
+    "boolean": (UPPER == 0, True),
+    "not low": (np.maximum(UPPER, -1e4), False),
+    "earlier steps": (UPPER.T, False),
+    "its own step": (UPPER + np.diag([0, -np.inf, 0]), False),
+    "two steps ahead": (np.triu(UPPER, 2), False),
+    "nothing": (np.zeros((3, 3)), False),
+    "a bias": (np.where(UPPER, UPPER, np.tri(3)), False),
+    "the same for all": (UPPER[:1], False),
+    "inverted": (UPPER != 0, False),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_a_mask_is_causal_or_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifying, "MOST_NODES", -1)  # the rule alone must be right
+    mask, causal = MASKS[name]
+    added = "Where m r low -> z" if mask.dtype == bool else "Add r m -> z"
+    text = f"{SCORES.replace('Softmax r', f'{added}; Softmax z')}; MatMul p x"
+    arrays = {"root": np.float32(0.5), "low": np.float32(-1e31)}
+    arrays["m"] = mask if mask.dtype == bool else mask.astype(np.float32)
+    path, x = write(tmp_path, text, [None, 3, 4], arrays), floats(2, 3, 4)
+    if not causal:
+        with pytest.raises(DataError, match="no layer"):
+            from_onnx(path)
+        return
+    S = np.where(np.tri(3), x @ x.swapaxes(1, 2) / 2, -np.inf)
+    P = np.exp(S - S.max(2, keepdims=True))
+    model = assert_computes(path, P / P.sum(2, keepdims=True) @ x, x)
+    assert model.layers[-1].causal
+
+
 # --- harm -----------------------------------------------------------------------------------------
 
 DOUBLING = "; ".join(f"Concat c{i} c{i} -> c{i + 1} axis=0" for i in range(60))
@@ -313,7 +351,6 @@ HUGE_ARRAYS = {
     "root": np.float32(HUGE**-0.5),
 }
 RMS = "Mul x x -> a; ReduceMean a one -> b; Add b eps -> d; Sqrt d -> f; Div x f"
-SCORES = "Transpose x -> t perm=[0,2,1]; MatMul x t -> s; Mul s root -> r; Softmax r -> p"
 HUGE_SIZES: list[tuple[str, list[Any], bool]] = [  # and whether a model can be made
     ("Mul x c", [None, HUGE], False),
     ("Relu x", [None, HUGE], True),

@@ -207,9 +207,10 @@ class Call(Reader):
         **settings: Any,
     ) -> View:
         """Add a step, and return its output."""
-        steps, groups = self.it.steps, tuple(groups)
-        steps.append(Step(len(steps), self.name, op, inputs, groups, integers, plan, settings))
-        return steps[-1].output
+        steps = self.it.steps
+        made = Step(op, self.name, inputs, tuple(groups), len(steps), integers, plan, settings)
+        steps.append(made)
+        return made.output
 
 
 Outputs = list[Value | Refused]
@@ -274,7 +275,8 @@ class Interpreter:
         groups[batch_at] = (Axis(sizes[batch_at]),)
         self.batch = groups[batch_at][0]
         whole = given.type in INTEGERS
-        step = Step(0, f"the input {given.name!r}", "Input", (), tuple(groups), whole, None, {})
+        name = f"the input {given.name!r}"
+        step = Step("Input", name, (), tuple(groups), 0, whole, None, {})
         self.steps.append(step)
         self.values[given.name] = step.output
         return step

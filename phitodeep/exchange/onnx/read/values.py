@@ -6,6 +6,7 @@ For patterns of steps: constants that scale and shift a value, and squares.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,11 +84,13 @@ class Pair(NamedTuple):
     swapped: bool
 
 
+@dataclass(eq=False)
 class Reader:
     """An operation with its inputs: views, constants, and None for those that are left out."""
 
-    def __init__(self, op: str, name: str, inputs: Sequence[Value | None]) -> None:
-        self.op, self.name, self.inputs = op, name, tuple(inputs)
+    op: str
+    name: str  # for error messages
+    inputs: Sequence[Value | None]
 
     def view(self, i: int = 0) -> View:
         """Return an input that must depend on the input of the graph."""
@@ -129,33 +132,23 @@ class Reader:
         return None
 
 
+@dataclass(eq=False)
 class Step(Reader):
     """An operation on elements of the input.
 
-    index       its place in the graph
-    name        for error messages
-    op          its kind
     groups      the axes of its output
+    index       its place in the graph
     integers    whether its output holds integers
     plan        how it becomes layers, unless a pattern with steps before it is recognised: a
                 `building.Plan`, or None
     settings    what patterns need to know of it
     """
 
-    def __init__(
-        self,
-        index: int,
-        name: str,
-        op: str,
-        inputs: Sequence[Value | None],
-        groups: Groups,
-        integers: bool,
-        plan: Any,
-        settings: dict[str, Any],
-    ) -> None:
-        super().__init__(op, name, inputs)
-        self.index, self.groups, self.integers = index, groups, integers
-        self.plan, self.settings = plan, settings
+    groups: Groups
+    index: int
+    integers: bool
+    plan: Any
+    settings: dict[str, Any]
 
     @property
     def output(self) -> View:
