@@ -19,7 +19,6 @@ from phitodeep.exchange.onnx.read.values import Step, View
 from phitodeep.exchange.tree import Operation
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import TimeDistributed
-from phitodeep.layers.embedding import Embedding
 from phitodeep.layers.reshape import Flatten, Permute, Reshape
 
 
@@ -54,7 +53,6 @@ class Writer:
 
     operations    for `as_layers`
     weights       the layers that have parameters, each with its arrays
-    tables        the embeddings, which a TiedDense may use
     """
 
     def __init__(self, it: Interpreter, order: Sequence[int] | None) -> None:
@@ -64,7 +62,6 @@ class Writer:
         self.placed = {it.input: Placed("input", layout)}
         self.operations: list[Operation] = []
         self.weights: list[tuple[Layer, dict[str, Array]]] = []
-        self.tables: list[Embedding] = []
         self.at: Step = it.input  # the step that is being written
 
     # --- adding layers ---------------------------------------------------------------------

@@ -272,9 +272,8 @@ def gather(node: Call) -> Value:
         features = new(ax.same(W.shape[1]))
 
         def write(w: Writer, placed: list[Placed]) -> Placed:
-            made = L.Embedding(*W.shape)
-            w.tables.append(made)
-            return w.layer(made, placed[0], (*placed[0].layout, features), W=W)
+            layout = (*placed[0].layout, features)
+            return w.layer(L.Embedding(*W.shape), placed[0], layout, W=W)
 
         plan = Plan((x,), write)
         return node.step("Embedding", [x, node.inputs[0]], [*x.groups, features], False, plan)

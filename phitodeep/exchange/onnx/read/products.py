@@ -1,4 +1,4 @@
-"""How dense layers, embeddings, parts of values and merges are recognised."""
+"""How dense layers and merges are recognised."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def dense(step: Step) -> Plan | None:
         p, order = w.features(placed[0], x.groups[-1])
         layout = (*p.layout[:-1], out)
         if b is None and order is None:
-            for table in w.tables:
-                if np.array_equal(table_of(w, table).T, W):
+            for table, arrays in w.weights:
+                if isinstance(table, L.Embedding) and np.array_equal(arrays["W"].T, W):
                     return w.layer(L.TiedDense(table), p, layout)
         rows = W if order is None else W[order]
         return w.layer(L.Dense(W.shape[1], bias=b is not None), p, layout, W=rows, **bias)
@@ -46,11 +46,6 @@ def dense_parts(step: Step) -> tuple[View | None, Array | None, Array | None]:
         if leaves(v.along) in (leaves(out), ()):
             return inner.view(), inner.array(1), np.broadcast_to(v.values, (size_of(out)[0],))
     return None, None, None
-
-
-def table_of(w: Writer, table: L.Embedding) -> Array:
-    """Return the vectors of an embedding."""
-    return next(arrays["W"] for layer, arrays in w.weights if layer is table)
 
 
 # --- merges --------------------------------------------------------------------------------------
