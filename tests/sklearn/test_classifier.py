@@ -296,6 +296,11 @@ def test_without_early_stopping_all_epochs_run() -> None:
     assert est.validation_scores_ is est.best_validation_score_ is None
     assert est.best_loss_ == min(est.loss_curve_)
     assert est.loss_curve_[-1] < est.loss_curve_[0]
+    est = PhitoClassifier(early_stopping=True, warm_start=True, epochs=5, random_state=0)
+    est.fit(TWO_X, TWO_Y).fit(TWO_X, TWO_Y)  # which looks at its own epochs
+    assert len(est.validation_scores_) == len(est.loss_curve_) == 10
+    _, held, _, labels = split_of(est)
+    assert est.best_validation_score_ == est.score(held, labels)
 
 
 def test_the_validation_part_is_weighted_too() -> None:
@@ -307,14 +312,6 @@ def test_the_validation_part_is_weighted_too() -> None:
     loss = est.model_.evaluate(est.encode(held), labels, **settings)["loss"]
     assert est.best_loss_ == pytest.approx(loss)
     assert est.best_loss_ != pytest.approx(est.model_.evaluate(est.encode(held), labels)["loss"])
-
-
-def test_early_stopping_in_a_warm_start_looks_at_its_own_epochs() -> None:
-    est = PhitoClassifier(early_stopping=True, warm_start=True, epochs=5, random_state=0)
-    est.fit(TWO_X, TWO_Y).fit(TWO_X, TWO_Y)
-    assert len(est.validation_scores_) == len(est.loss_curve_) == 10
-    _, held, _, labels = split_of(est)
-    assert est.best_validation_score_ == est.score(held, labels)
 
 
 # --- call by call -----------------------------------------------------------------------------
@@ -363,17 +360,13 @@ def test_a_part_need_not_have_all_classes() -> None:
 
 
 def test_partial_fit_after_fit_learns_at_a_rate_above_zero() -> None:
-    est = fitted(epochs=2)
+    est = fitted(batch_size=50, epochs=2)
     assert est.model_.optimizer.rate == pytest.approx(0, abs=1e-12)
     before = est.model_.get_weights()["0.W"]
     est.partial_fit(X, y)
     assert est.model_.optimizer.rate == RATE
     assert not np.array_equal(before, est.model_.get_weights()["0.W"])
-
-
-def test_another_optimizer_begins_with_the_next_part() -> None:
-    est = fitted(batch_size=50)
-    est.set_params(optimizer=SGD(0.1, momentum=0.9)).partial_fit(X, y)
+    est.set_params(optimizer=SGD(0.1, momentum=0.9)).partial_fit(X, y)  # begins with this part
     assert isinstance(est.model_.optimizer, SGD)
     assert (est.model_.optimizer.rate, est.model_.optimizer.t) == (0.1, 3)
     assert est.partial_fit(X, y).model_.optimizer.t == 6

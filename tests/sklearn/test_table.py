@@ -179,19 +179,20 @@ def test_categories_in_parts_and_with_early_stopping() -> None:
     assert parts.score(FRAME, VALUE) > 0.9
 
 
-def test_other_columns_than_in_fit_are_refused() -> None:
+def test_other_tables_than_in_fit_are_refused() -> None:
     est = PhitoRegressor(epochs=1).fit(FRAME, VALUE)
-    with pytest.raises(ValueError, match="feature names should match"):
-        est.predict(FRAME.rename(columns={"colour": "tint"}))
-    with pytest.raises(ValueError, match="feature names should match"):
-        est.predict(FRAME[["length", "colour"]])
+    for frame in (FRAME.rename(columns={"colour": "tint"}), FRAME[["length", "colour"]]):
+        with pytest.raises(ValueError, match="feature names should match"):
+            est.predict(frame)
     array = PhitoRegressor(categories=[1], epochs=1).fit(FRAME.to_numpy(object), VALUE)
     with pytest.raises(ValueError, match="X has 2 features, but PhitoRegressor is expecting 3"):
         array.predict(FRAME.to_numpy(object)[:, :2])
-    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
-        est.fit(FRAME, VALUE[:-1])
-    with pytest.raises(ValueError, match="y contains NaN"):
-        est.fit(FRAME, np.where(SIZE == 10, np.nan, VALUE))
+    for target, message in (
+        (VALUE[:-1], "inconsistent numbers of samples"),
+        (np.where(SIZE == 10, np.nan, VALUE), "y contains NaN"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            est.fit(FRAME, target)
 
 
 def test_columns_behind_a_column_transformer() -> None:

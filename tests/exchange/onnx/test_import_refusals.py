@@ -409,7 +409,7 @@ def test_many_nodes_take_linear_time(op: str, tmp_path: Path) -> None:
         return next(counted)
 
     lines(10)  # imports
-    assert lines(240) < 9 * lines(30)
+    assert lines(160) < 9 * lines(20)
 
 
 # --- data in other files --------------------------------------------------------------------------

@@ -271,15 +271,6 @@ def test_steps_before_samples(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
-def test_float64(tmp_path: Path) -> None:
-    module = randomised(nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 2)), 5).double()
-    X = torch.randn(4, 3, dtype=torch.float64)
-    export(module, X, tmp_path / "a.onnx", False, 18)
-    model = from_onnx(tmp_path / "a.onnx")
-    with torch.no_grad():
-        np.testing.assert_allclose(model.predict(X.numpy()), module(X).numpy(), rtol=1e-12)
-
-
 class Squeeze(nn.Module):
     """Squeeze and excitation, which no layer computes."""
 
