@@ -16,15 +16,7 @@ from phitodeep.errors import DataError
 from phitodeep.exchange.onnx.read.axes import Group, expanded, flat, leaves
 from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer, applied
 from phitodeep.exchange.onnx.read.interpreting import Call, handles
-from phitodeep.exchange.onnx.read.values import (
-    MOST,
-    TOLERANCE,
-    Step,
-    Value,
-    View,
-    decimal,
-    scalar,
-)
+from phitodeep.exchange.onnx.read.values import MOST, TOLERANCE, Step, Value, View, decimal, scalar
 from phitodeep.layers import activation
 
 # --- operators and layers by their values ---------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,21 +14,87 @@ from phitodeep.exchange.onnx.read.axes import Group, expanded, flat, leaves, num
 from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer, on_features
 from phitodeep.exchange.onnx.read.interpreting import Call, handles
 from phitodeep.exchange.onnx.read.values import (
-    Affine,
+    MOST_FEATURES,
     Constant,
     Step,
     Value,
     View,
-    affine,
     broadcast,
     decimal,
-    reflected,
     scalar,
-    square,
-    vector,
 )
 
-# --- scale and shift ------------------------------------------------------------------------------
+# --- constants that scale and shift, in whichever order a graph writes them -----------------------
+
+
+class Vector(NamedTuple):
+    """The values of a constant along the axes where they differ; a scalar has none."""
+
+    along: Group
+    values: Array
+
+
+def vector(constant: Constant, view: View) -> Vector:
+    """Return a constant that is combined with a view."""
+    a = constant.array("a constant")
+    rank = len(view.groups)
+    shape = (1,) * (rank - a.ndim) + a.shape[max(0, a.ndim - rank) :]
+    varying = [group for n, group in zip(shape, view.groups, strict=True) if n != 1]
+    return Vector(flat(varying), a.ravel())
+
+
+class Affine(NamedTuple):
+    """((x - start) * scale) + shift; a part that is None is left out."""
+
+    x: View
+    start: Vector | None
+    scale: Vector | None
+    shift: Vector | None
+
+    @property
+    def along(self) -> Group | None:
+        """The axes of all parts, or None if they differ."""
+        found = {v.along for v in (self.start, self.scale, self.shift) if v and v.along}
+        return None if len(found) > 1 else found.pop() if found else ()
+
+    def filled(self, name: str, size: int, default: float) -> Array:
+        """Return a part as an array of this size."""
+        part = getattr(self, name)
+        if size > MOST_FEATURES and (part is None or part.values.size < size):
+            raise DataError(f"one number for each of {size} features would take too much memory")
+        values = np.array([default]) if part is None else part.values
+        return np.broadcast_to(values, (size,)).copy()
+
+
+def affine(view: View) -> Affine:
+    """Return what remains of a view after constants that scale and shift it."""
+    x, shift = _without(view, "Add", "Sub")
+    x, scale = _without(x, "Mul", "Div")
+    if scale is None:
+        return Affine(x, None, None, shift)
+    x, start = _without(x, "Add", "Sub")
+    return Affine(x, start and Vector(start.along, -start.values), scale, shift)
+
+
+def _without(view: View, op: str, inverse: str) -> tuple[View, Vector | None]:
+    """Return a view before a constant is combined with it, and the constant."""
+    step = view.made_by(op, inverse)
+    found = step and step.pair(op, inverse)
+    if not step or not found or not found.c.fixed or (step.op == inverse and found.swapped):
+        return view, None
+    v = vector(found.c, view)
+    if step.op == inverse:
+        v = Vector(v.along, -v.values if inverse == "Sub" else 1 / v.values)
+    return found.x, v
+
+
+def reflected(view: View) -> Affine | None:
+    """Return c - x as ((x - c) * -1)."""
+    step = view.made_by("Sub")
+    found = step and step.pair("Sub")
+    if not found or not found.swapped or not found.c.fixed:
+        return None
+    return Affine(found.x, vector(found.c, view), Vector((), np.array([-1.0])), None)
 
 
 def scale_and_shift(step: Step) -> Plan | None:
@@ -177,6 +244,14 @@ def _normalised(view: View) -> tuple[View, Group, float, bool] | None:
         if average and leaves(average.settings["reduced"]) == along and average.view().is_(x):
             return x, along, decimal(eps), True
     return d, along, decimal(eps), False
+
+
+def square(view: View) -> View | None:
+    """Return x for x * x, also written as a power."""
+    step = view.made_by("Mul", "Pow")
+    if step and step.op == "Mul" and (both := step.views()):
+        return both[0] if both[0].is_(both[1]) else None
+    return step.view() if step and step.op == "Pow" and scalar(step.inputs[1]) == 2 else None
 
 
 def _over_root(view: View) -> tuple[View, View] | None:

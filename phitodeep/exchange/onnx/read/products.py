@@ -9,7 +9,8 @@ from phitodeep.core.types import Array
 from phitodeep.errors import DataError
 from phitodeep.exchange.onnx.read.axes import expanded, leaves, size_of
 from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer, translated
-from phitodeep.exchange.onnx.read.values import Step, View, reflected, vector
+from phitodeep.exchange.onnx.read.norms import reflected, vector
+from phitodeep.exchange.onnx.read.values import Step, View
 
 # --- dense layers ---------------------------------------------------------------------------------
 
