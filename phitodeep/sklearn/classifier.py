@@ -113,7 +113,8 @@ class PhitoClassifier(ClassifierMixin, PhitoEstimator):
         multilabel targets: (n, L), positive for the labels that are predicted.
         """
         Z = self._logits(X)
-        return Z[:, 1] - Z[:, 0] if self._binary else Z
+        binary = not self.multilabel_ and self.n_outputs_ == 2
+        return Z[:, 1] - Z[:, 0] if binary else Z
 
     def predict_proba(self, X: Any) -> Array:
         """Return the probabilities of the classes (n, K), or of the labels (n, L)."""
@@ -128,10 +129,6 @@ class PhitoClassifier(ClassifierMixin, PhitoEstimator):
     def _logits(self, X: Any) -> Array:
         """Return the logits (n, K) in float64, in which probabilities near 1 stay distinct."""
         return self._outputs(X).astype(np.float64)
-
-    @property
-    def _binary(self) -> bool:
-        return not self.multilabel_ and self.n_outputs_ == 2
 
     def _decided(self, Z: Array) -> Array:
         """Return the predictions for logits Z (n, K)."""

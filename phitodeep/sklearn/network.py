@@ -14,6 +14,7 @@ from phitodeep.core.checks import choose, class_hint
 from phitodeep.core.types import Array, DType
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.layers import Chain, Dense, Embedding, Flatten, Layer, Parallel, Reshape, Select
+from phitodeep.layers import activation as activation_layers
 from phitodeep.layers.random import shapes_only
 from phitodeep.loss import Loss
 from phitodeep.model.architectures import mlp
@@ -22,12 +23,10 @@ from phitodeep.model.sequential import Sequential
 from phitodeep.sklearn.table import UNKNOWN
 
 WIDEST = 16  # values per category
-ACTIVATIONS = {  # by name, the builder's method
+ACTIVATIONS = {  # layers that treat each number alone, by name, with the builder's method
     name: method_name(name)
-    for name in (
-        *("CELU", "ELU", "GELU", "HardSigmoid", "HardSwish", "HardTanh", "LeakyReLU", "Mish"),
-        *("PReLU", "ReLU", "SELU", "SiLU", "Sigmoid", "Softplus", "Softsign", "Swish", "Tanh"),
-    )
+    for name in activation_layers.__all__
+    if getattr(activation_layers, name).time_steps == "independent"
 }
 OURS = {  # what a builder may set, but estimators decide themselves: the parameter to use instead
     "alpha": "learning_rate=",

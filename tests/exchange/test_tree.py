@@ -21,41 +21,28 @@ def op(output: str, does: Layer | str, *inputs: str) -> Operation:
     return Operation(f"make_{output}", inputs, output, does)
 
 
-def shown(*operations: Operation) -> str:
-    return repr(as_layers(operations, "x", operations[-1].output))
-
-
 def test_a_chain() -> None:
     first, second = Dense(3), Tanh()
     assert as_layers([op("a", first, "x"), op("y", second, "a")], "x", "y") == [first, second]
     assert as_layers([], "x", "x") == []
+    unused = [op("dead", Tanh(), "x"), op("y", Dense(3), "x"), op("later", "add", "y", "dead")]
+    assert repr(as_layers(unused, "x", "y")) == "[Dense(3)]"
 
 
 def test_containers() -> None:
-    assert shown(op("a", Dense(3), "x"), op("y", "add", "x", "a")) == "[Residual(Dense(3))]"
-    assert shown(op("a", Dense(3), "x"), op("y", "add", "a", "x")) == "[Residual(Dense(3))]"
-    assert shown(op("a", Dense(3), "x"), op("y", "concat", "x", "a")) == "[SkipConcat(Dense(3))]"
-    found = shown(op("a", Dense(3), "x"), op("y", "concat", "a", "x"))
-    assert found == "[Parallel(Dense(3), Chain())]"
-    found = shown(op("a", Dense(3), "x"), op("y", "multiply", "a", "x"))
-    assert found == "[Parallel(Dense(3), Chain(), merge='multiply')]"
-    found = shown(
-        op("a", Dense(3), "x"),
-        op("b", Tanh(), "a"),
-        op("c", Dense(3), "x"),
-        op("y", "add", "b", "c"),
-    )
-    assert found == "[Parallel(Chain(Dense(3), Tanh()), Dense(3), merge='add')]"
+    for merge, inputs, found in (
+        ("add", "xa", "Residual(Dense(3))"),
+        ("add", "ax", "Residual(Dense(3))"),
+        ("concat", "xa", "SkipConcat(Dense(3))"),
+        ("concat", "ax", "Parallel(Dense(3), Chain())"),
+        ("multiply", "ax", "Parallel(Dense(3), Chain(), merge='multiply')"),
+        ("add", "bc", "Parallel(Chain(Dense(3), Tanh()), Dense(3), merge='add')"),
+    ):
+        made = [op("a", Dense(3), "x"), op("b", Tanh(), "a"), op("c", Dense(3), "x")]
+        assert repr(as_layers([*made, op("y", merge, *inputs)], "x", "y")) == f"[{found}]"
 
 
-def test_operations_that_the_output_does_not_need_are_left_out() -> None:
-    found = as_layers(
-        [op("dead", Tanh(), "x"), op("y", Dense(3), "x"), op("later", "add", "y", "dead")], "x", "y"
-    )
-    assert repr(found) == "[Dense(3)]"
-
-
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(25))
 def test_random_graphs_compute_what_their_layers_compute(seed: int) -> None:
     rng = np.random.default_rng(seed)
     operations: list[Operation] = []
@@ -95,26 +82,22 @@ def test_random_graphs_compute_what_their_layers_compute(seed: int) -> None:
     assert leaves == sum(not isinstance(layer, containers) for _, layer in model.walk())
 
 
-@pytest.mark.parametrize(
-    ("operations", "message"),
-    [
-        (
-            [op("a", Tanh(), "x"), op("b", Tanh(), "a"), op("y", "add", "b", "a", "x")],
-            "'make_y' reads 'a', which is inside a branch that ends at 'make_y'",
-        ),
-        (
-            [
-                op("a", Tanh(), "x"),
-                op("b", "add", "a", "x"),
-                op("c", Tanh(), "a"),
-                op("y", "add", "b", "c"),
-            ],
-            "'make_c' reads 'a', which is inside a branch that ends at 'make_b'",
-        ),
-        ([op("a", Tanh()), op("y", "add", "x", "a")], "'make_a' does not depend on the input"),
-        ([op("y", "add", "x", "lost")], "'make_y' reads 'lost', which no operation computes"),
-    ],
-)
+A, B = op("a", Tanh(), "x"), op("b", "add", "a", "x")
+WRONG = [
+    (
+        [A, op("b", Tanh(), "a"), op("y", "add", "b", "a", "x")],
+        "'make_y' reads 'a', which is inside a branch that ends at 'make_y'",
+    ),
+    (
+        [A, B, op("c", Tanh(), "a"), op("y", "add", "b", "c")],
+        "'make_c' reads 'a', which is inside a branch that ends at 'make_b'",
+    ),
+    ([op("a", Tanh()), op("y", "add", "x", "a")], "'make_a' does not depend on the input"),
+    ([op("y", "add", "x", "lost")], "'make_y' reads 'lost', which no operation computes"),
+]
+
+
+@pytest.mark.parametrize(("operations", "message"), WRONG)
 def test_graphs_that_are_no_trees_are_refused(operations: list[Operation], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         as_layers(operations, "x", "y")
@@ -137,12 +120,12 @@ def test_depth() -> None:
 
 
 def test_long_and_wide_graphs_take_little_time() -> None:
-    """Each value is stepped over once: 20,000 operations do not take 20,000 squared steps."""
-    wide = [op(f"a{i}", "add", f"a{i - 1}" if i else "x", "x") for i in range(20000)]
+    """Each value is stepped over once: 4,000 operations do not take 16 million steps."""
+    wide = [op(f"a{i}", "add", f"a{i - 1}" if i else "x", "x") for i in range(4000)]
     with pytest.raises(ArgumentError, match="inside 100 other branches"):
-        as_layers(wide, "x", "a19999")
-    long = [op(f"a{i}", Tanh(), f"a{i - 1}" if i else "x") for i in range(20000)]
-    assert len(as_layers(long, "x", "a19999")) == 20000
+        as_layers(wide, "x", "a3999")
+    long = [op(f"a{i}", Tanh(), f"a{i - 1}" if i else "x") for i in range(4000)]
+    assert len(as_layers(long, "x", "a3999")) == 4000
 
 
 def test_a_value_may_be_added_to_itself() -> None:

@@ -13,7 +13,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from phitodeep.sklearn import PhitoClassifier, PhitoRegressor
 
-ESTIMATORS = [PhitoClassifier(), PhitoRegressor()]
+ESTIMATORS = [kind((16,), epochs=6) for kind in (PhitoClassifier, PhitoRegressor)]
 SHUFFLED = "a sample with weight 2 and two equal samples are shuffled into different batches"
 EXPECTED = {
     f"check_sample_weight_equivalence_on_{kind}_data": SHUFFLED for kind in ("dense", "sparse")

@@ -37,15 +37,15 @@ from phitodeep.sklearn import PhitoClassifier
 from tests.rows import few, long
 from tests.test_examples import load
 
-# What Dask and joblib warn of on their own: not about phitodeep.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:::(dask|distributed|joblib|tornado)",
-    "ignore::pytest.PytestUnraisableExceptionWarning",
-)
+pytestmark = [
+    pytest.mark.xdist_group("dask"),  # the cluster starts once
+    # What Dask and joblib warn of on their own: not about phitodeep.
+    pytest.mark.filterwarnings("ignore:::(dask|distributed|joblib|tornado)"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 LIMIT = 300  # seconds, of which a test takes a few
-LIBRARIES = ("OPENBLAS", "MKL", "OMP")
 X, y = load_digits(return_X_y=True)
-X, y = X[:300], y[:300]
+X, y = X[:160], y[:160]
 
 
 @pytest.fixture(autouse=True)
@@ -56,23 +56,27 @@ def _limit() -> Iterator[None]:
     faulthandler.cancel_dump_traceback_later()
 
 
-@pytest.fixture(autouse=True)
-def environ() -> Iterator[dict[str, str]]:
-    """No limit of threads; and none after the test, though Dask sets one in this process too."""
+@contextmanager
+def workers(**environ: str) -> Iterator[Client]:
+    """Start a cluster of two processes with one thread each, and end it: no process is left.
+
+    No variable limits their threads, apart from those given; Dask sets some in this process too.
+    """
     phitodeep.get_threads()  # which reads the variables once
-    with mock.patch.dict(os.environ):
-        for library in LIBRARIES:
-            os.environ.pop(f"{library}_NUM_THREADS", None)
-        yield os.environ
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    """No process that a test starts is left when it ends."""
     if os.name == "posix":
         resource_tracker.ensure_running()  # a process of Python's own, which stays
     before = processes()
-    yield
+    with mock.patch.dict(os.environ):
+        for library in ("OPENBLAS", "MKL", "OMP"):
+            os.environ.pop(f"{library}_NUM_THREADS", None)
+        os.environ.update(environ)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            cluster = LocalCluster(
+                n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
+            )
+        with cluster, Client(cluster) as client:
+            yield client
     assert processes() <= before
 
 
@@ -80,15 +84,9 @@ def processes() -> set[int]:
     return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
-@contextmanager
-def workers(count: int = 2) -> Iterator[Client]:
-    """Start a local cluster of processes with one thread each, and end it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        cluster = LocalCluster(
-            n_workers=count, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
-        )
-    with cluster, Client(cluster) as client:
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with workers() as client:
         yield client
 
 
@@ -114,28 +112,27 @@ def assert_same_search(one: Any, other: Any) -> None:
         np.testing.assert_array_equal(ours[name], theirs[name], name)
 
 
-def test_a_search_in_two_workers_finds_what_one_process_finds() -> None:
-    plain = PhitoClassifier(random_state=0, epochs=4)
-    grids: list[tuple[PhitoClassifier, dict[str, list[Any]]]] = [
-        (plain, {"hidden": [(16,), (32, 16)], "dropout": [0.0, 0.2]}),
-        (plain, {"optimizer": [None, AdamW(0.01, weight_decay=0.1), "rmsprop"]}),
-        (plain, {"learning_rate": [0.01, Constant(0.01)], "early_stopping": [True, False]}),
-        (
-            PhitoClassifier(random_state=0, epochs=2),
-            {"model": [SequentialBuilder(8, 8, 1).conv2d(4, 3).relu().flatten()]},
-        ),
-    ]
-    with workers() as client:
-        pids = set(client.run(os.getpid).values())
-        assert len(pids) == 2
-        assert os.getpid() not in pids
-        for est, grid in few(grids, 2):
-            alone = GridSearchCV(est, grid, cv=3, n_jobs=1).fit(X, y)
-            assert_same_search(alone, in_dask(GridSearchCV(est, grid, cv=3)))
-        lists = {"hidden": [(8,), (16,), (32,)], "epochs": [1, 2, 3]}
-        draws = {"n_iter": 4, "cv": 3, "random_state": 0}
-        alone = RandomizedSearchCV(plain, lists, n_jobs=1, **draws).fit(X, y)
-        assert_same_search(alone, in_dask(RandomizedSearchCV(plain, lists, **draws)))
+def test_a_search_in_two_workers_finds_what_one_process_finds(client: Client) -> None:
+    pids = set(client.run(os.getpid).values())
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+    plain = PhitoClassifier(random_state=0, epochs=2)
+    images = SequentialBuilder(8, 8, 1).conv2d(4, 3).relu().flatten()
+    for grid in few(
+        [
+            {"dropout": [0.2], "optimizer": [None, AdamW(0.01, weight_decay=0.1)]},
+            {"hidden": [(16,), (32, 16)], "optimizer": ["rmsprop"]},
+            {"learning_rate": [0.01, Constant(0.01)], "early_stopping": [True, False]},
+            {"model": [images]},
+        ],
+        2,
+    ):
+        alone = GridSearchCV(plain, grid, cv=3, n_jobs=1).fit(X, y)
+        assert_same_search(alone, in_dask(GridSearchCV(plain, grid, cv=3)))
+    lists = {"hidden": [(8,), (16,), (32,)], "epochs": [1, 2, 3]}
+    draws = {"n_iter": 3, "cv": 3, "random_state": 0}
+    alone = RandomizedSearchCV(plain, lists, n_jobs=1, **draws).fit(X, y)
+    assert_same_search(alone, in_dask(RandomizedSearchCV(plain, lists, **draws)))
 
 
 # --- threads -----------------------------------------------------------------------------------
@@ -153,40 +150,34 @@ def record(folder: Path, *_: Any) -> None:
         file.write(seen)
 
 
-def threads_during_fit(folder: Path) -> set[tuple[int, ...]]:
-    """Search in Dask, with steps that two threads would share; return what `record` saw."""
+def assert_one_thread(client: Client, folder: Path) -> None:
+    """A search whose steps two threads would share uses one thread in each worker."""
     units, batch = 600, 128
     assert 6 * batch * units**2 > TWO_PARTS
     watched = SequentialBuilder().dense(units).relu().dense(units).relu()
     watched.callbacks(LambdaCallback(on_epoch_end=partial(record, folder)))
     est = PhitoClassifier(model=watched, batch_size=batch, dtype="float32", random_state=0)
-    grid = {"epochs": [1, 2], "learning_rate": [0.001, 0.01]}
-    in_dask(GridSearchCV(est, grid, cv=3, refit=False))
+    in_dask(GridSearchCV(est, {"epochs": [1, 2]}, cv=3, refit=False))
     lines = [line for file in folder.iterdir() for line in file.read_text().splitlines()]
-    assert len(lines) == 3 * 2 * (1 + 2)
-    return {tuple(map(int, line.split())) for line in lines}
+    assert len(lines) == 3 * (1 + 2)
+    pids = client.run(os.getpid).values()
+    assert {tuple(map(int, line.split())) for line in lines} <= {(pid, 1, 1, 0) for pid in pids}
 
 
-def test_each_worker_of_dask_has_one_thread(tmp_path: Path) -> None:
+def test_each_worker_of_dask_has_one_thread(client: Client, tmp_path: Path) -> None:
     """Dask sets OPENBLAS_NUM_THREADS and the like to 1 in its workers: nothing is left to do."""
-    with workers() as client:
-        pids = set(client.run(os.getpid).values())
-        assert set(client.run(phitodeep.get_threads).values()) == {1}
-        assert all(found == {1} for found in client.run(blas_threads).values())
-        assert threads_during_fit(tmp_path) == {(pid, 1, 1, 0) for pid in pids}
+    assert set(client.run(phitodeep.get_threads).values()) == {1}
+    assert all(found == {1} for found in client.run(blas_threads).values())
+    assert_one_thread(client, tmp_path)
 
 
 @long
-def test_set_threads_limits_workers_that_may_use_more(
-    environ: dict[str, str], tmp_path: Path
-) -> None:
+def test_set_threads_limits_workers_that_may_use_more(tmp_path: Path) -> None:
     """Dask keeps the variables that are set already."""
-    environ["OPENBLAS_NUM_THREADS"] = "2"
-    with workers() as client:
-        pids = set(client.run(os.getpid).values())
+    with workers(OPENBLAS_NUM_THREADS="2") as client:
         assert set(client.run(os.getenv, "OPENBLAS_NUM_THREADS").values()) == {"2"}
         client.run(phitodeep.set_threads, 1)
-        assert threads_during_fit(tmp_path) == {(pid, 1, 1, 0) for pid in pids}
+        assert_one_thread(client, tmp_path)
 
 
 # --- the example -------------------------------------------------------------------------------
@@ -207,12 +198,13 @@ def test_the_example_sweeps_in_two_workers(capsys: pytest.CaptureFixture[str]) -
     assert "this process" not in out
 
 
-def test_the_example_runs_in_a_cluster_that_is_there(capsys: pytest.CaptureFixture[str]) -> None:
-    example = load("sweep_dask")
-    with workers(1) as client:
-        address = client.scheduler.address
-        search = example.main(workers=1, epochs=1, scheduler=address, compare=True)
-        assert set(client.run(phitodeep.get_threads).values()) == {1}
+def test_the_example_runs_in_a_cluster_that_is_there(
+    client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    search = load("sweep_dask").main(
+        workers=1, epochs=1, scheduler=client.scheduler.address, compare=True
+    )
+    assert set(client.run(phitodeep.get_threads).values()) == {1}
     assert len(search.cv_results_["params"]) == 8
     out = capsys.readouterr().out
     assert "workers started" not in out

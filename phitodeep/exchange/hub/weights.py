@@ -62,7 +62,9 @@ class Checkpoint:
             for name, shape in source.shapes.items()
         }
         if tied not in wanted and tied in found:
-            self._check_tied(tied, next(iter(sources["0.W"].shapes)), found)
+            one, other = self.arrays[tied], self.arrays.get(next(iter(sources["0.W"].shapes)))
+            if other is not None and one.dtype == other.dtype and np.array_equal(one, other):
+                del found[tied]
         wrong = differences(wanted, found)
         if any(wrong):
             raise DataError(f"{self.folder}: the weights do not fit config.json: {wrong}.")
@@ -80,12 +82,6 @@ class Checkpoint:
             begin, end = end, end + part.shape[-1]
             widen(part, out[..., begin:end])
         return out
-
-    def _check_tied(self, head: str, embedding: str, found: dict[str, Entry]) -> None:
-        """Remove the head from the arrays that were found if it is a copy of the embedding."""
-        one, other = self.arrays[head], self.arrays.get(embedding)
-        if other is not None and one.dtype == other.dtype and np.array_equal(one, other):
-            del found[head]
 
 
 def widen(a: Array, out: Array) -> None:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -85,82 +85,77 @@ def hub() -> Iterator[str]:
     server.server_close()
 
 
-def run(code: str, folder: Path, endpoint: str, **more: str) -> str:
-    """Run code in another process, whose hub is at `endpoint`; return what it prints."""
+CODE = """
+import sys
+sys.modules |= dict.fromkeys({without})
+from phitodeep.model.architectures import from_pretrained
+for call in sys.argv[1:]:
+    try:
+        model = eval(f"from_pretrained({{call}})")
+    except Exception as error:
+        print(type(error).__name__, *str(error).split())
+    else:
+        print(type(model.layers[-1]).__name__, model.predict([[1, 2]]).shape, model.tokenizer)
+"""
+
+
+def results(
+    calls: Iterable[str], folder: Path, endpoint: str, without: tuple[str, ...] = (), **more: str
+) -> list[str]:
+    """What `from_pretrained` gives or raises in another process, whose hub is at `endpoint`."""
     off = [f"HF_HUB_DISABLE_{what}" for what in ("PROGRESS_BARS", "XET", "TELEMETRY")]
     env = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "home"), **more}
     env |= {"PYTHONPATH": os.pathsep.join(sys.path), **dict.fromkeys(off, "1")}
-    code = f"{IMPORTS}{code}"
+    warn = ["-W", "error"] if without else []
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, *warn, "-c", CODE.format(without=without), *calls],
         cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout.splitlines()
 
 
-IMPORTS = """
-from phitodeep.model.architectures import from_pretrained
-from phitodeep.errors import PhitodeepError
-"""
-SHOW = "model = from_pretrained({})\nprint(type(model.layers[-1]).__name__, model.tokenizer)\n"
-REFUSED = """
-try:
-    from_pretrained({})
-except PhitodeepError as error:
-    print(type(error).__name__, error)
-"""
+NAME, LOCAL = '"tiny/model"', '"tiny/local"'
+LOST = {
+    '"tiny/other"': "RepositoryNotFoundError",
+    '"broken/model"': "Error",
+    f'{NAME}, revision="lost"': "RevisionNotFoundError",
+    **dict.fromkeys(['"../model"', '"a--b/model"'], "HFValidationError"),
+}
 
 
 def test_a_name_is_downloaded_once_and_then_works_offline(hub: str, tmp_path: Path) -> None:
-    shown = run(SHOW.format('"tiny/model"'), tmp_path, hub)
-    assert shown.split() == ["TiedDense", "HubTokenizer(<64", "tokens>)"]
-    fetched = {path.rpartition("/")[2] for path in Hub.asked if "/resolve/" in path}
-    assert fetched == {"config.json", "model.safetensors", "tokenizer.json"}  # no reference.npz
-    offline = run(SHOW.format('"tiny/model"'), tmp_path, hub, HF_HUB_OFFLINE="1")
-    assert offline == shown
-
-
-def test_a_revision_in_several_files(hub: str, tmp_path: Path) -> None:
-    shown = run(SHOW.format('"tiny/model", revision="old"'), tmp_path, hub)
-    assert shown.startswith("Dense ")
-
-
-def test_a_folder_is_taken_before_a_name(hub: str, tmp_path: Path) -> None:
+    """A folder of this name is taken first; what the hub does not have is refused."""
     (tmp_path / "tiny").mkdir()
-    written(tmp_path / "tiny" / "model", GPT2)
-    assert run(SHOW.format('"tiny/model"'), tmp_path, hub).split() == ["TiedDense", "None"]
-    assert Hub.asked == []
-
-
-def test_what_the_hub_does_not_have(hub: str, tmp_path: Path) -> None:
-    reasons = {
-        '"tiny/other"': "RepositoryNotFoundError",
-        '"broken/model"': "Error",
-        '"tiny/model", revision="lost"': "RevisionNotFoundError",
-        **dict.fromkeys(['"../model"', '"a--b/model"'], "HFValidationError"),
-    }
-    shown = run("".join(REFUSED.format(call) for call in reasons), tmp_path, hub)
-    for text, why in zip(shown.split("DataError ")[1:], reasons.values(), strict=True):
-        assert text.startswith("cannot get")
+    written(tmp_path / "tiny" / "local", GPT2)
+    calls = [NAME, LOCAL, f'{NAME}, revision="old"', *LOST]
+    main, local, old, *lost = results(calls, tmp_path, hub)
+    assert main == "TiedDense (1, 2, 64) HubTokenizer(<64 tokens>)"
+    assert local == "TiedDense (1, 2, 11) None"
+    assert old == "Dense (1, 2, 64) HubTokenizer(<64 tokens>)"  # from several files
+    for text, why in zip(lost, LOST.values(), strict=True):
+        assert text.startswith("DataError cannot get")
         assert why in text
         assert "check the name and the revision" in text
+    fetched = {path.rpartition("/")[2] for path in Hub.asked if f"/resolve/{'a' * 40}" in path}
+    assert fetched == {"config.json", "model.safetensors", "tokenizer.json"}  # no reference.npz
+    assert not any("local" in path for path in Hub.asked)
+    offline = results([NAME, f'{NAME}, revision="c"'], tmp_path, hub, HF_HUB_OFFLINE="1")
+    assert offline[0] == main
+    for text in (offline[1], *results([NAME], tmp_path / "tiny", "http://127.0.0.1:9")):
+        assert text.startswith("DataError cannot get tiny/model from the hub: ")
+        assert "Offline, pass the path of a folder with config.json and model.safe" in text
 
 
-@pytest.mark.parametrize("offline", ["0", "1"])
-def test_without_a_connection_the_error_says_what_to_do(offline: str, tmp_path: Path) -> None:
-    nowhere = "http://127.0.0.1:9"  # no server listens there
-    code = REFUSED.format('"tiny/model"')
-    shown = run(code, tmp_path, nowhere, HF_HUB_OFFLINE=offline)
-    assert shown.startswith("DataError cannot get tiny/model from the hub: ")
-    assert "Offline, pass the path of a folder with config.json and model.safetensors." in shown
-
-
-def test_a_name_without_the_library(tmp_path: Path) -> None:
-    missing = "import sys\nsys.modules['huggingface_hub'] = None\n"
-    shown = run(missing + REFUSED.format('"a/b"'), tmp_path, "http://127.0.0.1:9")
-    assert shown.startswith("MissingExtraError a/b is not a folder")
-    assert 'pip install "phitodeep[hub]"' in shown
+def test_the_libraries_are_needed_only_for_names_and_tokenizers(tmp_path: Path) -> None:
+    written(tmp_path / "local", GPT2)
+    calls = ['"local"', '"a/b"', repr(str(STORED / "gpt2"))]
+    without = ("tokenizers", "huggingface_hub", "torch")
+    local, name, tokenizer = results(calls, tmp_path, "http://127.0.0.1:9", without)
+    assert local == "TiedDense (1, 2, 11) None"
+    assert name.startswith("MissingExtraError a/b is not a folder")
+    assert 'pip install "phitodeep[hub]"' in name
+    assert 'tokenizer.json needs tokenizers: pip install "phitodeep[hub]"' in tokenizer
 
 
 def test_refusals_that_ask_nobody(tmp_path: Path) -> None:

@@ -225,17 +225,6 @@ def test_half_precision_becomes_float32(family: str, dtype: str, tmp_path: Path)
     assert_same_logits(ours, again, rng)
 
 
-@pytest.mark.parametrize("seed", few(range(4), 1))
-@pytest.mark.parametrize("family", CONFIGS)
-def test_several_files(family: str, seed: int, tmp_path: Path) -> None:
-    rng = np.random.default_rng([seed, 3])
-    layers = {"GPT2": "n_layer", "Llama": "num_hidden_layers"}[family]
-    model = theirs(family, rng, **{layers: 3})
-    saved(model, tmp_path, max_shard_size="4KB")
-    assert len([*tmp_path.glob("model-*.safetensors")]) > 1
-    assert_same_logits(from_pretrained(tmp_path), model, rng)
-
-
 @pytest.mark.parametrize("family", CONFIGS)
 def test_a_checkpoint_without_a_head(family: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(3)

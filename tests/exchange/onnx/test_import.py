@@ -23,7 +23,7 @@ from phitodeep.model import architectures as models
 from phitodeep.testing.examples import EXAMPLES, TOKENS, data, made
 from tests.exchange.onnx.graphs import mangled
 from tests.random_networks import KINDS, Centred, Gate, Ladder, Maker, Scale, drawn
-from tests.rows import LONG
+from tests.rows import LONG, times
 
 onnx = pytest.importorskip("onnx")
 
@@ -111,7 +111,7 @@ def test_models_come_back(name: str, tmp_path: Path) -> None:
 def test_random_networks_come_back(tmp_path: Path) -> None:
     path = tmp_path / "a.onnx"
     without = (L.Lambda, Centred, Gate, Ladder, Scale)
-    for seed in range(60):
+    for seed in range(times(40)):
         rng = random.Random(seed)
         size, depth = rng.choice((1, 2, 3, 4)), rng.choice((0, 1, 2))
         net = drawn(Maker(rng, without, masked=False), KINDS, (2, 3), size, depth, seed)

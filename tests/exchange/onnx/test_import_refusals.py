@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from phitodeep.errors import DataError, MissingExtraError, PhitodeepError
-from phitodeep.exchange.onnx.read import rules_activations, rules_general, verifying
+from phitodeep.exchange.onnx.read import activations, products, verifying
 from phitodeep.io import from_onnx
-from phitodeep.layers import BatchNorm, Dense, MultiHeadAttention, Permute, Reshape
+from phitodeep.layers import BatchNorm, Dense, Mish, MultiHeadAttention, Permute, Reshape
 from phitodeep.model import Sequential
 from tests.exchange.onnx.graphs import Arrays, floats, nodes, write
 
@@ -288,6 +288,44 @@ def test_other_attentions_are_refused(change: Any, kv_heads: int, tmp_path: Path
         from_onnx(path)
 
 
+SCORES = "Transpose x -> t perm=[0,2,1]; MatMul x t -> s; Mul s root -> r; Softmax r -> p"
+UPPER = np.triu(np.full((3, 3), -np.inf), 1)
+MASKS = {  # for three steps, and whether they hide the later steps, and nothing else
+    "infinite": (UPPER, True),
+    "low": (np.maximum(UPPER, -1e31)[None], True),
+    "boolean": (UPPER == 0, True),
+    "not low": (np.maximum(UPPER, -1e4), False),
+    "earlier steps": (UPPER.T, False),
+    "its own step": (UPPER + np.diag([0, -np.inf, 0]), False),
+    "two steps ahead": (np.triu(UPPER, 2), False),
+    "nothing": (np.zeros((3, 3)), False),
+    "a bias": (np.where(UPPER, UPPER, np.tri(3)), False),
+    "the same for all": (UPPER[:1], False),
+    "inverted": (UPPER != 0, False),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_a_mask_is_causal_or_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifying, "MOST_NODES", -1)  # the rule alone must be right
+    mask, causal = MASKS[name]
+    added = "Where m r low -> z" if mask.dtype == bool else "Add r m -> z"
+    text = f"{SCORES.replace('Softmax r', f'{added}; Softmax z')}; MatMul p x"
+    arrays = {"root": np.float32(0.5), "low": np.float32(-1e31)}
+    arrays["m"] = mask if mask.dtype == bool else mask.astype(np.float32)
+    path, x = write(tmp_path, text, [None, 3, 4], arrays), floats(2, 3, 4)
+    if not causal:
+        with pytest.raises(DataError, match="no layer"):
+            from_onnx(path)
+        return
+    S = np.where(np.tri(3), x @ x.swapaxes(1, 2) / 2, -np.inf)
+    P = np.exp(S - S.max(2, keepdims=True))
+    model = assert_computes(path, P / P.sum(2, keepdims=True) @ x, x)
+    assert model.layers[-1].causal
+
+
 # --- harm -----------------------------------------------------------------------------------------
 
 DOUBLING = "; ".join(f"Concat c{i} c{i} -> c{i + 1} axis=0" for i in range(60))
@@ -313,7 +351,6 @@ HUGE_ARRAYS = {
     "root": np.float32(HUGE**-0.5),
 }
 RMS = "Mul x x -> a; ReduceMean a one -> b; Add b eps -> d; Sqrt d -> f; Div x f"
-SCORES = "Transpose x -> t perm=[0,2,1]; MatMul x t -> s; Mul s root -> r; Softmax r -> p"
 HUGE_SIZES: list[tuple[str, list[Any], bool]] = [  # and whether a model can be made
     ("Mul x c", [None, HUGE], False),
     ("Relu x", [None, HUGE], True),
@@ -372,7 +409,7 @@ def test_many_nodes_take_linear_time(op: str, tmp_path: Path) -> None:
         return next(counted)
 
     lines(10)  # imports
-    assert lines(240) < 9 * lines(30)
+    assert lines(160) < 9 * lines(20)
 
 
 # --- data in other files --------------------------------------------------------------------------
@@ -427,9 +464,9 @@ def test_external_data_is_never_elsewhere(
 
 def test_a_wrong_rule_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a rule were wrong, the comparison with the graph would name the node."""
-    path = write(tmp_path, "Relu x -> a; Softplus a name=soft", [None, 3], {})
+    path = write(tmp_path, "Softplus x -> a name=soft; Add a c", [None, 3], {"c": floats(3)})
     from_onnx(path)
-    monkeypatch.setitem(rules_activations.LAYERS, "Softplus", rules_activations.LAYERS["Mish"])
+    monkeypatch.setattr(activations, "with_values", lambda *_: Mish())
     with pytest.raises(DataError, match=r"'soft'.*would compute something else"):
         from_onnx(path)
     monkeypatch.setattr(verifying, "MOST_NODES", 1)  # a large graph is not evaluated
@@ -438,12 +475,12 @@ def test_a_wrong_rule_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_wrong_weights_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, "MatMul x W", [None, 3], {"W": floats(3, 3)})
-    parts = rules_general.dense_parts
+    parts = products.dense_parts
 
     def transposed(step: Any) -> Any:
         x, W, b = parts(step)
         return x, W.T, b
 
-    monkeypatch.setattr(rules_general, "dense_parts", transposed)
+    monkeypatch.setattr(products, "dense_parts", transposed)
     with pytest.raises(DataError, match="would compute something else"):
         from_onnx(path)

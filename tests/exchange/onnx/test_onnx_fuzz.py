@@ -107,14 +107,8 @@ def bases() -> dict[str, bytes]:
 
 NUMBERS = (*(0, -1, 1, 2, 3, 7, 64, 10**6, 2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1, -(2**63)),)
 FLOATS = (0.0, -1.0, 0.5, 1e-5, 1e30, float("nan"), float("inf"), -float("inf"), 1e-40)
-TEXTS = (
-    *(b"", b"x", b"SAME_UPPER", b"SAME_LOWER", b"reverse", b"linear", b"\xff", b"LOGISTIC"),
-    b"tanh",
-)
-OPS = (
-    *(*HANDLERS, "If", "Loop", "Scan", "Constant", "ConstantOfShape", "Range", "Tile", "Trilu"),
-    *("Mod", "ArgMax", "Einsum", "NoSuchOperator"),
-)
+TEXTS = (b"", b"x", b"SAME_UPPER", b"reverse", b"linear", b"\xff", b"LOGISTIC", b"tanh")
+OPS = (*HANDLERS, "If", "Loop", "ConstantOfShape", "Range", "Tile", "Mod", "ArgMax", "NoSuchOne")
 ATTRIBUTES = ("axis", "perm", "to", "epsilon", "group", "pads", "value", "location")
 
 
@@ -125,11 +119,11 @@ class Hostile:
         self.rng, self.proto = rng, onnx.load_model_from_string(content)
         graph = self.proto.graph
         self.names = [name for node in graph.node for name in node.output]
-        self.names += [*(t.name for t in graph.initializer), "", "x", "X", "?", "ai.onnx.ml"]
+        self.names += [*(t.name for t in graph.initializer), "", "x", "?", "ai.onnx.ml"]
 
     def content(self) -> bytes:
         for _ in range(self.rng.choice((1, 1, 1, 2, 3))):
-            self.outside() if self.rng.random() < 0.05 else self.change()
+            self.change()
         return bytes(self.proto.SerializeToString())
 
     def change(self) -> None:
@@ -153,30 +147,14 @@ class Hostile:
         else:
             setattr(message, field.name, self.value(field, inside))
 
-    def outside(self) -> None:
-        """Let a constant be in another file."""
-        tensor = self.rng.choice(self.proto.graph.initializer or [onnx.TensorProto()])
-        tensor.data_location = tensor.EXTERNAL
-        tensor.ClearField("raw_data")
-        entries: dict[str, tuple[Any, ...]] = {
-            "location": ("../secret", "/etc/passwd", "a.onnx", "", "missing", ".", "a\0b"),
-            "offset": (0, 4, 2**60, -1, "x"),
-            "length": (4, 16, 2**60, -1, ""),
-        }
-        for key, choices in entries.items():
-            tensor.external_data.add(key=key, value=str(self.rng.choice(choices)))
-
     def change_list(self, values: Any, field: Any) -> None:
-        """Remove, repeat, swap, add or replace elements."""
+        """Remove, repeat, move, add or replace an element."""
         rng, n = self.rng, len(values)
-        i, j, kind = rng.randrange(n or 1), rng.randrange(n or 1), rng.randrange(6)
+        i, kind = rng.randrange(n or 1), rng.randrange(5)
         if kind == 0 and n:
             del values[i]
         elif kind == 1 and n:
-            both = list(values)
-            both[i], both[j] = both[j], both[i]
-            del values[:]
-            values.extend(both)
+            values.append(values.pop(i))
         elif kind == 2 and n:
             values.append(values[i])
             if field.name == "node":  # with an output of its own
@@ -184,7 +162,7 @@ class Hostile:
         elif field.message_type:
             values.add()
         elif kind == 3 or not n:
-            values.extend(self.value(field, 0) for _ in range(rng.choice((1, 1, 2, 40))))
+            values.extend(self.value(field, 0) for _ in range(rng.choice((1, 2, 40))))
         else:
             values[i] = self.value(field, values[i])
 
@@ -218,20 +196,11 @@ def parts(message: Any) -> Iterator[Any]:
 
 
 def noise(rng: random.Random, content: bytes) -> bytes:
-    """Flip, cut or insert bytes."""
-    damaged = bytearray(content)
-    for _ in range(rng.choice((1, 1, 2, 8))):
-        at = rng.randrange(max(1, len(damaged)))
-        kind = rng.randrange(5)
-        if kind == 0:
-            del damaged[at:]
-        elif kind == 1:
-            damaged[at:at] = rng.randbytes(rng.randrange(1, 9))
-        elif kind == 2:
-            del damaged[at : at + rng.randrange(1, 9)]
-        elif damaged[at:]:
-            damaged[at] ^= 1 << rng.randrange(8)
-    return bytes(damaged)
+    """Cut, remove, insert or flip bytes."""
+    at, n = rng.randrange(len(content)), rng.randrange(1, 9)
+    start, rest = content[:at], content[at:]
+    flipped = bytes([rest[0] ^ 1 << rng.randrange(8)]) + rest[1:]
+    return start + rng.choice((b"", rest[n:], rng.randbytes(n) + rest, flipped, flipped))
 
 
 def case(number: int) -> bytes:
@@ -265,12 +234,11 @@ def test_damaged_files_are_refused_with_our_errors(tmp_path: Path) -> None:
         for number in range(CASES):
             content = case(number)
             path.write_bytes(content)
-            measure = number % 8 == 0
-            if measure:
-                tracemalloc.start()
             try:
+                if number % 8 == 0:
+                    tracemalloc.start()
                 found[read(path)] += 1
-                peak = tracemalloc.get_traced_memory()[1] if measure else 0
+                peak = tracemalloc.get_traced_memory()[1]
                 assert peak <= 100 * len(content) + (1 << 26), f"it takes {peak} bytes"
             except BaseException as error:
                 error.add_note(f"case({number})")

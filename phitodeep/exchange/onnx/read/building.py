@@ -19,7 +19,6 @@ from phitodeep.exchange.onnx.read.values import Step, View
 from phitodeep.exchange.tree import Operation
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import TimeDistributed
-from phitodeep.layers.embedding import Embedding
 from phitodeep.layers.reshape import Flatten, Permute, Reshape
 
 
@@ -54,7 +53,6 @@ class Writer:
 
     operations    for `as_layers`
     weights       the layers that have parameters, each with its arrays
-    tables        the embeddings, which a TiedDense may use
     """
 
     def __init__(self, it: Interpreter, order: Sequence[int] | None) -> None:
@@ -64,7 +62,6 @@ class Writer:
         self.placed = {it.input: Placed("input", layout)}
         self.operations: list[Operation] = []
         self.weights: list[tuple[Layer, dict[str, Array]]] = []
-        self.tables: list[Embedding] = []
         self.at: Step = it.input  # the step that is being written
 
     # --- adding layers ---------------------------------------------------------------------
@@ -217,38 +214,6 @@ def translated(layout: Groups, a: View, b: View) -> Groups:
         leaves(whole[group]) if group in whole else tuple(found[axis] for axis in leaves(group))
         for group in layout
     )
-
-
-def concatenated(step: Step) -> Plan:
-    views, axis = step.views(), step.settings["axis"]
-
-    def write(w: Writer, placed: list[Placed]) -> Placed:
-        first, _ = w.features(placed[0], views[0].groups[axis], exact=True)
-        layout = expanded(first.layout)[:-1]
-        rest, *others = (View(v.step, v.groups[:axis] + v.groups[axis + 1 :]) for v in views)
-        arranged = [first]
-        for view, other, p in zip(views[1:], others, placed[1:], strict=True):
-            same = translated(layout, rest, other)
-            arranged.append(w.arranged(p, (*same, view.groups[axis])))
-        return w.add("concat", arranged, (*layout, step.groups[axis]))
-
-    return Plan(tuple(views), write)
-
-
-def joined(step: Step) -> Plan:
-    """Return the plan of new names for axes: one for each group of several axes."""
-    x, pairs = step.view(), step.settings["pairs"]
-
-    def write(w: Writer, placed: list[Placed]) -> Placed:
-        groups = [leaves(group) for group, _ in pairs]
-        p = placed[0]
-        if any(group not in expanded(p.layout) for group in groups):
-            p, _ = w.samples_first(p, x.groups[0], x.groups[1:])
-        names = {group: axis for group, (_, axis) in zip(groups, pairs, strict=True)}
-        layout = expanded(p.layout)
-        return Placed(p.value, tuple((names[g],) if g in names else g for g in layout))
-
-    return Plan((x,), write)
 
 
 def applied(x: View, layer: Layer) -> Plan:

@@ -1,8 +1,9 @@
 """From an ONNX file to the layers of a model: what `phitodeep.io.from_onnx` reads.
 
 The file is read by `reading.py`. `interpreting.py` turns its nodes into steps, without constants
-and rearrangements; `operators.py` says what each operator means. `RULES` recognise the layers, and
-`building.py` adds them. `as_layers` makes a tree of them. At last, `verifying.py` compares the
+and rearrangements: the function of each operator says which axes its output has, and which layer
+computes it. `RULES` recognise layers that a graph writes with several operators. `building.py` adds
+the layers. `as_layers` makes a tree of them. At last, `verifying.py` compares the
 values of the model with those of the graph.
 """
 
@@ -18,14 +19,9 @@ import numpy as np
 
 from phitodeep.core.types import Shape
 from phitodeep.errors import DataError, PhitodeepError, locate
-from phitodeep.exchange.onnx.read import building
+from phitodeep.exchange.onnx.read import activations, attention, norms, products, sequences
 from phitodeep.exchange.onnx.read import operators as operators
-from phitodeep.exchange.onnx.read import rules_activations as activations
-from phitodeep.exchange.onnx.read import rules_attention as attention
-from phitodeep.exchange.onnx.read import rules_general as general
-from phitodeep.exchange.onnx.read import rules_images as images
-from phitodeep.exchange.onnx.read import rules_norms as norms
-from phitodeep.exchange.onnx.read import rules_sequences as sequences
+from phitodeep.exchange.onnx.read import windows as windows
 from phitodeep.exchange.onnx.read.axes import ONE, Size, expanded, size_of
 from phitodeep.exchange.onnx.read.building import Placed, Plan, RelayoutError, Writer
 from phitodeep.exchange.onnx.read.interpreting import Interpreter
@@ -36,36 +32,19 @@ from phitodeep.exchange.tree import as_layers
 from phitodeep.layers.random import shapes_only
 
 Rule = Callable[[Step], Plan | None]
-RULES: list[tuple[Rule, str]] = [  # and the kinds of steps that each may recognise
-    (activations.operator, " ".join(activations.LAYERS)),
+RULES: list[tuple[Rule, str]] = [  # patterns, and the kinds of steps that may end each of them
     (activations.compound, "Mul Div Where"),
-    (activations.softmax, "Softmax LogSoftmax"),
     (attention.multi_head_attention, "MatMul Add"),
     (attention.dot_product_attention, "Product"),
-    (general.dense, "MatMul Add"),
-    (general.embedding, "Embedding"),
-    (norms.layer_norm, "LayerNormalization RMSNormalization"),
-    (norms.channel_norm, "BatchNormalization InstanceNormalization GroupNormalization"),
+    (products.dense, "MatMul Add"),
     (norms.written_norm, "Add Mul Div"),
-    (sequences.recurrent, "RNN LSTM GRU"),
     (sequences.last_state, "Take"),
     (sequences.sum_of_directions, "ReduceSum"),
     (sequences.position, "Add"),
     (sequences.rotary, "Concat"),
-    (norms.prelu, "PRelu"),
     (norms.scale_and_shift, "Add Sub Mul Div"),
-    (images.conv, "Conv ConvTranspose"),
-    (images.pool, "MaxPool AveragePool"),
-    (images.global_pool, "ReduceMean ReduceMax"),
-    (images.zero_pad, "Pad"),
-    (images.resize, "Resize"),
-    (general.tokens, "Tokens"),
-    (general.take, "Take"),
-    (general.reshape, "Reshape"),
-    (building.joined, "Join"),
-    (general.two_classes, "Concat"),
-    (building.concatenated, "Concat"),
-    (general.merge, "Add Mul"),
+    (products.two_classes, "Concat"),
+    (products.merge, "Add Mul"),
 ]
 RULES_OF: dict[str, list[Rule]] = {}
 for _rule, _ops in RULES:
@@ -188,12 +167,14 @@ def _plans(end: Step) -> dict[Step, Plan]:
 
 
 def _plan(step: Step) -> Plan:
-    """Return the plan of the first rule that recognises a step."""
+    """Return the plan of the first pattern that a step ends, or its own."""
     with _named(step):
         for rule in RULES_OF.get(step.op, []):
             plan = rule(step)
             if plan is not None:
                 return plan
+    if step.plan is not None:
+        return step.plan
     raise DataError(
         f"{step.name}: no layer computes this operator here. Export the network with another "
         "operator, or leave this part out."

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.core.types import Array
-from phitodeep.errors import DataError
+from phitodeep.errors import DataError, PhitodeepError
 from phitodeep.exchange.onnx.read.axes import PROBES, Axis, Group, Size, new, same
 from phitodeep.exchange.onnx.read.reading import FLOATS, INTEGERS, MOST_AXES, TYPES, File, Node
 from phitodeep.exchange.onnx.read.values import (
@@ -202,16 +202,19 @@ class Call(Reader):
         inputs: Sequence[Value | None],
         groups: Sequence[Group],
         integers: bool = False,
+        plan: Any = None,
         /,
         **settings: Any,
     ) -> View:
         """Add a step, and return its output."""
         steps = self.it.steps
-        steps.append(Step(len(steps), self.name, op, inputs, settings, tuple(groups), integers))
-        return steps[-1].output
+        made = Step(op, self.name, inputs, tuple(groups), len(steps), integers, plan, settings)
+        steps.append(made)
+        return made.output
 
 
-Handler = Callable[[Call], Value | list[Value | Refused]]
+Outputs = list[Value | Refused]
+Handler = Callable[[Call], Value | Outputs]
 HANDLERS: dict[str, Handler] = {}
 
 
@@ -272,7 +275,8 @@ class Interpreter:
         groups[batch_at] = (Axis(sizes[batch_at]),)
         self.batch = groups[batch_at][0]
         whole = given.type in INTEGERS
-        step = Step(0, f"the input {given.name!r}", "Input", (), {}, tuple(groups), whole)
+        name = f"the input {given.name!r}"
+        step = Step("Input", name, (), tuple(groups), 0, whole, None, {})
         self.steps.append(step)
         self.values[given.name] = step.output
         return step
@@ -283,7 +287,7 @@ class Interpreter:
         while inputs and inputs[-1] is None:
             inputs.pop()
         given = [i for i in inputs if not isinstance(i, Refused)]
-        found: list[Value | Refused]
+        found: Outputs
         if len(given) < len(inputs):
             refused = next(i for i in inputs if isinstance(i, Refused))
             found = [refused] * len(node.outputs)
@@ -291,14 +295,15 @@ class Interpreter:
             try:
                 outputs = self._outputs(node, given)
                 found = outputs if isinstance(outputs, list) else [outputs]
-            except DataError as error:
-                refused = Refused(type(error)(f"{node.name}: {error}."))
+            except PhitodeepError as error:  # perhaps of a layer
+                kind = type(error) if isinstance(error, DataError) else DataError
+                refused = Refused(kind(f"{node.name}: {str(error).rstrip('.')}."))
                 found = [refused] * len(node.outputs)
         for i, name in enumerate(node.outputs):
             missing = Refused(DataError(f"{node.name}: its output {name!r} is not supported."))
             self.values[name] = found[i] if i < len(found) else missing
 
-    def _outputs(self, node: Node, inputs: list[Value | None]) -> Value | list[Value | Refused]:
+    def _outputs(self, node: Node, inputs: list[Value | None]) -> Value | Outputs:
         if node.op in CONTROL or any(value is None for value in node.attributes.values()):
             raise DataError("control flow is not supported: export the network without it")
         if node.op in LABELS:

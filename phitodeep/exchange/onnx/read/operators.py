@@ -6,21 +6,37 @@ Long because it has a function for each operator of ONNX that is read.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from phitodeep import layers as L
 from phitodeep.core.types import Array
 from phitodeep.errors import DataError
 from phitodeep.exchange.onnx.read import axes as ax
-from phitodeep.exchange.onnx.read.axes import Axis, Group, Size, flat, leaves, new, number, size_of
-from phitodeep.exchange.onnx.read.interpreting import Call, axis_of, handles, integers
+from phitodeep.exchange.onnx.read.activations import activated, softened
+from phitodeep.exchange.onnx.read.axes import (
+    Axis,
+    Group,
+    Size,
+    expanded,
+    flat,
+    leaves,
+    new,
+    number,
+    size_of,
+)
+from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer, translated
+from phitodeep.exchange.onnx.read.interpreting import Call, Outputs, axis_of, handles, integers
 from phitodeep.exchange.onnx.read.reading import FLOATS, INTEGERS, MOST_AXES
-from phitodeep.exchange.onnx.read.values import Constant, LabelError, Refused, Value, View, constant
-from phitodeep.layers.windows import extent
-
-Outputs = list[Value | Refused]
+from phitodeep.exchange.onnx.read.values import (
+    Constant,
+    LabelError,
+    Refused,
+    Value,
+    View,
+    broadcast,
+    constant,
+)
 
 # --- rearrangements -------------------------------------------------------------------------------
 
@@ -41,7 +57,20 @@ def cast(node: Call) -> Value:
     whole = to in INTEGERS
     if whole == x.step.integers:
         return x
-    return node.step("Tokens" if whole else "Numbers", [x], x.groups, whole)
+    if not whole:
+        return node.step("Numbers", [x], x.groups)
+    inner = x.made_by("Take")  # of categories in columns of numbers
+    source, axis = (inner.view(), inner.settings["axis"]) if inner else (x, len(x.groups) - 1)
+    out = x.groups[axis] if axis >= 0 else ()
+
+    def write(w: Writer, placed: list[Placed]) -> Placed:
+        p, _ = w.features(placed[0], source.groups[axis], exact=True)
+        count = number(source.groups[axis])
+        w.it.budget.take([count], 64)
+        columns = chosen(w, inner.settings["places"]) if inner else list(range(count))
+        return w.layer(L.Select(columns, tokens=True), p, (*p.layout[:-1], out))
+
+    return node.step("Tokens", [x], x.groups, True, Plan((source,), write))
 
 
 @handles("Shape")
@@ -104,17 +133,30 @@ def regroup(node: Call, x: View, sizes: list[Size]) -> View:
         return View(x.step, groups)
     if x.groups[0] != (batch,) or not sizes or sizes[0] != batch.size:
         raise DataError("it cuts across the samples of the batch")
-    return node.step("Reshape", [x], [(batch,), *map(new, sizes[1:])])
+    out = ((batch,), *map(new, sizes[1:]))
+
+    def write(w: Writer, placed: list[Placed]) -> Placed:
+        shape = [number(group) for group in out[1:]]
+        return w.layer(L.Reshape(*shape), w.arranged(placed[0], x.groups), out)
+
+    return node.step("Reshape", [x], out, False, Plan((x,), write))
 
 
 def joined(node: Call, x: View) -> View:
     """Return x with one new axis for each group of several axes."""
-    old = ax.expanded(x.groups)
+    old = expanded(x.groups)
     fresh = [
         (Axis(size_of(g)),) if len(g) > 1 and node.it.batch not in g else g for g in old
     ]  # fmt: skip
-    pairs = [(g, f[0]) for g, f in zip(old, fresh, strict=True) if f is not g]
-    return node.step("Join", [x], fresh, x.step.integers, pairs=pairs)
+
+    def write(w: Writer, placed: list[Placed]) -> Placed:
+        names = {leaves(g): f for g, f in zip(old, fresh, strict=True) if f is not g}
+        p = placed[0]
+        if not set(names) <= set(expanded(p.layout)):
+            p, _ = w.samples_first(p, x.groups[0], x.groups[1:])
+        return Placed(p.value, tuple(names.get(g, g) for g in expanded(p.layout)))
+
+    return node.step("Join", [x], fresh, x.step.integers, Plan((x,), write))
 
 
 @handles("Flatten")
@@ -164,53 +206,20 @@ def expand(node: Call) -> Value:
 
 
 @handles(
-    *("Relu", "Sigmoid", "Tanh", "Softplus", "Softsign", "Mish", "Gelu", "HardSwish", "Erf", "Abs"),
-    *("Exp", "Log", "Sqrt", "Reciprocal", "Neg", "LeakyRelu", "Elu", "Celu", "Selu", "HardSigmoid"),
-    *("IsNaN", "ThresholdedRelu", "Sign", "Not"),
+    *("Exp", "Log", "Sqrt", "Reciprocal", "Neg", "Sign", "Not", "IsNaN", "ThresholdedRelu"),
 )
 def unary(node: Call) -> Value:
     return node.step(node.op, [node.view()], node.view().groups, **node.attributes)
 
 
-@handles("Clip")
-def clip(node: Call) -> Value:
-    limits = {"min": -math.inf, "max": math.inf}
-    for i, (name, free) in enumerate(limits.items(), 1):
-        given = node.const(i)
-        limit = node.attribute(name, free) if given is None else given.scalar()
-        if limit is None:
-            raise DataError(f"its {name} must be a number")
-        limits[name] = limit
-    return node.step("Clip", [node.view()], node.view().groups, **limits)
-
-
 @handles(
-    *("Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Max", "Min", "Greater", "Less", "Equal"),
+    *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Greater", "Less", "Equal"),
     "Where",
 )
 def elementwise(node: Call) -> Value:
     if len(node.inputs) != (3 if node.op == "Where" else 2) or None in node.inputs:
         raise DataError(f"it has {len(node.inputs)} inputs")
     return node.step(node.op, node.inputs, broadcast(node.inputs))
-
-
-def broadcast(inputs: Sequence[Value | None]) -> list[Group]:
-    """Return the axes after NumPy's broadcasting of views and constants."""
-    views = [i for i in inputs if isinstance(i, View)]
-    arrays = [(p, a) for i in inputs if isinstance(i, Constant) for p, a in enumerate(i.each())]
-    rank = max([len(view.groups) for view in views] + [a.ndim for _, a in arrays])
-    out: list[Group] = [()] * rank
-    for view in views:
-        for i, group in enumerate(view.groups, rank - len(view.groups)):
-            if not out[i]:
-                out[i] = group
-            elif group and size_of(group) != size_of(out[i]):
-                raise DataError("its inputs have different sizes")
-    for probe, a in arrays:
-        sizes = [size_of(group)[probe] for group in out]
-        if any(n not in (1, s) for n, s in zip(a.shape[::-1], sizes[::-1], strict=False)):
-            raise DataError(f"a constant of shape {a.shape} does not fit the sizes {sizes}")
-    return out
 
 
 # --- products -------------------------------------------------------------------------------------
@@ -260,7 +269,14 @@ def gather(node: Call) -> Value:
         W, x = node.array(0, 2), node.view(1)
         if node.axis(2, 0) != 0 or not x.step.integers or W.dtype.kind != "f":
             raise DataError("only the rows of a matrix can be looked up, by integers")
-        return node.step("Embedding", [x, node.inputs[0]], [*x.groups, new(ax.same(W.shape[1]))])
+        features = new(ax.same(W.shape[1]))
+
+        def write(w: Writer, placed: list[Placed]) -> Placed:
+            layout = (*placed[0].layout, features)
+            return w.layer(L.Embedding(*W.shape), placed[0], layout, W=W)
+
+        plan = Plan((x,), write)
+        return node.step("Embedding", [x, node.inputs[0]], [*x.groups, features], False, plan)
     x, indices = node.view(), node.const(1)
     if indices is None:
         raise DataError("its indices are missing")
@@ -284,8 +300,50 @@ def taken(node: Call, x: View, axis: int, places: list[list[int]]) -> View:
     sizes = size_of(x.groups[axis])
     if all(len(p) == n and p == list(range(n)) for p, n in zip(places, sizes, strict=True)):
         return x
-    groups = [*x.groups[:axis], new(tuple(map(len, places))), *x.groups[axis + 1 :]]
-    return node.step("Take", [x], groups, x.step.integers, axis=axis, places=places)
+    fresh = new(tuple(map(len, places)))
+
+    def write(w: Writer, placed: list[Placed]) -> Placed:
+        columns, along = chosen(w, places), leaves(x.groups[axis])
+        if w.batch in along:
+            raise DataError(f"{w.at.name} selects samples of the batch.")
+        crop = None if x.step.integers else _cropped(w, placed[0], along, columns, fresh)
+        if crop is not None:
+            return crop
+        p, order = w.features(placed[0], along)
+        inverse = {} if order is None else {place: i for i, place in enumerate(order)}
+        select = L.Select([inverse.get(c, c) for c in columns], tokens=x.step.integers)
+        return w.layer(select, p, (*p.layout[:-1], fresh))
+
+    groups, plan = [*x.groups[:axis], fresh, *x.groups[axis + 1 :]], Plan((x,), write)
+    return node.step("Take", [x], groups, x.step.integers, plan, axis=axis, places=places)
+
+
+def chosen(w: Writer, places: list[list[int]]) -> list[int]:
+    """Return places along an axis that do not depend on the size of the input."""
+    columns, *others = places
+    if any(other != columns for other in others):
+        raise DataError(f"{w.at.name} selects elements by the size of the input.")
+    return columns
+
+
+def _cropped(
+    w: Writer, placed: Placed, along: Group, columns: list[int], fresh: Group
+) -> Placed | None:
+    """Return a crop of images, if it is the one in the centre."""
+    layout = expanded(placed.layout)
+    if len(layout) != 4 or along not in layout[1:3]:
+        return None
+    axis = layout.index(along, 1)
+    first = (number(along) - len(columns)) // 2
+    if columns != list(range(first, first + len(columns))):
+        return None
+    sizes = [number(group) for group in layout[1:3]]
+    sizes[axis - 1] = len(columns)
+    out = (*layout[:axis], fresh, *layout[axis + 1 :])
+    made = w.operations[-1] if w.operations else None
+    if made and made.output == placed.value and isinstance(made.does, L.RandomCrop):
+        placed = Placed(made.inputs[0], layout)  # one crop along both axes
+    return w.layer(L.RandomCrop(tuple(sizes)), placed, out)
 
 
 @handles("Slice")
@@ -355,270 +413,20 @@ def concat(node: Call) -> Value:
     if any(sizes != others[0] for sizes in others):
         raise DataError("its inputs have different sizes")
     total = tuple(map(sum, zip(*lengths, strict=True)))
-    return node.step("Concat", views, [*groups[:axis], new(total), *groups[axis + 1 :]], axis=axis)
+    whole = new(total)
 
+    def write(w: Writer, placed: list[Placed]) -> Placed:
+        first, _ = w.features(placed[0], groups[axis], exact=True)
+        layout = expanded(first.layout)[:-1]
+        rest, *others = (View(v.step, v.groups[:axis] + v.groups[axis + 1 :]) for v in views)
+        arranged = [first]
+        for view, other, p in zip(views[1:], others, placed[1:], strict=True):
+            same = translated(layout, rest, other)
+            arranged.append(w.arranged(p, (*same, view.groups[axis])))
+        return w.add("concat", arranged, (*layout, whole))
 
-# --- windows --------------------------------------------------------------------------------------
-
-
-def settings(node: Call, kernel: list[int]) -> dict[str, Any]:
-    """Return kernel, strides, dilations and pads (before, after) of each spatial axis."""
-    rank = len(kernel)
-    found: dict[str, Any] = {"kernel": kernel}
-    found |= {name: node.attribute(name) or [1] * rank for name in ("strides", "dilations")}
-    if node.attribute("kernel_shape", kernel) != kernel:
-        raise DataError(
-            f"its kernel_shape {node.attribute('kernel_shape')} differs from its weights {kernel}"
-        )
-    for name, values in found.items():
-        if len(values) != rank or not all(0 < n < 1 << 31 for n in values):
-            raise DataError(f"its {name} {values} do not fit {rank} axes")
-    pads = node.attribute("pads") or [0] * 2 * rank
-    if len(pads) != 2 * rank or not all(0 <= n < 1 << 31 for n in pads):
-        raise DataError(f"its pads {pads} are not supported")
-    auto = node.attribute("auto_pad", "NOTSET")
-    if auto not in ("NOTSET", "VALID", "SAME_UPPER"):
-        raise DataError(f"auto_pad={auto} is not supported")
-    if auto != "NOTSET":
-        pads = [0] * 2 * rank
-    both = list(zip(pads[:rank], pads[rank:], strict=True))
-    return {**found, "pads": both, "auto": auto == "SAME_UPPER"}
-
-
-def windows_out(size: Size, s: dict[str, Any], i: int) -> Size:
-    """Return the number of windows along spatial axis i."""
-    e, stride = extent(s["kernel"][i], s["dilations"][i]), s["strides"][i]
-    if s["auto"]:
-        return tuple(-(-n // stride) for n in size)
-    padded = [n + sum(s["pads"][i]) for n in size]
-    if min(padded) < e:
-        raise DataError(f"a window of {e} does not fit {min(padded)} positions")
-    if s.get("ceil") and any((n - e) % stride for n in padded):
-        raise DataError("ceil_mode=1 changes its output, which is not supported")
-    return tuple((n - e) // stride + 1 for n in padded)
-
-
-def spatial(x: View, rank: int) -> tuple[Group, Group, list[Group]]:
-    """Return the groups of samples, channels and positions of x (N, C, *sizes)."""
-    if len(x.groups) != rank + 2:
-        raise DataError(f"its input has {len(x.groups)} axes instead of {rank + 2}")
-    if rank not in (1, 2):
-        raise DataError(f"windows along {rank} axes are not supported: only along 1 or 2")
-    return x.groups[0], x.groups[1], list(x.groups[2:])
-
-
-@handles("Conv", "ConvTranspose")
-def conv(node: Call) -> Value:
-    x, W, b = node.view(), node.array(1), node.const(2)
-    samples, channels, sizes = spatial(x, W.ndim - 2)
-    groups, C = node.attribute("group", 1), number(channels, "its number of channels")
-    transposed = node.op == "ConvTranspose"
-    if groups < 1 or C % groups or W.shape[0] % groups:
-        raise DataError(f"its {C} channels do not fit {groups} groups")
-    if (W.shape[0] if transposed else W.shape[1] * groups) != C or 0 in W.shape:
-        raise DataError(f"its weights of shape {W.shape} do not fit {C} channels")
-    filters = W.shape[1] * groups if transposed else W.shape[0]
-    s = settings(node, list(W.shape[2:]))
-    extra = node.attribute("output_padding") or [0] * len(sizes)
-    if transposed:
-        if node.attribute("output_shape") or s["auto"]:
-            raise DataError("output_shape and auto_pad are not supported: give pads")
-        if len(extra) != len(sizes):
-            raise DataError(f"its output_padding {extra} does not fit {len(sizes)} axes")
-        out = []
-        for i, group in enumerate(sizes):
-            add = extent(s["kernel"][i], s["dilations"][i]) + extra[i] - sum(s["pads"][i])
-            out.append(tuple((n - 1) * s["strides"][i] + add for n in size_of(group)))
-    else:
-        out = [windows_out(size_of(group), s, i) for i, group in enumerate(sizes)]
-    if b is not None and b.array("its bias").shape != (filters,):
-        raise DataError(f"its bias does not fit {filters} filters")
-    after = [samples, new(ax.same(filters)), *map(new, out)]
-    return node.step(node.op, [x, Constant((W,)), b], after, group=groups, extra=extra, **s)
-
-
-@handles("MaxPool", "AveragePool")
-def pool(node: Call) -> Value:
-    x, kernel = node.view(), node.attribute("kernel_shape", [])
-    samples, channels, sizes = spatial(x, len(kernel))
-    s = settings(node, kernel)
-    if any(d != 1 for d in s["dilations"]):
-        raise DataError("dilations are not supported in pools")
-    s |= {"ceil": node.attribute("ceil_mode"), "counted": node.attribute("count_include_pad")}
-    out = [windows_out(size_of(group), s, i) for i, group in enumerate(sizes)]
-    return node.step(node.op, [x], [samples, channels, *map(new, out)], **s)
-
-
-@handles("Pad")
-def pad(node: Call) -> Value:
-    x, pads, fill = node.view(), node.ints("pads", 1) or [], node.const(2)
-    value = node.attribute("value", 0.0) if fill is None else fill.scalar()
-    if node.attribute("mode", "constant") != "constant" or value != 0:
-        raise DataError("only zeros can be added around images")
-    rank = len(x.groups)
-    axes = node.ints("axes", 3)
-    axes = list(range(rank)) if axes is None else [axis_of(i, rank) for i in axes]
-    if len(pads) != 2 * len(axes) or min(pads, default=0) < 0 or len(set(axes)) < len(axes):
-        raise DataError(f"its pads {pads[:9]} are not supported")
-    both = {i: tuple(pads[k :: len(axes)]) for k, i in enumerate(axes)}
-    changed = {i: pair for i, pair in both.items() if any(pair)}
-    if not changed:
-        return x
-    groups = [
-        new(tuple(n + sum(changed[i]) for n in size_of(group))) if i in changed else group
-        for i, group in enumerate(x.groups)
-    ]
-    return node.step("Pad", [x], groups, pads=changed)
-
-
-@handles("Resize")
-def resize(node: Call) -> Value:
-    x, scales, sizes = node.view(), node.const(2), node.const(3)
-    rank = len(x.groups)
-    policy = node.attribute("keep_aspect_ratio_policy", "stretch")
-    if node.attribute("axes") or node.attribute("antialias") or policy != "stretch":
-        raise DataError("axes, antialias and aspect ratios are not supported")
-    factors: list[int] = []
-    for i, group in enumerate(x.groups):
-        found: set[float] = set()
-        if sizes is not None:
-            wanted = [s[i] if s.shape == (rank,) else 0 for s in sizes.each()]
-            found = {w / n for w, n in zip(wanted, size_of(group), strict=True)}
-        elif scales is not None and scales.array("its scales").shape == (rank,):
-            found = {float(scales.array("its scales")[i])}
-        factor = found.pop() if len(found) == 1 else 0
-        if not 1 <= factor < 1 << 16 or factor != int(factor):
-            raise DataError("only whole factors are supported")
-        factors.append(int(factor))
-    pairs = zip(x.groups, factors, strict=True)
-    after = [g if f == 1 else new(ax.times(size_of(g), ax.same(f))) for g, f in pairs]
-    defaults = {
-        "mode": "nearest",
-        "coordinate_transformation_mode": "half_pixel",
-        "nearest_mode": "round_prefer_floor",
-    }
-    kind = tuple(node.attribute(name, default) for name, default in defaults.items())
-    return node.step("Resize", [x], after, factors=factors, kind=kind)
-
-
-# --- reductions, norms, softmax -------------------------------------------------------------------
-
-
-@handles("ReduceMean", "ReduceMax", "ReduceSum", "GlobalAveragePool", "GlobalMaxPool")
-def reduce(node: Call) -> Value:
-    x, op, keep = node.view(), node.op, bool(node.attribute("keepdims", 1))
-    rank = len(x.groups)
-    if op.startswith("Global"):
-        op = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}[op]
-        axes = list(range(2, rank))
-    else:
-        given = node.ints("axes", 1)
-        if not given and node.attribute("noop_with_empty_axes"):
-            return x
-        axes = [axis_of(i, rank) for i in given or range(rank)]
-    kept = [() if i in axes else g for i, g in enumerate(x.groups) if keep or i not in axes]
-    reduced = flat(x.groups[i] for i in sorted(set(axes)))
-    return node.step(op, [x], kept, reduced=reduced)
-
-
-@handles("Softmax", "LogSoftmax")
-def softmax(node: Call) -> Value:
-    x, new_rule = node.view(), node.it.opset >= 13
-    axis = node.axis(len(x.groups), -1 if new_rule else 1)
-    along = x.groups[axis] if new_rule else flat(x.groups[axis:])
-    return node.step(node.op, [x], x.groups, along=along)
-
-
-@handles("LayerNormalization", "RMSNormalization")
-def layer_norm(node: Call) -> Value:
-    x, gamma, beta = node.view(), node.array(1), node.const(2)
-    axis = node.axis(len(x.groups), -1)
-    sizes = tuple(number(group, "what it normalises") for group in x.groups[axis:])
-    arrays = {"gamma": gamma}
-    if node.op == "LayerNormalization":
-        arrays["beta"] = np.zeros_like(gamma) if beta is None else beta.array("its bias")
-    if any(a.shape != sizes for a in arrays.values()):
-        raise DataError(f"its parameters of shape {gamma.shape} do not fit the sizes {sizes}")
-    eps = decimal(node.attribute("epsilon", 1e-5))
-    along = flat(x.groups[axis:])
-    weights = {name: a.ravel() for name, a in arrays.items()}
-    return node.step(node.op, [x], x.groups, along=along, eps=eps, weights=weights)
-
-
-def decimal(eps: float) -> float:
-    """Return the shortest decimal of a float32, such as 1e-5 for 0.00000999999975."""
-    return float(str(np.float32(eps)))
-
-
-@handles("BatchNormalization", "InstanceNormalization", "GroupNormalization")
-def channel_norm(node: Call) -> Value:
-    x = node.view()
-    if len(x.groups) < 2 or node.attribute("training_mode"):
-        raise DataError("it is in training mode: export the network for inference")
-    if node.op == "GroupNormalization" and node.it.opset < 21:
-        raise DataError("GroupNormalization before opset 21 is not supported")
-    C = number(x.groups[1], "its number of channels")
-    arrays = [node.array(i, 1) for i in range(1, 5 if node.op == "BatchNormalization" else 3)]
-    if any(a.shape != (C,) for a in arrays):
-        raise DataError(f"its parameters do not fit {C} channels")
-    return node.step(
-        node.op,
-        [x],
-        x.groups,
-        channels=x.groups[1],
-        arrays=arrays,
-        eps=decimal(node.attribute("epsilon", 1e-5)),
-        momentum=round(1 - decimal(node.attribute("momentum", 0.9)), 7),
-        count=node.attribute("num_groups", C),
-    )
-
-
-# --- recurrent layers -----------------------------------------------------------------------------
-
-ACTIVATIONS = {  # one gate for each product of an LSTM, and so on
-    "RNN": (1, ["Tanh"]),
-    "LSTM": (4, ["Sigmoid", "Tanh", "Tanh"]),
-    "GRU": (3, ["Sigmoid", "Tanh"]),
-}
-DIRECTIONS = {"forward": 1, "bidirectional": 2}
-
-
-@handles("RNN", "LSTM", "GRU")
-def recurrent(node: Call) -> Outputs:
-    gates, usual = ACTIVATIONS[node.op]
-    x, W, R, B = node.view(), node.array(1, 3), node.array(2, 3), node.const(3)
-    directions = DIRECTIONS.get(node.attribute("direction", "forward"))
-    if directions is None:
-        raise DataError(f"direction={node.attribute('direction')!r} is not supported")
-    H, D = R.shape[2], W.shape[2]
-    if len(x.groups) != 3 or size_of(x.groups[2]) != ax.same(D) or node.attribute("layout"):
-        raise DataError("its input must be (steps, samples, features)")
-    if W.shape != (directions, gates * H, D) or R.shape != (directions, gates * H, H):
-        raise DataError(f"its weights of shapes {W.shape} and {R.shape} do not fit")
-    bias = np.zeros((directions, 2 * gates * H), W.dtype) if B is None else B.array("its bias")
-    if bias.shape != (directions, 2 * gates * H):
-        raise DataError(f"its bias of shape {bias.shape} does not fit")
-    if any(value is not None for value in node.inputs[4:5]):
-        raise DataError("lengths of sequences are not supported in the graph")
-    starts = [node.const(5), node.const(6)]
-    if any(start is not None and any(a.any() for a in start.each()) for start in starts):
-        raise DataError("only states that begin at 0 are supported")
-    if len(node.inputs) > 7 or node.attribute("clip") or node.attribute("input_forget"):
-        raise DataError("peepholes, clip and input_forget are not supported")
-    usual = usual * directions
-    given = [f.capitalize() for f in node.attribute("activations", usual)]
-    changed = node.attribute("activation_alpha") or node.attribute("activation_beta")
-    if given != usual or changed:
-        raise DataError(f"the activations {given[:9]} are not supported")
-    if node.op == "GRU" and not node.attribute("linear_before_reset"):
-        raise DataError("only linear_before_reset=1, which PyTorch has too, is supported")
-    both, units = new(ax.same(directions)), new(ax.same(H))
-    T, N, _ = x.groups
-    weights: dict[str, Any] = {"W": W, "R": R, "B": bias}
-    return [
-        node.step(node.op, [x], groups, last=last, both=both, units=units, **weights)
-        for last, groups in ((False, [T, both, N, units]), (True, [both, N, units]))
-    ]
+    after, plan = [*groups[:axis], whole, *groups[axis + 1 :]], Plan(tuple(views), write)
+    return node.step("Concat", views, after, False, plan, axis=axis)
 
 
 # --- scikit-learn ---------------------------------------------------------------------------------
@@ -659,9 +467,9 @@ def linear(node: Call, count: int) -> View:
         y = node.step("Add", [y, Constant((b,))], y.groups)
     transform = node.attribute("post_transform", "NONE")
     if transform == "LOGISTIC":
-        return node.step("Sigmoid", [y], y.groups)
+        return activated(node, "Sigmoid", y)
     if transform == "SOFTMAX":
-        return node.step("Softmax", [y], y.groups, along=y.groups[1])
+        return softened(node, L.Softmax, y, y.groups[1])
     if transform != "NONE":
         raise DataError(f"post_transform={transform} is not supported")
     return y

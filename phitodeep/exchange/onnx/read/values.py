@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from phitodeep.core.types import Array
 from phitodeep.errors import DataError
-from phitodeep.exchange.onnx.read.axes import PROBES, Groups, Size, expanded, size_of
+from phitodeep.exchange.onnx.read.axes import PROBES, Group, Groups, Size, expanded, size_of
+
+MOST = 16  # operations of one expression
+MOST_FEATURES = 1 << 20  # for which a constant of the file is repeated
+TOLERANCE = 5e-7  # relative: a few roundings of float32
 
 
 class LabelError(DataError):
@@ -68,11 +73,13 @@ class Pair(NamedTuple):
     swapped: bool
 
 
+@dataclass(eq=False)
 class Reader:
     """An operation with its inputs: views, constants, and None for those that are left out."""
 
-    def __init__(self, op: str, name: str, inputs: Sequence[Value | None]) -> None:
-        self.op, self.name, self.inputs = op, name, tuple(inputs)
+    op: str
+    name: str  # for error messages
+    inputs: Sequence[Value | None]
 
     def view(self, i: int = 0) -> View:
         """Return an input that must depend on the input of the graph."""
@@ -114,29 +121,23 @@ class Reader:
         return None
 
 
+@dataclass(eq=False)
 class Step(Reader):
     """An operation on elements of the input.
 
-    index       its place in the graph
-    name        for error messages
-    op          its kind
-    settings    whatever else its kind needs
     groups      the axes of its output
+    index       its place in the graph
     integers    whether its output holds integers
+    plan        how it becomes layers, unless a pattern with steps before it is recognised: a
+                `building.Plan`, or None
+    settings    what patterns need to know of it
     """
 
-    def __init__(
-        self,
-        index: int,
-        name: str,
-        op: str,
-        inputs: Sequence[Value | None],
-        settings: dict[str, Any],
-        groups: Groups,
-        integers: bool = False,
-    ) -> None:
-        super().__init__(op, name, inputs)
-        self.index, self.settings, self.groups, self.integers = index, settings, groups, integers
+    groups: Groups
+    index: int
+    integers: bool
+    plan: Any
+    settings: dict[str, Any]
 
     @property
     def output(self) -> View:
@@ -161,6 +162,25 @@ class View(NamedTuple):
         return self.step if self.step.op in ops and self.is_(self.step.output) else None
 
 
+def broadcast(inputs: Sequence[Value | None]) -> list[Group]:
+    """Return the axes after NumPy's broadcasting of views and constants."""
+    views = [i for i in inputs if isinstance(i, View)]
+    arrays = [(p, a) for i in inputs if isinstance(i, Constant) for p, a in enumerate(i.each())]
+    rank = max([len(view.groups) for view in views] + [a.ndim for _, a in arrays])
+    out: list[Group] = [()] * rank
+    for view in views:
+        for i, group in enumerate(view.groups, rank - len(view.groups)):
+            if not out[i]:
+                out[i] = group
+            elif group and size_of(group) != size_of(out[i]):
+                raise DataError("its inputs have different sizes")
+    for probe, a in arrays:
+        sizes = [size_of(group)[probe] for group in out]
+        if any(n not in (1, s) for n, s in zip(a.shape[::-1], sizes[::-1], strict=False)):
+            raise DataError(f"a constant of shape {a.shape} does not fit the sizes {sizes}")
+    return out
+
+
 class Refused(NamedTuple):
     """A value that cannot be understood, which matters only if the output depends on it."""
 
@@ -168,3 +188,17 @@ class Refused(NamedTuple):
 
 
 Value = Constant | View
+
+
+def near(found: float, value: float) -> bool:
+    """Return whether a constant of a graph is this value, rounded to float32."""
+    return abs(found - value) <= TOLERANCE * abs(value)
+
+
+def decimal(eps: float) -> float:
+    """Return the shortest decimal of a float32, such as 1e-5 for 0.00000999999975."""
+    return float(str(np.float32(eps)))
+
+
+def scalar(value: object) -> float | None:
+    return value.scalar() if isinstance(value, Constant) else None

@@ -168,13 +168,10 @@ class Graph:
                     result = self.ordered(node, found, canonical(count, channel))
                 else:
                     result = self.ordered(node, found, end(count))
-            elif node.op != "get_attr" and self._depends(node):
+            elif node.op != "get_attr" and any(n in self.values for n in node.all_input_nodes):
                 self.values[node] = self._step(node)
         assert result is not None
         return as_layers(self.operations, "input", result.name)
-
-    def _depends(self, node: Any) -> bool:
-        return any(n in self.values for n in node.all_input_nodes)
 
     def _step(self, node: Any) -> Any:
         if node.op == "call_module":
@@ -271,9 +268,7 @@ class Graph:
             self.fail(node, f"takes {of}, which is not a value that a layer computes")
         return found
 
-    def emit(
-        self, node: Any, does: Layer | str, inputs: Sequence[str], shape: Shape, count: int = 0
-    ) -> str:
+    def emit(self, node: Any, does: Layer | str, inputs: Sequence[str], shape: Shape) -> str:
         """Add an operation and return the name of its value, whose samples have our `shape`."""
         name = f"{node.name}.{len(self.operations)}"
         self.operations.append(Operation(self.path(node), tuple(inputs), name, does))
@@ -321,9 +316,6 @@ class Graph:
 
     def _sizes(self, value: Value) -> Shape:
         return tuple(self.shapes[value.name][a - 1] if a else 1 for a in value.axes)
-
-    def _is_tensor(self, node: Any) -> bool:
-        return isinstance(node.meta["value"], self.torch.Tensor)
 
 
 def is_node(value: Any) -> bool:

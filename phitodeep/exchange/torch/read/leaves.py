@@ -66,7 +66,9 @@ class Leaves:
                 lambda module: upsample(L.Upsample2D, module, {}),
             ),
             own.Bidirectional: self._bidirectional,
-            **dict.fromkeys([own.RNN, own.LSTM, own.GRU], self._last_or_all),
+            **dict.fromkeys(
+                [own.RNN, own.LSTM, own.GRU], lambda m: self.recurrent(m, m.return_sequences)
+            ),
         }
         self.looked_into = {torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict}
         self.looked_into |= {own.Permute, own.Reshape}  # axes that return to their place vanish
@@ -174,9 +176,6 @@ class Leaves:
                 made.append(cell)
             self._load_cell(cell, module, f"_l{i}")
         return made
-
-    def _last_or_all(self, module: Any) -> list[Layer]:
-        return self.recurrent(module, module.return_sequences)
 
     def _load_cell(self, cell: Layer, module: Any, suffix: str) -> None:
         """Note the arrays of one direction; PyTorch's second bias is added to the first."""

@@ -33,7 +33,7 @@ class Reader(TensorFunctions):
         super().__init__(torch, own, *args)
         nn = torch.nn
         self.modules = {
-            **dict.fromkeys([nn.Flatten, nn.Unflatten], self._reshape),
+            **dict.fromkeys([nn.Flatten, nn.Unflatten], lambda n, _, X: self.do_reshape(n, X)),
             **dict.fromkeys([nn.Softmax, nn.LogSoftmax], self._softmax),
             **dict.fromkeys([nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d], self._adaptive),
             **dict.fromkeys([nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d], self._adaptive),
@@ -118,9 +118,6 @@ class Reader(TensorFunctions):
         if embedding is None or bias is not None:
             self.fail(node, "has a weight that is not an Embedding's: use torch.nn.Linear")
         return self.chain(node, value, [L.TiedDense(embedding)], value.axes)
-
-    def _reshape(self, node: Any, module: Any, X: Any) -> Value:
-        return self.do_reshape(node, X)
 
     def _softmax(self, node: Any, module: Any, X: Any) -> Value:
         value = self.value(node, X)

@@ -150,14 +150,11 @@ class TensorFunctions(Graph):
         given = [c - size for c in columns] if (from_the_end or 0) < 0 else columns
         shape = (*self.shapes[value.name][:-1], len(columns))
         source, found = value.name, node.meta["value"]
-        tokens = not (found if self._is_tensor(node) else found[0]).is_floating_point()
+        tokens = not (found[0] if isinstance(found, tuple | list) else found).is_floating_point()
         name = self.emit(node, L.Select(given, tokens=tokens), [source], shape)
         if columns == list(range(columns[0], columns[-1] + 1)) and len(shape) == 1:
             self.slices[name] = (source, columns[0], columns[-1] + 1)
         return Value(name, value.axes)
-
-    def do_split(self, node: Any, X: Any, size: Any, dim: int = 0) -> Any:
-        return self.do_chunk(node, X, size, dim)
 
     def do_chunk(self, node: Any, X: Any, chunks: int, dim: int = 0) -> Any:
         value = self.value(node, X)
@@ -170,6 +167,8 @@ class TensorFunctions(Graph):
             parts.append(self._back(node, part, value.axes))
             start += n
         return parts
+
+    do_split = do_chunk
 
     def do_mean(self, node: Any, X: Any, dim: Any, keepdim: bool = False) -> Value:
         return self._pooled(node, self.value(node, X), L.GlobalAvgPool, dim, keepdim)

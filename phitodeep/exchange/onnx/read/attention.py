@@ -25,13 +25,38 @@ from phitodeep.exchange.onnx.read.axes import (
     size_of,
 )
 from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer
-from phitodeep.exchange.onnx.read.expressions import MOST_FEATURES, near, scalar, scaled
-from phitodeep.exchange.onnx.read.rules_general import dense_parts
-from phitodeep.exchange.onnx.read.rules_sequences import Rotated, rotation
-from phitodeep.exchange.onnx.read.values import Constant, Step, View
+from phitodeep.exchange.onnx.read.products import dense_parts
+from phitodeep.exchange.onnx.read.sequences import Rotated, rotation
+from phitodeep.exchange.onnx.read.values import (
+    MOST,
+    MOST_FEATURES,
+    Constant,
+    Step,
+    View,
+    near,
+    scalar,
+)
 from phitodeep.functional.rotary import Rope
 
 HIDDEN = -1e30  # scores that are so low have probability 0
+
+
+def scaled(view: View) -> tuple[float, View]:
+    """Return a number and what the view is this multiple of."""
+    number = 1.0
+    for _ in range(MOST):
+        step = view.step
+        found, c = step.pair("Mul", "Div"), None
+        if found and not (step.op == "Div" and found.swapped):
+            c = found.c.scalar()
+        if found and c is not None and (c or step.op == "Mul"):
+            number = number * c if step.op == "Mul" else number / c
+            view = View(found.x.step, view.groups)
+        elif step.op == "Neg":
+            number, view = -number, View(step.view().step, view.groups)
+        else:
+            break
+    return number, view
 
 
 class Columns(NamedTuple):

@@ -10,23 +10,65 @@ import numpy as np
 
 from phitodeep import layers as L
 from phitodeep.core.types import Array
-from phitodeep.exchange.onnx.read.axes import PROBES, Group, leaves, number, size_of
+from phitodeep.errors import DataError
+from phitodeep.exchange.onnx.read import axes as ax
+from phitodeep.exchange.onnx.read.axes import PROBES, Group, leaves, new, number, size_of
 from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer
+from phitodeep.exchange.onnx.read.interpreting import Call, Outputs, handles
 from phitodeep.exchange.onnx.read.values import Constant, Step, View, identical
 from phitodeep.functional import position_angles
 from phitodeep.functional.rotary import LinearRope, LongRope, Rope, original
 
 # --- recurrent layers -----------------------------------------------------------------------------
 
-CELLS: dict[str, tuple[type[Any], list[int]]] = {  # and the gates of the operator in our order
-    "RNN": (L.RNN, [0]),
-    "LSTM": (L.LSTM, [0, 2, 3, 1]),
-    "GRU": (L.GRU, [1, 0, 2]),
+DIRECTIONS = {"forward": 1, "bidirectional": 2}
+CELLS: dict[str, tuple[type[Any], list[int], list[str]]] = {
+    # our layer, the gates of the operator in our order, and its usual activations
+    "RNN": (L.RNN, [0], ["Tanh"]),
+    "LSTM": (L.LSTM, [0, 2, 3, 1], ["Sigmoid", "Tanh", "Tanh"]),
+    "GRU": (L.GRU, [1, 0, 2], ["Sigmoid", "Tanh"]),
 }
 
 
-def recurrent(step: Step) -> Plan:
-    return _recurrent(step, step.settings["last"])
+@handles("RNN", "LSTM", "GRU")
+def recurrent(node: Call) -> Outputs:
+    _, order, usual = CELLS[node.op]
+    gates = len(order)
+    x, W, R, B = node.view(), node.array(1, 3), node.array(2, 3), node.const(3)
+    directions = DIRECTIONS.get(node.attribute("direction", "forward"))
+    if directions is None:
+        raise DataError(f"direction={node.attribute('direction')!r} is not supported")
+    H, D = R.shape[2], W.shape[2]
+    if len(x.groups) != 3 or size_of(x.groups[2]) != ax.same(D) or node.attribute("layout"):
+        raise DataError("its input must be (steps, samples, features)")
+    if W.shape != (directions, gates * H, D) or R.shape != (directions, gates * H, H):
+        raise DataError(f"its weights of shapes {W.shape} and {R.shape} do not fit")
+    bias = np.zeros((directions, 2 * gates * H), W.dtype) if B is None else B.array("its bias")
+    if bias.shape != (directions, 2 * gates * H):
+        raise DataError(f"its bias of shape {bias.shape} does not fit")
+    if any(value is not None for value in node.inputs[4:5]):
+        raise DataError("lengths of sequences are not supported in the graph")
+    starts = [node.const(5), node.const(6)]
+    if any(start is not None and any(a.any() for a in start.each()) for start in starts):
+        raise DataError("only states that begin at 0 are supported")
+    if len(node.inputs) > 7 or node.attribute("clip") or node.attribute("input_forget"):
+        raise DataError("peepholes, clip and input_forget are not supported")
+    usual = usual * directions
+    given = [f.capitalize() for f in node.attribute("activations", usual)]
+    changed = node.attribute("activation_alpha") or node.attribute("activation_beta")
+    if given != usual or changed:
+        raise DataError(f"the activations {given[:9]} are not supported")
+    if node.op == "GRU" and not node.attribute("linear_before_reset"):
+        raise DataError("only linear_before_reset=1, which PyTorch has too, is supported")
+    T, N, _ = x.groups
+    both, units = new(ax.same(directions)), new(ax.same(H))
+    weights = [_cell(node.op, *arrays) for arrays in zip(W, R, bias, strict=True)]
+    outputs: Outputs = []
+    for last, groups in ((False, [T, both, N, units]), (True, [both, N, units])):
+        view = node.step(node.op, [x], groups, last=last, both=both, units=units, weights=weights)
+        view.step.plan = _layer(view.step, last)
+        outputs.append(view)
+    return outputs
 
 
 def last_state(step: Step) -> Plan | None:
@@ -39,7 +81,7 @@ def last_state(step: Step) -> Plan | None:
     ends = [[n - 1] for n in size_of(steps)]
     if leaves(along) != leaves(steps) or step.settings["places"] != ends:
         return None
-    return _recurrent(x.step, last=True)
+    return _layer(x.step, last=True)
 
 
 def sum_of_directions(step: Step) -> Plan | None:
@@ -48,23 +90,21 @@ def sum_of_directions(step: Step) -> Plan | None:
         return None
     if leaves(step.settings["reduced"]) != leaves(x.step.settings["both"]):
         return None
-    return _recurrent(x.step, x.step.settings["last"], merge="add")
+    return _layer(x.step, x.step.settings["last"], merge="add")
 
 
-def _recurrent(step: Step, last: bool, merge: str = "concat") -> Plan:
+def _layer(step: Step, last: bool, merge: str = "concat") -> Plan:
     x, s = step.view(), step.settings
-    kind, gates = CELLS[step.op]
-    cells = [_cell(step, i, gates) for i in range(len(s["W"]))]
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
         if leaves(x.groups[1])[:1] != (w.batch,):
             w.vote(placed[0], x, (1, 0, 2))
         p, lead = w.samples_first(placed[0], x.groups[1], (x.groups[0], x.groups[2]))
-        layer = kind(s["R"].shape[2], return_sequences=not last)
-        w.weights.append((layer, cells[0]))
-        if len(cells) > 1:
+        layer = CELLS[step.op][0](size_of(s["units"])[0], return_sequences=not last)
+        w.weights.append((layer, s["weights"][0]))
+        if len(s["weights"]) > 1:
             layer = L.Bidirectional(layer, merge)
-            w.weights.append((layer.reverse, cells[1]))
+            w.weights.append((layer.reverse, s["weights"][1]))
         both = s["both"] if merge == "concat" else ()
         steps = () if last else (x.groups[0],)
         return w.layer(layer, p, (*w.rows(lead), *steps, (*both, *s["units"])), lead)
@@ -72,17 +112,17 @@ def _recurrent(step: Step, last: bool, merge: str = "concat") -> Plan:
     return Plan((x,), write)
 
 
-def _cell(step: Step, i: int, gates: list[int]) -> dict[str, Array]:
+def _cell(op: str, W: Array, R: Array, B: Array) -> dict[str, Array]:
     """Return our weights of one direction."""
-    g = len(gates)
+    order = CELLS[op][1]
 
     def ours(A: Array) -> Array:
-        parts = np.split(A, g)
-        return np.concatenate([parts[k] for k in gates]).T
+        parts = np.split(A, len(order))
+        return np.concatenate([parts[k] for k in order]).T
 
-    bias, recurrent_bias = np.split(step.settings["B"][i], 2)
-    weights = {"Wx": ours(step.settings["W"][i]), "Wh": ours(step.settings["R"][i])}
-    if step.op == "GRU":
+    bias, recurrent_bias = np.split(B, 2)
+    weights = {"Wx": ours(W), "Wh": ours(R)}
+    if op == "GRU":
         return {**weights, "b": ours(bias), "bh": ours(recurrent_bias)}
     return {**weights, "b": ours(bias + recurrent_bias)}
 

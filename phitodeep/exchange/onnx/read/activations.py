@@ -1,0 +1,201 @@
+"""Activations, which are recognised by their values, however many operators a graph uses."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from phitodeep import layers as L
+from phitodeep.core.call import inference
+from phitodeep.core.types import Array
+from phitodeep.errors import DataError
+from phitodeep.exchange.onnx.read.axes import Group, expanded, flat, leaves
+from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer, applied
+from phitodeep.exchange.onnx.read.interpreting import Call, handles
+from phitodeep.exchange.onnx.read.values import MOST, TOLERANCE, Step, Value, View, decimal, scalar
+from phitodeep.layers import activation
+
+# --- operators and layers by their values ---------------------------------------------------------
+
+
+def _erf(x: Array) -> Array:
+    return np.array([math.erf(value) for value in x])
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def _elu(x: Array, alpha: float = 1.0) -> Array:
+    return np.where(x > 0, x, alpha * np.expm1(x))
+
+
+def _gelu(x: Array, approximate: str = "none") -> Array:
+    if approximate == "tanh":
+        return x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return x / 2 * (1 + _erf(x / math.sqrt(2)))
+
+
+BENT: dict[str, Callable[..., Any]] = {  # what ONNX's operators compute; float64
+    "Relu": lambda x: np.maximum(x, 0),
+    "LeakyRelu": lambda x, alpha=0.01: np.where(x > 0, x, alpha * x),
+    "Elu": _elu,
+    "Celu": lambda x, alpha=1.0: np.where(x > 0, x, alpha * np.expm1(x / alpha)),
+    "Selu": lambda x, alpha=1.6732632, gamma=1.050701: gamma * _elu(x, alpha),
+    "Gelu": _gelu,
+    "Mish": lambda x: x * np.tanh(np.logaddexp(0, x)),
+    "Tanh": np.tanh,
+    "Sigmoid": _sigmoid,
+    "Softplus": lambda x: np.logaddexp(0, x),
+    "Softsign": lambda x: x / (1 + np.abs(x)),
+    "HardSigmoid": lambda x, alpha=0.2, beta=0.5: np.clip(alpha * x + beta, 0, 1),
+    "HardSwish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    "Erf": _erf,
+    "Abs": np.abs,
+    "Clip": np.clip,
+}
+OPERATORS: dict[str, Callable[..., Any]] = {  # of which activations are written
+    **BENT,
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": np.divide,
+    "Pow": np.power,
+    "Neg": np.negative,
+    "Greater": np.greater,
+    "Where": np.where,
+}
+_MIDDLE = np.linspace(0.2, 25, 60)
+POINTS = np.concatenate([[0.0], _MIDDLE, -_MIDDLE, [1e4, -1e4, 1e30, -1e30]])
+KINDS = [getattr(activation, name) for name in activation.__all__]
+LAYERS: list[Callable[[], L.Layer]] = [  # with their usual settings
+    *(kind for kind in KINDS if kind.time_steps == "independent" and kind is not L.PReLU),
+    lambda: L.GELU("tanh"),
+]
+
+
+def _at_points(make: Callable[[], L.Layer]) -> Array:
+    """Return the values of a layer at POINTS."""
+    made = make()
+    made.build(POINTS.shape, dtype=np.float64)
+    with inference():
+        return made.forward(POINTS[None])[0].copy()
+
+
+@functools.cache
+def _known() -> list[Array]:
+    """Return the values of each of LAYERS."""
+    return [_at_points(make) for make in LAYERS]
+
+
+def with_values(Y: Array, op: str = "") -> L.Layer | None:
+    """Return the layer with these values at POINTS; of several, one that is named like `op`."""
+    fits = [make() for make, Z in zip(LAYERS, _known(), strict=True) if _equal(Y, Z)]
+    low = float(Y[-1])  # which says alpha
+    for kind, alpha in ((L.CELU, -low), (L.ELU, -low), (L.LeakyReLU, low / POINTS[-1])):
+        if not fits and math.isfinite(low) and (alpha > 0 or kind is L.LeakyReLU):
+            make: Callable[[], L.Layer] = functools.partial(kind, decimal(alpha))
+            fits = [make()] if _equal(Y, _at_points(make)) else []
+    fits.sort(key=lambda layer: type(layer).__name__.lower() != op.lower())
+    return fits[0] if fits else None
+
+
+def _equal(Y: Array, Z: Array) -> bool:
+    return bool((np.abs(Y - Z) <= TOLERANCE * (1 + np.abs(Z))).all())
+
+
+# --- activations ----------------------------------------------------------------------------------
+
+
+@handles(*BENT)
+def operator(node: Call) -> Value:
+    """An operator that may be an activation, or a part of one."""
+    x, settings = node.view(), {**node.attributes}
+    if node.op == "Clip":
+        settings = {}
+        for i, (name, free) in enumerate((("min", -math.inf), ("max", math.inf)), 1):
+            given = node.const(i)
+            limit = node.attribute(name, free) if given is None else given.scalar()
+            if limit is None:
+                raise DataError(f"its {name} must be a number")
+            settings[name] = limit
+    return activated(node, node.op, x, **settings)
+
+
+def activated(node: Call, op: str, x: View, **settings: Any) -> View:
+    """Return the output of one of BENT."""
+    made = with_values(BENT[op](POINTS, **settings), op)
+    plan = None if made is None else applied(x, made)
+    return node.step(op, [x], x.groups, False, plan, **settings)
+
+
+def compound(step: Step) -> Plan | None:
+    """An activation written with simpler operators: it has the values of one of our layers."""
+    for x in reversed(_inside(step)):
+        Y = _values(step.output, x)
+        if isinstance(Y, np.ndarray) and (made := with_values(Y)):
+            return applied(x, made)
+    return None
+
+
+def _inside(step: Step) -> list[View]:
+    """Return the views that an expression is computed from, and what those are computed from.
+
+    Without any bent operator, there is no activation, and none are returned.
+    """
+    found = [step.output]
+    for view in found:  # which grows
+        for x in view.step.inputs if view.step.op in OPERATORS else ():
+            if isinstance(x, View) and len(found) < MOST and not any(x.is_(y) for y in found):
+                found.append(x)
+    return found[1:] if any(view.step.op in BENT for view in found) else []
+
+
+def _values(end: View, x: View) -> Any:
+    """Return the values of an expression where x is POINTS; None if it needs anything else."""
+    known: dict[Step, Any] = {}
+
+    def values(view: View) -> Any:
+        if view.is_(x):
+            return POINTS
+        step = view.made_by(*OPERATORS)
+        if step is None or (step not in known and len(known) == MOST):
+            return None
+        if step not in known:
+            known[step] = None
+            given = [values(i) if isinstance(i, View) else scalar(i) for i in step.inputs]
+            if not any(value is None for value in given):
+                known[step] = OPERATORS[step.op](*given, **step.settings)
+        return known[step]
+
+    return values(end)
+
+
+# --- softmax --------------------------------------------------------------------------------------
+
+
+@handles("Softmax", "LogSoftmax")
+def softmax(node: Call) -> Value:
+    x, new_rule = node.view(), node.it.opset >= 13
+    axis = node.axis(len(x.groups), -1 if new_rule else 1)
+    along = x.groups[axis] if new_rule else flat(x.groups[axis:])
+    return softened(node, L.Softmax if node.op == "Softmax" else L.LogSoftmax, x, along)
+
+
+def softened(node: Call, kind: Any, x: View, along: Group) -> View:
+    """Return the output of a Softmax or LogSoftmax along some axes."""
+
+    def write(w: Writer, placed: list[Placed]) -> Placed:
+        layout = expanded(placed[0].layout)
+        if leaves(along) in layout[1:]:
+            axis = layout.index(leaves(along), 1)
+            last = axis == len(layout) - 1
+            return w.layer(kind(-1 if last else axis), placed[0], layout)
+        p, _ = w.features(placed[0], along)
+        return w.layer(kind(), p, p.layout)
+
+    return node.step(kind.__name__, [x], x.groups, False, Plan((x,), write), along=along)
