@@ -148,24 +148,6 @@ CALLS: dict[str, list[list[Any]]] = {
         [normal(2, 3, 2, 3), bytes_(2, 3, 2, 3), empty(2, 6, 4, 3), empty(2, 3, 2, 3),
          (2, 2), (2, 2)],
     ],
-    "tiles_of_images": [
-        [normal(2, 7, 9, 3), 1, empty(6, 6, 2, 2, 3, 3)],
-        [normal(1, 6, 6, 1), 0, empty(6, 6, 1, 1, 1, 1)],
-        [normal(3, 3, 4, 5), 2, empty(6, 6, 3, 2, 2, 5)],
-    ],
-    "tiles_of_images_back": [
-        [normal(6, 6, 2, 2, 3, 3), 1, empty(2, 7, 9, 3)],
-        [normal(6, 6, 1, 1, 1, 1), 0, empty(1, 6, 6, 1)],
-        [normal(6, 6, 3, 2, 2, 5), 2, empty(3, 3, 4, 5)],
-    ],
-    "images_of_tiles": [
-        [normal(6, 6, 2, 2, 3, 3), normal(3), empty(2, 7, 9, 3)],
-        [normal(6, 6, 1, 1, 1, 1), normal(1), empty(1, 1, 2, 1)],
-    ],
-    "images_of_tiles_back": [
-        [normal(2, 7, 9, 3), empty(6, 6, 2, 2, 3, 3)],
-        [normal(1, 1, 2, 1), empty(6, 6, 1, 1, 1, 1)],
-    ],
     "product": [
         [normal(N, D), normal(D, 5), empty(N, 5)],
         [normal(30, 400), normal(400, 130), empty(30, 130)],
@@ -187,11 +169,7 @@ SCRATCH = {
     "layer_norm_back": (7,),
     "gru_step": (1,),
 }
-SUMS = {
-    "tiles_of_images_back": 300,
-    "images_of_tiles_back": 300,
-    "product": 300,
-}  # their size: some cancel
+SUMS = {"product": 300}  # their size: some cancel
 CASES = [(name, i) for name, calls in CALLS.items() for i in range(len(calls))]
 
 

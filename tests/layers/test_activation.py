@@ -12,8 +12,8 @@ import pytest
 from phitodeep import layers
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.kernels.activation import relu_back
 from phitodeep.layers import GELU, Layer, LeakyReLU, LogSoftmax, ReLU, SiLU, Softmax, activation
-from phitodeep.layers.activation import relu_back
 from phitodeep.testing.examples import made, passes
 
 pytestmark = pytest.mark.usefixtures("kernel_set")

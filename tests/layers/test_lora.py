@@ -93,7 +93,7 @@ def test_attention_with_updates_is_attention_with_other_weights(
     wanted = passes(original, X, dY, mask=mask)
     np.testing.assert_allclose(found["Y"], wanted["Y"], rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(found["dX"], wanted["dX"], rtol=1e-11, atol=1e-11)
-    parts = layer._parts()
+    parts = layer.parts()
     for name, (dense, low) in parts.items():
         np.testing.assert_allclose(dense.grads["W"], wanted[name], rtol=1e-10, atol=1e-11)
         if low is not None:  # dA = s dW B^T and dB = s A^T dW

@@ -1,7 +1,7 @@
 """Compiled twins of the kernels in `optimization/rules.py`, one pass over n parameters each.
 
-Each twin converts its scalars to the parameters' dtype and calls the loop below it. The scratch
-arrays are needed only by the NumPy forms.
+Each twin first converts its scalars to the parameters' dtype. The scratch arrays are needed only by
+the NumPy forms.
 """
 
 from __future__ import annotations
@@ -14,17 +14,13 @@ from phitodeep.kernels.compiled.jit import jit
 
 
 @twin
-def sgd(
-    theta: Array, g: Array, v: Array | None, s: Array, mu: float, nesterov: bool, lr: float
-) -> None:
-    """Update theta and v (n,): v <- mu v + g; theta <- theta - lr v."""
-    t = theta.dtype.type
-    _sgd(theta, g, v, t(mu), nesterov, t(lr))
-
-
 @jit
-def _sgd(theta: Array, g: Array, V: Array | None, mu: float, nesterov: bool, lr: float) -> None:
-    """The loop of `sgd`."""
+def sgd(
+    theta: Array, g: Array, V: Array | None, s: Array, mu: float, nesterov: bool, lr: float
+) -> None:
+    """Update theta and V (n,): V <- mu V + g; theta <- theta - lr V."""
+    t = theta.dtype.type
+    mu, lr = t(mu), t(lr)
     for i in range(theta.size):
         step = g[i]
         if V is not None:
@@ -51,22 +47,15 @@ def adam(
 
 
 @twin
+@jit
 def nadam(
-    theta: Array, g: Array, m: Array, v: Array, s: Array, r: Array,
+    theta: Array, g: Array, M: Array, V: Array, s: Array, r: Array,
     beta1: float, beta2: float, ahead: float, now: float, bias: float, eps: float,
 ) -> None:  # fmt: skip
-    """Update theta, m and v (n,): theta <- theta - (ahead m + now g) / (sqrt(v / bias) + eps)."""
+    """Update theta, M and V (n,): theta <- theta - (ahead M + now g) / (sqrt(V / bias) + eps)."""
     t = theta.dtype.type
     b1, c1, b2, c2 = t(beta1), t(1 - beta1), t(beta2), t(1 - beta2)
-    _nadam(theta, g, m, v, b1, c1, b2, c2, t(ahead), t(now), t(bias), t(eps))
-
-
-@jit
-def _nadam(
-    theta: Array, g: Array, M: Array, V: Array, b1: float, c1: float, b2: float, c2: float,
-    ahead: float, now: float, bias: float, eps: float,
-) -> None:  # fmt: skip
-    """The loop of `nadam`; c1 = 1 - b1 and c2 = 1 - b2."""
+    ahead, now, bias, eps = t(ahead), t(now), t(bias), t(eps)
     for i in range(theta.size):
         m = b1 * M[i] + c1 * g[i]
         v = b2 * V[i] + c2 * g[i] * g[i]
@@ -75,21 +64,14 @@ def _nadam(
 
 
 @twin
+@jit
 def rmsprop(
-    theta: Array, g: Array, v: Array, b: Array | None, s: Array,
+    theta: Array, g: Array, V: Array, B: Array | None, s: Array,
     rho: float, mu: float, lr: float, eps: float,
 ) -> None:  # fmt: skip
-    """Update theta, v and b (n,): theta <- theta - lr g / (sqrt(v) + eps), or theta - lr b."""
+    """Update theta, V and B (n,): theta <- theta - lr g / (sqrt(V) + eps), or theta - lr B."""
     t = theta.dtype.type
-    _rmsprop(theta, g, v, b, t(rho), t(1 - rho), t(mu), t(lr), t(eps))
-
-
-@jit
-def _rmsprop(
-    theta: Array, g: Array, V: Array, B: Array | None,
-    rho: float, c: float, mu: float, lr: float, eps: float,
-) -> None:  # fmt: skip
-    """The loop of `rmsprop`; c = 1 - rho."""
+    rho, c, mu, lr, eps = t(rho), t(1 - rho), t(mu), t(lr), t(eps)
     for i in range(theta.size):
         v = rho * V[i] + c * g[i] * g[i]
         V[i] = v
@@ -101,15 +83,11 @@ def _rmsprop(
 
 
 @twin
-def adagrad(theta: Array, g: Array, v: Array, s: Array, lr: float, eps: float) -> None:
-    """Update theta and v (n,): v <- v + g^2; theta <- theta - lr g / (sqrt(v) + eps)."""
-    t = theta.dtype.type
-    _adagrad(theta, g, v, t(lr), t(eps))
-
-
 @jit
-def _adagrad(theta: Array, g: Array, V: Array, lr: float, eps: float) -> None:
-    """The loop of `adagrad`."""
+def adagrad(theta: Array, g: Array, V: Array, s: Array, lr: float, eps: float) -> None:
+    """Update theta and V (n,): V <- V + g^2; theta <- theta - lr g / (sqrt(V) + eps)."""
+    t = theta.dtype.type
+    lr, eps = t(lr), t(eps)
     for i in range(theta.size):
         v = V[i] + g[i] * g[i]
         V[i] = v
@@ -117,39 +95,29 @@ def _adagrad(theta: Array, g: Array, V: Array, lr: float, eps: float) -> None:
 
 
 @twin
+@jit
 def adadelta(
-    theta: Array, g: Array, v: Array, d: Array, u: Array, s: Array,
+    theta: Array, g: Array, V: Array, D: Array, u: Array, s: Array,
     rho: float, lr: float, eps: float,
 ) -> None:  # fmt: skip
-    """Update theta, v and d (n,): theta <- theta - lr u, u = g sqrt((d + eps) / (v + eps))."""
+    """Update theta, V and D (n,): theta <- theta - lr x, x = g sqrt((D + eps) / (V + eps))."""
     t = theta.dtype.type
-    _adadelta(theta, g, v, d, t(rho), t(1 - rho), t(lr), t(eps))
-
-
-@jit
-def _adadelta(
-    theta: Array, g: Array, V: Array, D: Array, rho: float, c: float, lr: float, eps: float
-) -> None:
-    """The loop of `adadelta`; c = 1 - rho."""
+    rho, c, lr, eps = t(rho), t(1 - rho), t(lr), t(eps)
     for i in range(theta.size):
         v = rho * V[i] + c * g[i] * g[i]
-        u = g[i] * np.sqrt((D[i] + eps) / (v + eps))
-        V[i], D[i] = v, rho * D[i] + c * u * u
-        theta[i] -= lr * u
+        x = g[i] * np.sqrt((D[i] + eps) / (v + eps))
+        V[i], D[i] = v, rho * D[i] + c * x * x
+        theta[i] -= lr * x
 
 
 @twin
-def lion(
-    theta: Array, g: Array, m: Array, s: Array, r: Array, beta1: float, beta2: float, lr: float
-) -> None:
-    """Update theta and m (n,): theta <- theta - lr sign(beta1 m + (1 - beta1) g)."""
-    t = theta.dtype.type
-    _lion(theta, g, m, t(1 - beta1), t(1 - beta2), t(lr))
-
-
 @jit
-def _lion(theta: Array, g: Array, M: Array, c1: float, c2: float, lr: float) -> None:
-    """The loop of `lion`; c1 = 1 - beta1 and c2 = 1 - beta2."""
+def lion(
+    theta: Array, g: Array, M: Array, s: Array, r: Array, beta1: float, beta2: float, lr: float
+) -> None:
+    """Update theta and M (n,): theta <- theta - lr sign(beta1 M + (1 - beta1) g)."""
+    t = theta.dtype.type
+    c1, c2, lr = t(1 - beta1), t(1 - beta2), t(lr)
     for i in range(theta.size):
         m = M[i]
         theta[i] -= lr * np.sign(m + c1 * (g[i] - m))
