@@ -31,11 +31,6 @@ ROPES = [
 each = pytest.mark.parametrize("rope", ROPES, ids=lambda rope: type(rope).__name__)
 
 
-def test_the_original_frequencies() -> None:
-    w = Rope(10000.0).frequencies(8, 1)
-    np.testing.assert_allclose(w, [1, 0.1, 0.01, 0.001], rtol=1e-12)
-
-
 @each
 def test_the_angle_at_a_position_does_not_depend_on_where_a_call_begins(rope: Rope) -> None:
     """Unless the frequencies depend on the length, as in generation."""
@@ -47,13 +42,9 @@ def test_the_angle_at_a_position_does_not_depend_on_where_a_call_begins(rope: Ro
 
 
 @each
-def test_frequencies_depend_on_the_length_only_if_declared(rope: Rope) -> None:
+def test_equality_configs_and_what_depends_on_the_length(rope: Rope) -> None:
     short, long = rope.frequencies(8, 8), rope.frequencies(8, 80)
     assert np.array_equal(short, long) is not rope.by_length
-
-
-@each
-def test_equality_and_configs(rope: Rope) -> None:
     again = type(rope).from_config(rope.get_config())
     assert again == rope
     assert hash(again) == hash(rope)
@@ -72,6 +63,7 @@ def test_llama3_keeps_fast_pairs_and_divides_slow_ones() -> None:
 
 def test_dynamic_equals_the_original_up_to_its_first_context() -> None:
     rope = DynamicRope(4.0, 16)
+    np.testing.assert_allclose(Rope().frequencies(8, 1), [1, 0.1, 0.01, 0.001], rtol=1e-12)
     np.testing.assert_array_equal(rope.frequencies(8, 16), Rope().frequencies(8, 16))
     assert (rope.frequencies(8, 17) < Rope().frequencies(8, 17))[1:].all()
 

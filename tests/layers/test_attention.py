@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep.core.call import calling, inference, saliency
+from phitodeep.core.call import calling, saliency
 from phitodeep.core.types import Array, Shape
 from phitodeep.functional.rotary import Rope
 from phitodeep.layers import (
@@ -28,6 +28,7 @@ from phitodeep.layers.embedding import rotate
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made, passes
 from tests.conftest import assert_same
+from tests.rows import few
 
 HOLES = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 1], [1, 1, 1, 1, 1]], bool)
 MASKS: dict[str, Array | None] = {
@@ -49,13 +50,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "all, dropping": {"heads": 4, "kv_heads": 2, "rope": True, "causal": True, "dropout": 0.3},
 }
 options = pytest.mark.parametrize("given", OPTIONS.values(), ids=OPTIONS)
-BLOCKS = {"whole": 2**18, "of one": 1, "of two": 10, "of three": 19}
-
-
-@pytest.fixture(params=BLOCKS.values(), ids=BLOCKS)
-def blocks(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queries at once: all five, one, two or three."""
-    monkeypatch.setattr(dot_product, "SCORES", request.param)
+BLOCKS = (2**18, 1, 10, 19)  # scores: all five queries at once, one, two or three
 
 
 def heads(given: dict[str, Any], shape: Shape = (3, 5, 8), dtype: Any = np.float64) -> Layer:
@@ -83,41 +78,31 @@ def by_hand(layer: Any, X: Array, mask: Array | None) -> Array:
     return Z @ p["Wo"] + p.get("bo", 0)
 
 
-@pytest.mark.usefixtures("blocks")
 @masked
 @options
-def test_each_query_sees_what_it_may(given: Any, mask: Array | None, rng: Any) -> None:
-    layer, X = heads(given), rng.standard_normal((3, 5, 8))
-    with calling(mask=mask), inference():
-        np.testing.assert_allclose(layer.forward(X), by_hand(layer, X, mask), rtol=1e-11)
-
-
-@pytest.mark.usefixtures("blocks")
-@masked
-@options
-def test_attention_gradients(given: Any, mask: Array | None, rng: Any) -> None:
-    with calling(mask=mask):
-        check_gradients(heads(given), rng.standard_normal((3, 5, 8)), max_probes=6)
-
-
-@options
-@pytest.mark.parametrize("shape", [(1, 1, 8), (2, 1, 8), (1, 4, 8)])
-def test_gradients_of_one_place_and_one_sample(given: Any, shape: Shape, rng: Any) -> None:
-    check_gradients(heads(given, shape), rng.standard_normal(shape), max_probes=10)
-
-
-@masked
-@options
-def test_blocks_are_the_whole(
+def test_each_query_sees_what_it_may_in_blocks_too(
     given: Any, mask: Array | None, rng: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer, X, dY = heads(given), *rng.standard_normal((2, 3, 5, 8))
     wanted = passes(layer, X, dY, mask=mask, training=False)
-    for size in BLOCKS.values():
+    np.testing.assert_allclose(wanted["Y"], by_hand(layer, X, mask), rtol=1e-11)
+    for size in BLOCKS:
         monkeypatch.setattr(dot_product, "SCORES", size)
         found = passes(layer, X, dY, mask=mask, training=False)
         assert_same(found, wanted, rtol=1e-10, atol=1e-12)
         assert (layer.cache["P"] is None) == (size < 25)
+
+
+@options
+def test_attention_gradients(given: Any, rng: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under some masks in one block, and with dropout in several; of one step or sample, too."""
+    layer = heads(given)
+    for mask in few(list(MASKS.values())[::-1], 2):
+        with calling(mask=mask):
+            check_gradients(layer, rng.standard_normal((3, 5, 8)), max_probes=4)
+    monkeypatch.setattr(dot_product, "SCORES", 10 if layer.dropout else 2**18)
+    for shape in few([(1, 4, 8), (2, 1, 8), (1, 1, 8)], 1 + 2 * (given["heads"] == 4)):
+        check_gradients(layer, rng.standard_normal(shape), max_probes=6)
 
 
 # --- dropout -----------------------------------------------------------------------------------
@@ -152,8 +137,11 @@ def test_dropout_drops_its_share_of_the_weights(monkeypatch: pytest.MonkeyPatch)
             np.testing.assert_allclose(layer.forward(X), 1)
 
 
-@pytest.mark.usefixtures("blocks")
-def test_a_part_of_the_batch_drops_what_the_whole_would(rng: Any) -> None:
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_part_of_the_batch_drops_what_the_whole_would(
+    block: int, rng: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dot_product, "SCORES", block)
     layer, X, dY = heads(OPTIONS["all, dropping"]), *rng.standard_normal((2, 6, 5, 8))
     whole = passes(layer, X, dY, step=3)
     head = passes(layer, X[:2], dY[:2], step=3)
@@ -163,18 +151,11 @@ def test_a_part_of_the_batch_drops_what_the_whole_would(rng: Any) -> None:
         together = np.concatenate(both) if name in ("Y", "dX") else sum(both)
         np.testing.assert_allclose(together, whole[name], rtol=1e-9, atol=1e-12, err_msg=name)
 
-
-@pytest.mark.usefixtures("blocks")
-def test_passes_without_a_step_drop_afresh_and_go_back_alike(rng: Any) -> None:
-    layer, X, dY = heads(OPTIONS["dropping"]), *rng.standard_normal((2, 3, 5, 8))
-    first = layer.forward(X)
+    first = layer.forward(X)  # without a step, passes draw again, and go back alike
     assert np.abs(layer.forward(X) - first).max() > 0
     dX = layer.backward(dY)
     assert dX is not None
     np.testing.assert_array_equal(layer.backward(dY), dX)
-
-
-# --- generation --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -190,9 +171,6 @@ def test_long_sequences_never_hold_all_scores(causal: bool) -> None:
     finally:
         tracemalloc.stop()
     assert peak < 16e6
-
-
-# --- weights and flops -------------------------------------------------------------------------
 
 
 def test_weights_have_the_shapes_of_the_docstring() -> None:

@@ -29,7 +29,8 @@ from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made
-from tests.conftest import in_parts
+from tests.conftest import assert_same, in_parts
+from tests.rows import LONG
 
 
 def built(layer: Layer, *shape: int) -> Layer:
@@ -102,9 +103,6 @@ def test_known_sizes_build_themselves() -> None:
     partly = Chain(Dense(3, 4), Dense(2))
     partly.layers[0].build((3,))
     assert partly.count_params() == 16 + 10
-
-
-def test_build_known_builds_what_can_be_known() -> None:
     chain = Chain(ReLU(), Dense(3, 4), ReLU(), Dense(2))
     chain._build_known()
     assert chain.layers[0].output_shape is None
@@ -136,19 +134,12 @@ def test_without_last_has_the_same_layers(nested: bool, rng: np.random.Generator
     np.testing.assert_array_equal(chain.forward(X), end.forward(shorter.forward(X)))
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
-        Residual(Dense(4, 1)),
-        Residual(Flatten(), Dense(4, 2)),
-        Parallel(Dense(4, 3), Dense(4, 1), merge="add"),
-        Parallel(Dense(4, 1), Dense(4, 3), merge="multiply"),
-    ],
-    ids=repr,
-)
-def test_unbuilt_composites_do_not_broadcast(layer: Layer) -> None:
-    with pytest.raises(ShapeError, match=type(layer).__name__):
-        layer.forward(np.ones((3, 4)))
+def test_unbuilt_composites_do_not_broadcast() -> None:
+    adds = Parallel(Dense(4, 3), Dense(4, 1), merge="add")
+    multiplies = Parallel(Dense(4, 1), Dense(4, 3), merge="multiply")
+    for layer in (Residual(Dense(4, 1)), Residual(Flatten(), Dense(4, 2)), adds, multiplies):
+        with pytest.raises(ShapeError, match=type(layer).__name__):
+            layer.forward(np.ones((3, 4)))
 
 
 def test_flops_add_up() -> None:
@@ -165,39 +156,34 @@ def test_flops_add_up() -> None:
 # --- errors ------------------------------------------------------------------------------------
 
 
-def test_errors_gain_their_path() -> None:
+class Wrong(Tanh):
+    """Returns too little of dX."""
+
+    def backward(self, dY: Array) -> Array:
+        return super().backward(dY)[:, :1]
+
+
+class Broken(Tanh):
+    def forward(self, X: Array) -> Array:
+        raise KeyError("lost")
+
+
+def test_errors_gain_their_path_and_those_of_others_a_note() -> None:
     layer = Chain(ReLU(), Residual(Tanh(), Parallel(Dense(3, 3), Dense(5, 3), merge="add")))
     path = "in branch 1 of Parallel, layer 1 of Residual, layer 1 of Chain: "
+    for call in (lambda: layer.build((3,)), lambda: layer.forward(np.ones((2, 3)))):
+        with pytest.raises(ShapeError) as caught:
+            call()
+        assert str(caught.value).startswith(f"{path}Dense(5, 3) takes 5 features on the last axis")
+    back = Parallel(Tanh(), Chain(Tanh(), Wrong(), Tanh()))
+    back.forward(np.ones((2, 3)))
     with pytest.raises(ShapeError) as caught:
-        layer.build((3,))
-    said = "Dense(5, 3) takes 5 features on the last axis, got shape (3,)."
-    assert str(caught.value) == path + said
-    with pytest.raises(ShapeError) as caught:
-        layer.forward(np.ones((2, 3)))
-    assert str(caught.value).startswith(path + "Dense(5, 3) takes 5 features")
-
-
-def test_errors_on_the_way_back_gain_their_path() -> None:
-    class Wrong(Tanh):
-        def backward(self, dY: Array) -> Array:
-            return super().backward(dY)[:, :1]
-
-    path = "in layer 0 of Chain, branch 1 of Parallel: "
-    layer = Parallel(Tanh(), Chain(Tanh(), Wrong(), Tanh()))
-    layer.forward(np.ones((2, 3)))
-    with pytest.raises(ShapeError) as caught:
-        layer.backward(np.ones((2, 6)))
-    assert str(caught.value) == path + "Tanh() returned Y of shape (2, 3), got dY of shape (2, 1)."
-
-
-def test_errors_of_others_gain_a_note() -> None:
-    class Broken(Tanh):
-        def forward(self, X: Array) -> Array:
-            raise KeyError("lost")
-
-    with pytest.raises(KeyError, match="lost") as caught:
+        back.backward(np.ones((2, 6)))
+    said = "Tanh() returned Y of shape (2, 3), got dY of shape (2, 1)."
+    assert str(caught.value) == f"in layer 0 of Chain, branch 1 of Parallel: {said}"
+    with pytest.raises(KeyError, match="lost") as other:
         Chain(Tanh(), Chain(Broken())).forward(np.ones((2, 3)))
-    assert caught.value.__notes__ == ["in layer 0 of Chain", "in layer 1 of Chain"]
+    assert other.value.__notes__ == ["in layer 0 of Chain", "in layer 1 of Chain"]
 
 
 @pytest.mark.parametrize("make", [Chain, Residual, Parallel, SkipConcat])
@@ -275,15 +261,16 @@ def test_a_container_of_ones_own_trains_as_the_first_layer(
 ) -> None:
     X, Y = rng.standard_normal((12, 3)), rng.standard_normal((12, 2))
     own = Own(held(Dense(3, 4), Dense(4, 2)))
-    check_gradients(own, X)
+    check_gradients(own, X, max_probes=6)
     own.build((3,))
     assert own.count_params() == 26
-    nested = [
-        Sequential(own.copy(), optimizer="sgd", seed=0),
-        Sequential(Residual(Chain(own.copy(), Dense(2, 3))), Dense(3, 2), optimizer="sgd", seed=0),
-        Sequential(Parallel(own.copy(), Dense(3, 2)), Dense(4, 2), optimizer="sgd", seed=0),
+    around = [  # one place for each way to hold the layers, and all in a long run
+        lambda: [own.copy()],
+        lambda: [Residual(Chain(own.copy(), Dense(2, 3))), Dense(3, 2)],
+        lambda: [Parallel(own.copy(), Dense(3, 2)), Dense(4, 2)],
     ]
-    for model in nested:
+    for layers in around if LONG else [around[HELD.index(held) % 3]]:
+        model = Sequential(*layers(), optimizer="sgd", seed=0)
         before = model.get_weights()
         twin = model.copy()
         model.train(X, Y, epochs=2, verbose=0)
@@ -292,11 +279,9 @@ def test_a_container_of_ones_own_trains_as_the_first_layer(
             P = twin.forward(X)
             twin.backward(twin.loss.loss_gradient(P, Y))
             twin.optimizer.step(twin.layers)
-        for path, a in twin.get_weights().items():
-            np.testing.assert_allclose(model.get_weights()[path], a, rtol=1e-4, atol=1e-6)
-        parallel = model.copy()
+        assert_same(twin.get_weights(), model.get_weights(), rtol=1e-4, atol=1e-6)
         with in_parts(2):
-            parallel.train(X, Y, epochs=1, verbose=0)  # replicas find the layers too
+            model.train(X, Y, epochs=1, verbose=0)  # replicas find the layers too
 
 
 def test_a_container_may_declare_that_it_copes_with_none(rng: np.random.Generator) -> None:
@@ -362,14 +347,8 @@ def test_layers_that_create_makes_have_the_seed_and_the_dtype() -> None:
     assert not np.array_equal(weights["first.0.W"], weights["second.0.W"])
     one.build((3,))
     assert (one.get_weights()["first.0.W"] == weights["first.0.W"]).all()
-
-
-def test_layers_that_create_makes_and_does_not_adopt_are_refused() -> None:
     with pytest.raises(OrderError, match=r"added the layer first.0.*self.first = self.adopt"):
         Grows(adopts=False).build((3,), seed=5)
-
-
-def test_layers_in_a_set_are_refused() -> None:
     with pytest.raises(ArgumentTypeError, match="the set 'inside', which has no order"):
         Own({Dense(3, 3), Tanh()}).build((3,))
 

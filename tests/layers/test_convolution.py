@@ -22,6 +22,7 @@ from phitodeep.layers import (
 )
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made
+from tests.rows import few
 
 LINES = [  # sizes, kernel, stride, padding, dilation, groups
     ((n,), k, s, p, d, g)
@@ -40,7 +41,7 @@ IMAGES = [
     ((5, 3), 2, 1, 2, (2, 1), 2),
     ((3, 2), (3, 2), 1, "valid", 1, 1),
 ]
-TABLE = [*LINES, *IMAGES]
+TABLE = [*few(LINES, 80), *IMAGES]
 
 
 def channels(groups: int) -> tuple[int, int]:
@@ -185,13 +186,10 @@ def test_windows_in_blocks_give_what_all_at_once_give(
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
-def test_an_image_of_another_size_may_come(rng: np.random.Generator) -> None:
+def test_images_of_another_size_and_strided_views_may_come(rng: np.random.Generator) -> None:
     layer = made(lambda: Conv2D(2, 3, padding="same"), (2, 4, 4, 2))
-    for sizes in ((3, 7), (5, 5), (1, 1)):
-        check_gradients(layer, rng.standard_normal((2, *sizes, 2)), max_probes=10)
-
-
-def test_a_strided_view_may_come(rng: np.random.Generator) -> None:
+    for sizes in ((3, 7), (1, 1)):
+        check_gradients(layer, rng.standard_normal((2, *sizes, 2)), max_probes=6)
     for layer in (conv(IMAGES[0]), made(lambda: ConvTranspose2D(2, 2), (2, 4, 5, 3))):
         X = rng.standard_normal((5, 4, 2, 3)).transpose(2, 1, 0, 3)
         Y = layer.forward(X)

@@ -27,8 +27,8 @@ from phitodeep.layers import (
     Softmax,
     dot_product,
 )
-from phitodeep.testing.examples import Make, made, passes
-from tests.rows import TOOLS, few
+from phitodeep.testing.examples import made, passes
+from tests.rows import KINDS, LONG, TOOLS, Row, few
 
 pytestmark = pytest.mark.usefixtures("kernel_set")
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -238,54 +238,52 @@ def test_an_embedding_adds_to_the_rows_of_its_tokens_only(
 
 # --- every layer -------------------------------------------------------------------------------
 
-ROWS = {repr(make()): (make, shape, tokens) for make, shape, tokens in TOOLS}
-ALL = {name: (make, shape) for name, (make, shape, tokens) in ROWS.items() if not tokens}
-all_layers = pytest.mark.parametrize(("make", "shape"), ALL.values(), ids=ALL)
+
+def rows(kernel_set: str) -> list[Row]:
+    """All rows with compiled kernels; with NumPy's, one for each kind of layer."""
+    return TOOLS if LONG or kernel_set == "numba" else KINDS
 
 
-@pytest.mark.parametrize("bad", [np.nan, LARGE[np.float32][1]])
 @pytest.mark.parametrize("dtype", few([np.float32, np.float64], 1))
-@all_layers
-def test_a_sample_does_not_reach_the_others(make: Make, shape: Shape, dtype: Any, bad: Any) -> None:
-    layer = made(make, shape, dtype)
-    if any(isinstance(part, BatchNorm) for _, part in layer.walk()):
-        layer.trainable = False  # else a batch is not its samples
-    if dtype == np.float64 and bad == bad:
-        bad = LARGE[np.float64][0]
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((3, *shape[1:])).astype(dtype)
-    dY = rng.standard_normal((3, *(layer.output_shape or ()))).astype(dtype)
-    wanted = passes(layer, X, dY)
-    X[1] *= bad
-    with np.errstate(all="ignore"):
-        found = passes(layer, X, dY)
-    for name in ("Y", "dX"):
-        np.testing.assert_array_equal(found[name][::2], wanted[name][::2], err_msg=name)
+@pytest.mark.parametrize("large", [False, True])
+def test_a_sample_does_not_reach_the_others(large: bool, dtype: Any, kernel_set: str) -> None:
+    for make, shape, tokens in rows(kernel_set):
+        if tokens:
+            continue
+        layer, rng = made(make, shape, dtype), np.random.default_rng(0)
+        if any(isinstance(part, BatchNorm) for _, part in layer.walk()):
+            layer.trainable = False  # else a batch is not its samples
+        X = rng.standard_normal((3, *shape[1:])).astype(dtype)
+        dY = rng.standard_normal((3, *(layer.output_shape or ()))).astype(dtype)
+        wanted = passes(layer, X, dY)
+        X[1] *= LARGE[dtype][-2] if large else np.nan
+        with np.errstate(all="ignore"):
+            found = passes(layer, X, dY)
+        for name in ("Y", "dX"):
+            message = f"{name} of {layer!r}"
+            np.testing.assert_array_equal(found[name][::2], wanted[name][::2], message)
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize(("make", "shape", "tokens"), ROWS.values(), ids=ROWS)
-def test_no_samples_give_nothing_or_are_refused_by_name(
-    make: Make, shape: Shape, tokens: int, training: bool
-) -> None:
-    layer = made(make, shape)
-    X = np.empty((0, *shape[1:]), int if tokens else np.float64)
-    with calling(training=training):
-        try:
-            Y = layer.forward(X)
-        except ShapeError:
-            named = "|".join(type(part).__name__ for _, part in layer.walk())
-            with pytest.raises(ShapeError, match=rf"({named})\(.* needs at least one"):
-                layer.forward(X)
-            return
-        assert Y.shape == (0, *(layer.output_shape or ()))
-        dX = layer.backward(np.empty_like(Y))
-    assert (dX is None) == bool(tokens)
-    if dX is not None:
-        assert dX.shape == X.shape
-    for _, part in layer.walk():
-        for name, a in part.grads.items():
-            owner, own = part.tied.get(name, (part, name))
-            assert a.shape == owner.params[own].shape
-            assert not a.any()
-        assert all(np.isfinite(a).all() for a in part.state.values())
+def test_no_samples_give_nothing_or_are_refused_by_name(training: bool, kernel_set: str) -> None:
+    for make, shape, tokens in rows(kernel_set):
+        layer = made(make, shape)
+        X = np.empty((0, *shape[1:]), int if tokens else np.float64)
+        with calling(training=training):
+            try:
+                Y = layer.forward(X)
+            except ShapeError:
+                named = "|".join(type(part).__name__ for _, part in layer.walk())
+                with pytest.raises(ShapeError, match=rf"({named})\(.* needs at least one"):
+                    layer.forward(X)
+                continue
+            assert Y.shape == (0, *(layer.output_shape or ())), layer
+            dX = layer.backward(np.empty_like(Y))
+        assert (dX is None) == bool(tokens), layer
+        assert dX is None or dX.shape == X.shape, layer
+        for _, part in layer.walk():
+            for name, a in part.grads.items():
+                owner, own = part.tied.get(name, (part, name))
+                assert a.shape == owner.params[own].shape, layer
+                assert not a.any(), layer
+            assert all(np.isfinite(a).all() for a in part.state.values()), layer

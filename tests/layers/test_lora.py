@@ -51,17 +51,12 @@ def test_low_rank_starts_at_zero_and_only_B_moves_at_first() -> None:
     assert layer.A.all()
 
 
-def test_the_initializer_draws_A() -> None:
+def test_the_initializer_draws_A_and_what_it_costs() -> None:
     layer = LowRank(3, 2, initializer=Normal(1e-3))
-    layer.build((500,), seed=0)
+    layer.build((5, 500), seed=0)
     assert 0.9e-3 < layer.A.std() < 1.1e-3
-
-
-def test_its_cost() -> None:
-    layer = LowRank(3, 2)
-    layer.build((5, 6))
-    assert layer.flops() == 5 * 2 * (2 * 6 + 2 * 3 + 1)
-    assert layer.count_params() == 2 * (6 + 3)
+    assert layer.flops() == 5 * 2 * (2 * 500 + 2 * 3 + 1)
+    assert layer.count_params() == 2 * (500 + 3)
 
 
 # --- layers with updates -------------------------------------------------------------------------
@@ -100,7 +95,6 @@ def test_attention_with_updates_is_attention_with_other_weights(
             s = low.alpha / low.rank
             np.testing.assert_allclose(low.grads["A"], s * wanted[name] @ low.B.T, rtol=1e-9)
             np.testing.assert_allclose(low.grads["B"], s * low.A.T @ wanted[name], rtol=1e-9)
-    check_gradients(layer, X, training=False)
 
 
 def test_dropout_inside_attention_draws_what_it_drew() -> None:

@@ -15,9 +15,9 @@ COMPARED = {"Y", "dX", "grads.gamma", "grads.beta"}
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("case", CASES)
-def test_layer_equals_pytorch(case: str, dtype: str) -> None:
-    assert compare("layer", case, dtype)[1] == []
+def test_layers_equal_pytorch(dtype: str) -> None:
+    different = {case: compare("layer", case, dtype)[1] for case in CASES}
+    assert not {case: names for case, names in different.items() if names}
 
 
 def test_batch_norm_is_compared_in_training_and_with_running_statistics() -> None:

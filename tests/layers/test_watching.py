@@ -26,6 +26,7 @@ from phitodeep.layers import (
 )
 from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError
 from phitodeep.model import Sequential
+from tests.conftest import assert_same
 from tests.layers.test_containers import Own
 
 
@@ -92,8 +93,7 @@ def test_a_watched_training_is_the_same_to_the_bit() -> None:
     plain.train(X, y, X, y, verbose=0)
     with watching(notes):
         watched.train(X, y, X, y, verbose=0)
-    for path, a in plain.get_weights().items():
-        np.testing.assert_array_equal(a, watched.get_weights()[path])
+    assert_same(watched.get_weights(), plain.get_weights())
     assert plain.optimizer.t == watched.optimizer.t == 2
     assert notes.events
     assert current().watch is None
@@ -140,21 +140,16 @@ class Scaled(Dense):
         return super().backward(2 * dY)
 
 
-def test_super_is_not_told_again(rng: np.random.Generator) -> None:
+def test_super_is_not_told_again_and_ones_own_containers_have_paths() -> None:
     layer, notes = Scaled(3, 2), Notes()
     with watching(notes):
-        layer.backward(layer.forward(rng.standard_normal((4, 3))))
+        layer.backward(layer.forward(np.ones((4, 3))))
     assert notes.told() == ["before forward", "after forward", "before backward", "after backward"]
-
-
-def test_a_container_of_ones_own_has_paths(rng: np.random.Generator) -> None:
     notes = Notes()
     with watching(notes):
         Chain(Own({"a": (Dense(3, 3), Tanh()), "out": Dense(3, 2)})).forward(np.ones((5, 3)))
-    paths = [
-        f"before forward 0{path}" for path in ("", ".inside.a.0", ".inside.a.1", ".inside.out")
-    ]
-    assert notes.told("forward", "before")[1:] == paths
+    paths = ("", ".inside.a.0", ".inside.a.1", ".inside.out")
+    assert notes.told("forward", "before")[1:] == [f"before forward 0{path}" for path in paths]
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
@@ -238,21 +233,7 @@ def test_losses_called_by_hand_are_told(rng: np.random.Generator) -> None:
     assert {e.source for e in notes.events} == {loss}
 
 
-def test_a_watcher_may_run_layers_itself(rng: np.random.Generator) -> None:
-    model = Sequential(Dense(3, 4), Tanh(), Dense(4, 2), seed=0)
-    X, told = rng.standard_normal((5, 3)), []
-
-    def watcher(event: Event) -> None:
-        told.append(event.path)
-        with inference():
-            model.forward(X)
-
-    with watching(watcher):
-        model.backward(model.forward(X))
-    assert len(told) == 2 * 2 * 4
-
-
-def test_paths_from_a_root(rng: np.random.Generator) -> None:
+def test_paths_from_a_root_and_of_branches(rng: np.random.Generator) -> None:
     model, notes = Sequential(Dense(3, 4), Tanh(), seed=0), Notes()
     X = rng.standard_normal((5, 3))
     with watching(notes, root=model):
@@ -260,21 +241,29 @@ def test_paths_from_a_root(rng: np.random.Generator) -> None:
             X = layer.forward(X)
         Dense(4, 2).forward(X)
     assert [e.path for e in notes.events] == ["0", "0", "1", "1", "?", "?"]
-
-
-def test_parallel_branches_and_saliency(rng: np.random.Generator) -> None:
-    layer, notes = Parallel(Dense(2), Chain(Dropout(0.5))), Notes()
-    layer.build((3,))
+    both, notes = Chain(Dense(2, 3), model), Notes()
+    with watching(notes, root=both):
+        model.train(rng.standard_normal((4, 3)), rng.standard_normal((4, 4)), epochs=1, verbose=0)
+    paths = ("1", "1.layers.0", "1.layers.1")
+    assert notes.told("forward", "before") == [f"before forward {path}" for path in paths]
+    branches, notes = Parallel(Dense(2), Chain(Dropout(0.5))), Notes()
+    branches.build((3,))
     with watching(notes), calling(training=False):
-        layer.forward(rng.standard_normal((4, 3)))
-    paths = " branches.0", " branches.1.layers.0", " branches.1", ""
-    assert notes.told("forward", "after") == [f"after forward{path}" for path in paths]
+        branches.forward(rng.standard_normal((4, 3)))
+    ends = " branches.0", " branches.1.layers.0", " branches.1", ""
+    assert notes.told("forward", "after") == [f"after forward{path}" for path in ends]
 
 
-def test_the_call_is_there_for_the_watcher(rng: np.random.Generator) -> None:
+def test_the_call_is_there_for_the_watcher_which_may_run_layers_itself() -> None:
     X, y = images(6)
     model, training = cnn(), []
-    with watching(lambda e: training.append(current().training)):
+
+    def watcher(event: Event) -> None:
+        training.append(current().training)
+        with inference():
+            model.forward(X)
+
+    with watching(watcher):
         model.train(X, y, X, y, verbose=0)
     assert training[0] is True
     assert training[-1] is False
@@ -291,14 +280,3 @@ def test_a_softmax_that_metrics_ask_for_has_its_path() -> None:
     softmax = [e.path for e in notes.events if e.source is model.layers[-1]]
     assert softmax == [last, last] * 4  # two batches, the test data, and evaluate
     assert {e.path for e in notes.events if isinstance(e.source, Sequential)} == {""}
-
-
-def test_a_root_holds_in_training_too(rng: np.random.Generator) -> None:
-    model = Sequential(Dense(3, 4), Tanh(), Dense(4, 2))
-    both = Chain(Dense(2, 3), model)
-    notes = Notes()
-    with watching(notes, root=both):
-        model.train(rng.standard_normal((4, 3)), rng.standard_normal((4, 2)), epochs=1, verbose=0)
-    assert notes.told("forward", "before") == [
-        f"before forward {path}" for path in ("1", "1.layers.0", "1.layers.1", "1.layers.2")
-    ]
