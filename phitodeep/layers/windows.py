@@ -48,16 +48,13 @@ class Windows:
         self.sizes, self.kernel = sizes, kernel
         extents = [extent(k, d) for k, d in zip(kernel, dilation, strict=True)]
         self.pads: list[tuple[int, int]] = []
-        self.out = tuple(
-            output_size(n, e, s, padding) for n, e, s in zip(sizes, extents, stride, strict=True)
-        )
-        for size, out, e, s in zip(sizes, self.out, extents, stride, strict=True):
+        self.out: Shape = ()
+        for n, e, s in zip(sizes, extents, stride, strict=True):
+            self.out += (output_size(n, e, s, padding),)
+            total = 0 if isinstance(padding, str) else 2 * padding
             if padding == "same":
-                total = max((out - 1) * s + e - size, 0)
-                self.pads.append((total // 2, total - total // 2))
-            else:
-                p = 0 if isinstance(padding, str) else padding
-                self.pads.append((p, p))
+                total = max((self.out[-1] - 1) * s + e - n, 0)
+            self.pads.append((total // 2, total - total // 2))
         self.padded = tuple(n + sum(p) for n, p in zip(sizes, self.pads, strict=True))
         if math.prod(self.padded) > LARGEST:
             raise ShapeError(f"{who}: an input padded to {self.padded} is too large.")
@@ -156,20 +153,11 @@ class Windows:
 cached_windows = functools.lru_cache(maxsize=256)(Windows)  # a layer has few input sizes
 
 
-class Windowed(Layer, registered=False):
-    """Base class of layers with windows over the spatial axes of (N, *sizes, C)."""
+class Spatial(Layer, registered=False):
+    """Base class of layers whose samples are (*sizes, C), with `rank` spatial axes."""
 
-    rank = 0  # number of spatial axes
+    rank = 2
     independent_samples = True
-    kernel: Shape  # the sizes of a window, and the other settings of `Windows`
-    strides: Shape
-    dilations: Shape
-    padding: str | int
-
-    def _windows(self, sizes: Shape) -> Windows:
-        """Return the windows on inputs of these spatial sizes."""
-        name = type(self).__name__
-        return cached_windows(sizes, self.kernel, self.strides, self.padding, self.dilations, name)
 
     def _check_rank(self, shape: Shape) -> None:
         """Refuse samples whose `shape` is not that of the spatial axes and channels."""
@@ -180,6 +168,20 @@ class Windowed(Layer, registered=False):
                 f"{self!r} takes samples of shape ({axes}, C), got {shape}"
                 f"{hint * (len(shape) == self.rank)}."
             )
+
+
+class Windowed(Spatial, registered=False):
+    """Base class of layers with windows over the spatial axes of (N, *sizes, C)."""
+
+    kernel: Shape  # the sizes of a window, and the other settings of `Windows`
+    strides: Shape
+    dilations: Shape
+    padding: str | int
+
+    def _windows(self, sizes: Shape) -> Windows:
+        """Return the windows on inputs of these spatial sizes."""
+        name = type(self).__name__
+        return cached_windows(sizes, self.kernel, self.strides, self.padding, self.dilations, name)
 
     # --- masks of steps, which exist along one spatial axis ----------------------------------
 

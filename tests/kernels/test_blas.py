@@ -67,9 +67,7 @@ def test_arrays_of_other_types_or_orders_are_refused() -> None:
 
 @dtypes
 @pytest.mark.usefixtures("_found_again")
-def test_without_the_function_or_threadpoolctl_there_is_no_address(
-    dtype: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_function_there_is_no_address(dtype: Any, monkeypatch: Any) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(blas, "NAMES", ("no_such_{}gemm64_",))
         assert blas.gemm(dtype) == (0, 0)
@@ -80,7 +78,7 @@ def test_without_the_function_or_threadpoolctl_there_is_no_address(
 
 
 @pytest.mark.usefixtures("_found_again")
-def test_pieces_are_for_processors_whose_kernels_take_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_are_for_processors_whose_kernels_take_them(monkeypatch: Any) -> None:
     threadpoolctl = pytest.importorskip("threadpoolctl")
     address = found(np.dtype("f"))
     libraries = threadpoolctl.threadpool_info()
@@ -105,7 +103,7 @@ WHOLE = [
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+def calls(monkeypatch: Any) -> list[tuple[int, int]]:
     """The rows and columns of the pieces of each product, as if for a processor with AVX-512."""
     address, found = blas.gemm(np.dtype("f"))[0], []
     if not address:
@@ -158,9 +156,7 @@ both = pytest.mark.parametrize("shape", [(32, 784, 128, False), (784, 32, 128, T
 
 
 @both
-def test_products_of_arrays_that_are_not_contiguous_are_left_whole(
-    shape: Any, calls: Any, rng: Any
-) -> None:
+def test_products_of_strided_arrays_are_left_whole(shape: Any, calls: Any, rng: Any) -> None:
     A, B = operands(shape, rng)
     wide = np.repeat(np.repeat(A, 2, 0), 2, 1)
     for a, b in (
@@ -177,9 +173,7 @@ def test_products_of_arrays_that_are_not_contiguous_are_left_whole(
 
 
 @both
-def test_products_in_pieces_of_arrays_that_cannot_be_written(
-    shape: Any, calls: Any, rng: Any
-) -> None:
+def test_products_in_pieces_of_read_only_arrays(shape: Any, calls: Any, rng: Any) -> None:
     A, B = operands(shape, rng)
     A.flags.writeable = B.flags.writeable = False
     check(A, B)
@@ -192,9 +186,7 @@ def test_products_in_pieces_of_arrays_that_cannot_be_written(
 
 
 @both
-def test_pieces_leave_nan_and_infinity_where_a_whole_product_does(
-    shape: Any, calls: Any, rng: Any
-) -> None:
+def test_pieces_leave_nan_and_infinity_in_their_places(shape: Any, calls: Any, rng: Any) -> None:
     A, B = operands(shape, rng)
     A[3, 5], A[20, 20], B[7, 100], B[9, 2], A[:, 9] = np.nan, np.inf, -np.inf, np.nan, 0
     out = np.full((len(A), B.shape[1]), np.nan, np.float32)
@@ -232,9 +224,7 @@ def test_a_dense_layer_is_the_same_in_pieces(calls: Any, rng: Any) -> None:
         assert twin.dtype == np.float32
 
 
-def test_another_processor_has_no_pieces(
-    calls: Any, monkeypatch: pytest.MonkeyPatch, rng: Any
-) -> None:
+def test_another_processor_has_no_pieces(calls: Any, monkeypatch: Any, rng: Any) -> None:
     monkeypatch.setattr(blas, "gemm", lambda dtype: (1, 0))
     check(*operands((32, 784, 128, False), rng))
     assert not calls

@@ -84,17 +84,12 @@ def test_the_time_of_compilation_is_reported_during_training_or_at_the_end(tmp_p
         assert last in shown[-1]
 
 
-def test_the_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_chooses(monkeypatch: Any) -> None:
     assert run(PHITODEEP_KERNELS="numpy").stdout.split() == ["False", "0.5", "numpy", "False"]
     monkeypatch.setattr(kernels, "_chosen", None)
     monkeypatch.setenv("PHITODEEP_KERNELS", "fortran")
     with pytest.raises(ArgumentError, match="KERNELS must be one of numpy, numba, auto, got 'fort"):
         kernels.chosen()
-
-
-def test_without_numba_auto_is_numpy_and_numba_names_its_extra(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert kernels.use("auto") == "numpy"
     with pytest.raises(MissingExtraError, match=r"phitodeep\[fast\]"):
@@ -104,7 +99,7 @@ def test_without_numba_auto_is_numpy_and_numba_names_its_extra(
     assert kernels.chosen() == "numpy"
 
 
-def test_a_cache_that_cannot_be_written_only_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_only_warns(monkeypatch: Any) -> None:
     caching = pytest.importorskip("numba.core.caching")
     from phitodeep.kernels.compiled.jit import NOTICE, jit
 
@@ -135,7 +130,7 @@ def test_a_kernel_runs_as_what_was_chosen() -> None:
 
 
 @pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+def registered(monkeypatch: Any) -> None:
     """Registrations that end with the test."""
     monkeypatch.setattr(kernels, "KERNELS", dict(KERNELS))
     monkeypatch.setattr(kernels, "TWINS", dict(TWINS))

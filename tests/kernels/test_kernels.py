@@ -157,18 +157,11 @@ CALLS: dict[str, list[list[Any]]] = {
         [integers(600, N), normal(N, D), empty(600, D)],
     ],
 }  # fmt: skip
-SCRATCH = {
-    "adam": (4,),
-    "sgd": (3,),
-    "nadam": (4, 5),
-    "rmsprop": (4,),
-    "adagrad": (3,),
-    "adadelta": (4, 5),
-    "lion": (3, 4),
-    "max_pool_back": (3,),
-    "layer_norm_back": (7,),
+SCRATCH = {  # arguments that only the NumPy forms use
+    "adam": (4,), "sgd": (3,), "nadam": (4, 5), "rmsprop": (4,), "adagrad": (3,),
+    "adadelta": (4, 5), "lion": (3, 4), "max_pool_back": (3,), "layer_norm_back": (7,),
     "gru_step": (1,),
-}
+}  # fmt: skip
 SUMS = {"product": 300}  # their size: some cancel
 CASES = [(name, i) for name, calls in CALLS.items() for i in range(len(calls))]
 
@@ -180,13 +173,9 @@ def _restored() -> Any:
     kernels.use(before)
 
 
-def test_every_kernel_is_called_here_and_has_a_twin() -> None:
+def test_every_kernel_is_called_here_and_has_a_twin_with_its_arguments() -> None:
     kernels.use("numba")
     assert KERNELS.keys() == CALLS.keys() == TWINS.keys()
-
-
-def test_every_twin_has_a_docstring_and_the_arguments_of_its_kernel() -> None:
-    kernels.use("numba")
     for name, function in TWINS.items():
         assert function.__doc__, name
         plain = KERNELS[name].plain
@@ -272,9 +261,7 @@ def norms(which: str, X: Array, eps: float, gamma: Array, beta: Array) -> list[A
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("large_eps", [False, True])
-def test_both_layer_norms_take_rows_whose_squares_overflow(
-    dtype: Any, large_eps: bool, rng: Any
-) -> None:
+def test_both_layer_norms_take_squares_that_overflow(dtype: Any, large_eps: bool, rng: Any) -> None:
     """Beside rows that are as usual, one of them of zeros, and without such."""
     most = float(np.finfo(dtype).max)
     X = rng.standard_normal((6, D))
@@ -289,16 +276,6 @@ def test_both_layer_norms_take_rows_whose_squares_overflow(
         precision = 1e-5 if dtype == np.float32 else 1e-12
         for plain, twin, atol in zip(*both, (precision, 0, precision), strict=True):
             np.testing.assert_allclose(twin, plain, rtol=precision, atol=atol)
-
-
-@pytest.mark.parametrize("which", ["numpy", "numba"])
-def test_layer_norm_keeps_its_digits_far_from_0(which: str, rng: Any) -> None:
-    """The mean of the squares, minus the square of the mean, would have none left."""
-    X = (1000 + rng.standard_normal((N, D))).astype(np.float32)
-    wide = X.astype(np.float64)
-    wanted = (wide - wide.mean(axis=1, keepdims=True)) / np.sqrt(wide.var(axis=1) + 0.01)[:, None]
-    ones = np.ones(D, np.float32)
-    np.testing.assert_allclose(norms(which, X, 0.01, ones, 0 * ones)[0], wanted, atol=5e-4)
 
 
 SCALAR = {"exp": (np.exp, -87, 88.6, 2.5), "tanh": (np.tanh, -12, 12, 4)}
@@ -341,33 +318,6 @@ def test_scalar_functions_are_exact_to_rounding(dtype: Any, scalar: Any) -> None
         tanh = scalar(np.array([8.05, 9.5, -8.05, -9.5], dtype))[1]
         wanted = math.tanh(8.05)
         np.testing.assert_allclose(tanh, [wanted, 1, -wanted, -1], rtol=np.finfo(dtype).eps)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
-def test_both_gelus_take_infinities(name: str, dtype: Any) -> None:
-    """Where Phi or the density is 0, its product with an infinite x is 0 too."""
-    X = np.array([-math.inf, -200, 0, 200, math.inf], dtype)
-    for which in ("numpy", "numba"):
-        kernels.use(which)
-        Phi, Y, dX = np.empty_like(X), np.empty_like(X), np.empty_like(X)
-        KERNELS[name](X, Phi, Y)
-        np.testing.assert_array_equal(Y, [0, 0, 0, 200, math.inf])
-        KERNELS[f"{name}_back"](np.full_like(X, 3), X, Phi, dX)
-        np.testing.assert_array_equal(dX, [0, 0, 1.5, 3, 3])
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_both_softmaxes_of_nothing_to_choose_from_are_0(dtype: Any) -> None:
-    low = -math.inf
-    for which in ("numpy", "numba"):
-        kernels.use(which)
-        X = np.array([[low, low, low], [low, 0, low]], dtype)
-        KERNELS["softmax_rows"](X, Y := np.empty_like(X))
-        np.testing.assert_array_equal(Y, [[0, 0, 0], [0, 1, 0]])
-        S = np.array([[[low, low, 5], [low, low, low], [low, 0, low]]], dtype)
-        KERNELS["causal_softmax"](S, 0)
-        np.testing.assert_array_equal(S, [[[0, 0, 0], [0, 0, 0], [0, 1, 0]]])
 
 
 @long  # every kernel is compiled once more

@@ -84,13 +84,7 @@ class Both(Container):
 # --- the call ----------------------------------------------------------------------------------
 
 
-def test_call_is_a_value_with_defaults() -> None:
-    assert current() == Call(True, True, True, True, False, None, 0)
-    with pytest.raises(AttributeError):
-        current().training = False
-
-
-def test_contexts_nest_and_are_left_even_by_errors() -> None:
+def test_calls_are_values_that_nest_and_are_left_even_by_errors() -> None:
     with calling(step=3, reuse=True):
         assert current() == Call(reuse=True, step=3)
         with inference():
@@ -106,6 +100,9 @@ def test_contexts_nest_and_are_left_even_by_errors() -> None:
     error = TypeError if sys.version_info >= (3, 13) else ValueError  # of a named tuple
     with pytest.raises(error, match="unexpected"), calling(no_such_field=1):
         pass
+    assert current() == Call(True, True, True, True, False, None, 0)
+    with pytest.raises(AttributeError):
+        current().training = False
 
 
 def test_a_thread_starts_outside_and_inside_a_copied_context() -> None:
@@ -204,7 +201,7 @@ def test_an_authors_layer_does_what_every_layer_does(shape: Shape) -> None:
     assert layer.flops() == np.prod(shape[1:])
 
 
-def test_saved_gives_one_value_or_several() -> None:
+def test_saved_values_and_gradients_have_names() -> None:
     layer = Layer()
     layer.save_for_backward(a=1, b=2)
     assert layer.saved("a") == 1
@@ -214,6 +211,17 @@ def test_saved_gives_one_value_or_several() -> None:
     assert layer.cache == {"a": 1, "b": 2}
     layer.save_for_backward(c=3)
     assert layer.cache == {"c": 3}
+
+    class Wrong(Scale):
+        def backward(self, dY: Array) -> Array:
+            self.grad_array("S")[...] = 0
+            return super().backward(dY)
+
+    chain = Chain(Tanh(), Wrong())
+    chain.build((3,))
+    chain.forward(np.ones((2, 3)))
+    with pytest.raises(ArgumentError, match=r"in layer 1 .* no parameter 'S': it has s"):
+        chain.backward(np.ones((2, 3)))
 
 
 def test_what_an_author_forgot_is_named() -> None:
@@ -251,20 +259,7 @@ def test_a_dataclass_may_be_a_layer_if_it_is_not_compared_by_value() -> None:
     assert made.get_config() == {"n": 3}
 
 
-def test_a_gradient_of_no_parameter_is_refused() -> None:
-    class Wrong(Scale):
-        def backward(self, dY: Array) -> Array:
-            self.grad_array("S")[...] = 0
-            return super().backward(dY)
-
-    chain = Chain(Tanh(), Wrong())
-    chain.build((3,))
-    chain.forward(np.ones((2, 3)))
-    with pytest.raises(ArgumentError, match=r"in layer 1 .* no parameter 'S': it has s"):
-        chain.backward(np.ones((2, 3)))
-
-
-def test_an_authors_container_is_a_tree() -> None:
+def test_an_authors_container_is_a_tree_and_freezes_as_one() -> None:
     layer = Both(Dense(3), Chain(Tanh(), Dense(3)))
     layer.build((3,), seed=1, dtype=np.float64)
     assert [path for path, _ in layer.walk()] == [
@@ -285,18 +280,12 @@ def test_an_authors_container_is_a_tree() -> None:
     layer.many.append("a remark")  # is no layer
     assert list(layer.children()) == ["twice", "many.0", "many.1"]
     assert layer._replica().many[2] == "a remark"
-
-
-def test_paths_of_a_nested_chain_omit_the_first_layers() -> None:
     chain = Chain(Dense(4), Chain(ReLU(), Dense(2)))
     assert [p for p, _ in chain.walk()] == ["", "0", "1", "1.layers.0", "1.layers.1"]
     nested = [p for p, _ in Chain(chain).walk("2")]
     assert nested[1:] == [f"2.layers.0{p}" for p in ("", ".layers.0", ".layers.1")] + [
         f"2.layers.0.layers.1.layers.{i}" for i in (0, 1)
     ]
-
-
-def test_frozen_means_all_below() -> None:
     layer = Both(Chain(Dense(3)))
     layer.build((3,))
     assert layer._learns()
@@ -322,7 +311,7 @@ def test_build_remembers_both_shapes_and_layers_without_parameters_take_numbers(
     assert GELU()._measured((5,)).flops() == 8 * 5
 
 
-def test_another_shape_is_refused_and_nothing_changes() -> None:
+def test_other_shapes_and_weights_are_refused_and_nothing_changes() -> None:
     for layer in (Dense(4), LayerNorm(), PReLU(), BatchNorm(), Chain(Dense(4), LayerNorm())):
         layer.build((3,), seed=1)
         weights = layer.get_weights()
@@ -331,9 +320,14 @@ def test_another_shape_is_refused_and_nothing_changes() -> None:
         assert layer.input_shape == (3,)
         assert_same(layer.get_weights(), weights)
         assert layer.forward(np.ones((2, 3))).shape[0] == 2
+    layer = Chain(Dense(2, 2))
+    weights = layer.get_weights()
+    weights["1.W"] = weights.pop("0.W")
+    with pytest.raises(ArgumentError, match=r"lack \['0.W'\] and have extra \['1.W'\]"):
+        layer.set_weights(weights)
 
 
-def test_other_dtypes_and_bad_input_shapes_are_refused() -> None:
+def test_other_dtypes_and_bad_shapes_and_gradients_are_refused() -> None:
     for dtype in (np.float16, np.int32, complex, str, "no such dtype"):
         with pytest.raises(ArgumentTypeError, match="dtype must be float32 or float64"):
             Dense(4, 3).build((4,), dtype=dtype)
@@ -341,6 +335,12 @@ def test_other_dtypes_and_bad_input_shapes_are_refused() -> None:
     for kind, shape in itertools.product((Dense, LayerNorm, PReLU, BatchNorm), bad):
         with pytest.raises(PhitodeepError, match=kind.__name__):
             (Dense(3) if kind is Dense else kind()).build(shape)
+    layer = Scale()
+    layer.build((2,))
+    layer.forward(np.ones((1, 2)))
+    for bad in ([["a", "b"]], [[1j, 2.0]], [[1.0], [1.0, 2.0]], None):
+        with pytest.raises(PhitodeepError, match="Scale"):
+            layer.backward(bad)
 
 
 def test_cast_keeps_values_and_drops_what_does_not_fit() -> None:
@@ -384,14 +384,6 @@ def test_measured_makes_no_array() -> None:
     assert chain.count_params() == 16 + 4 + 4  # what is shared counts once
 
 
-def test_set_weights_says_what_is_missing_and_extra() -> None:
-    layer = Chain(Dense(2, 2))
-    weights = layer.get_weights()
-    weights["1.W"] = weights.pop("0.W")
-    with pytest.raises(ArgumentError, match=r"lack \['0.W'\] and have extra \['1.W'\]"):
-        layer.set_weights(weights)
-
-
 # --- frames ------------------------------------------------------------------------------------
 
 
@@ -426,15 +418,6 @@ def test_copies_and_pickles_leave_the_frame_behind() -> None:
     for twin in (layer.copy(), pickle.loads(pickle.dumps(layer))):
         assert not any([twin._frame.buffers, twin.grads, twin.cache, twin._frame.output])
     assert layer.grads
-
-
-def test_bad_dY_is_refused() -> None:
-    layer = Scale()
-    layer.build((2,))
-    layer.forward(np.ones((1, 2)))
-    for bad in ([["a", "b"]], [[1j, 2.0]], [[1.0], [1.0, 2.0]], None):
-        with pytest.raises(PhitodeepError, match="Scale"):
-            layer.backward(bad)
 
 
 # --- random numbers ----------------------------------------------------------------------------
@@ -482,16 +465,13 @@ def test_uniform_has_no_repetition_and_is_uniform() -> None:
     assert np.unique(rows[:, 0]).size > 0.99 * len(rows)
 
 
-def test_without_a_step_each_pass_counts_for_itself() -> None:
+def test_passes_without_a_step_and_layers_of_one_model_draw_differently() -> None:
     layer, again = planted(), planted()
     first, second = drawn(layer), drawn(layer)
     assert not np.array_equal(first, second)
     np.testing.assert_array_equal(first, drawn(again))
     np.testing.assert_array_equal(second, drawn(again))
     assert not np.array_equal(first, drawn(layer, step=0))  # a stream of their own
-
-
-def test_layers_of_one_model_draw_differently() -> None:
     chain = Chain(Dropout(0.5), Dropout(0.5), Chain(Dropout(0.5)))
     chain.build((50,), seed=1)
     drops = [layer for _, layer in chain.walk() if isinstance(layer, Dropout)]

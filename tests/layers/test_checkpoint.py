@@ -9,44 +9,38 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep import layers as nn
 from phitodeep.core.call import calling, inference
-from phitodeep.layers import (
-    GRU,
-    BatchNorm,
-    Chain,
-    Dense,
-    Dropout,
-    GaussianNoise,
-    Layer,
-    LayerNorm,
-    ReLU,
-    Residual,
-    SkipConcat,
-    Tanh,
-    TransformerBlock,
-)
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.testing.examples import made, passes
 from tests.conftest import assert_same
 
 SHAPE = (3, 5, 4)
-MAKES: dict[str, Callable[[bool], Layer]] = {
-    "chain": lambda on: Chain(Dense(6), Tanh(), Dense(4), checkpoint=on),
-    "dropout and statistics": lambda on: Chain(
-        Dense(6), BatchNorm(), ReLU(), Dropout(0.4), GaussianNoise(0.1), Dense(4), checkpoint=on
+MAKES: dict[str, Callable[[bool], nn.Layer]] = {
+    "chain": lambda on: nn.Chain(nn.Dense(6), nn.Tanh(), nn.Dense(4), checkpoint=on),
+    "dropout and statistics": lambda on: nn.Chain(
+        nn.Dense(6),
+        nn.BatchNorm(),
+        nn.ReLU(),
+        nn.Dropout(0.4),
+        nn.GaussianNoise(0.1),
+        nn.Dense(4),
+        checkpoint=on,
     ),
-    "residual": lambda on: Residual(LayerNorm(), Dense(4), Dropout(0.2), checkpoint=on),
-    "skip": lambda on: SkipConcat(Dense(3), Tanh(), checkpoint=on),
-    "nested": lambda on: Chain(
-        Chain(Dense(4), Dropout(0.3), checkpoint=on), Residual(GRU(4), checkpoint=on), checkpoint=on
+    "residual": lambda on: nn.Residual(nn.LayerNorm(), nn.Dense(4), nn.Dropout(0.2), checkpoint=on),
+    "skip": lambda on: nn.SkipConcat(nn.Dense(3), nn.Tanh(), checkpoint=on),
+    "nested": lambda on: nn.Chain(
+        nn.Chain(nn.Dense(4), nn.Dropout(0.3), checkpoint=on),
+        nn.Residual(nn.GRU(4), checkpoint=on),
+        checkpoint=on,
     ),
-    "block": lambda on: TransformerBlock(2, causal=True, dropout=0.2, checkpoint=on),
-    "recurrent": lambda on: Chain(Dense(3), GRU(4), checkpoint=on),
+    "block": lambda on: nn.TransformerBlock(2, causal=True, dropout=0.2, checkpoint=on),
+    "recurrent": lambda on: nn.Chain(nn.Dense(3), nn.GRU(4), checkpoint=on),
 }
 each = pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 
 
-def pair(make: Callable[[bool], Layer]) -> tuple[Layer, Layer]:
+def pair(make: Callable[[bool], nn.Layer]) -> tuple[nn.Layer, nn.Layer]:
     plain, lean = made(lambda: make(False), SHAPE), made(lambda: make(True), SHAPE)
     lean.set_weights(plain.get_weights())
     return plain, lean
@@ -90,7 +84,7 @@ def test_backward_twice_and_predictions_between(make: Any, rng: Any) -> None:
 def deep(checkpoint: bool) -> Sequential:
     builder = SequentialBuilder(64, seed=0)
     for _ in range(6):
-        inner = [layer for _ in range(5) for layer in (Dense(64), Tanh(), Dropout(0.1))]
+        inner = [layer for _ in range(5) for layer in (nn.Dense(64), nn.Tanh(), nn.Dropout(0.1))]
         builder = builder.chain(*inner, checkpoint=checkpoint)
     return builder.dense(4).loss("softmax_cross_entropy").build()
 

@@ -10,23 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep import layers as nn
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError
-from phitodeep.layers import (
-    BatchNorm,
-    Chain,
-    Dense,
-    Layer,
-    LogSoftmax,
-    Parallel,
-    Permute,
-    PReLU,
-    Reshape,
-    Residual,
-    Softmax,
-    Tanh,
-    TransformerBlock,
-)
 from phitodeep.layers.base import STEPS
 from phitodeep.model import Sequential
 from phitodeep.testing import examples
@@ -35,9 +21,12 @@ from tests.layers.test_masks import CHANGING, D, T, layer_of
 from tests.rows import ALL, TOOLS, few, over
 
 MORE: list[tuple[examples.Make, Shape]] = [
-    (lambda: Chain(Dense(4), Residual(TransformerBlock(2, causal=True))), (2, 5, 3)),
-    (lambda: Residual(BatchNorm(), PReLU()), (3, 4, 2)),
-    (lambda: Parallel(Dense(2), Chain(BatchNorm(), Tanh()), checkpoint_chain()), (3, 4, 2)),
+    (lambda: nn.Chain(nn.Dense(4), nn.Residual(nn.TransformerBlock(2, causal=True))), (2, 5, 3)),
+    (lambda: nn.Residual(nn.BatchNorm(), nn.PReLU()), (3, 4, 2)),
+    (
+        lambda: nn.Parallel(nn.Dense(2), nn.Chain(nn.BatchNorm(), nn.Tanh()), checkpoint_chain()),
+        (3, 4, 2),
+    ),
 ]
 TABLE = [*ALL, *((*row, 0) for row in MORE)]
 REFUSED = re.compile(  # under lengths; all other layers of the table accept them
@@ -47,8 +36,8 @@ REFUSED = re.compile(  # under lengths; all other layers of the table accept the
 )
 
 
-def checkpoint_chain() -> Layer:
-    return Chain(Dense(3), Tanh(), Dense(2), checkpoint=True)
+def checkpoint_chain() -> nn.Layer:
+    return nn.Chain(nn.Dense(3), nn.Tanh(), nn.Dense(2), checkpoint=True)
 
 
 RANDOM = ("Dropout", "SpatialDropout", "GaussianNoise", "Reparameterize")
@@ -109,7 +98,7 @@ def test_steps_depend_on_each_other_as_a_layer_says(training: bool) -> None:
 
 
 def hiding(
-    layer: Layer, X: Array, dY: Array, mask: Array, hidden: Any, training: bool
+    layer: nn.Layer, X: Array, dY: Array, mask: Array, hidden: Any, training: bool
 ) -> tuple[dict[str, Array], Array, Array | None]:
     """What passes under a mask give, whatever is at the steps that it hides; dY, and Y's mask."""
     after = layer.compute_mask(mask)
@@ -139,8 +128,8 @@ def test_what_is_in_gaps_changes_nothing(training: bool) -> None:
 
 @pytest.mark.parametrize("training", few([True, False], 1))
 @over([*with_lengths, *((partial(layer_of, call), (4, T, D), 0) for call in CHANGING)])
-def test_under_lengths_padding_changes_nothing_or_they_are_refused(
-    make: Any, shape: Shape, tokens: int, training: bool
+def test_padding_changes_nothing_or_lengths_are_refused(
+    make: Any, shape: Any, tokens: int, training: Any
 ) -> None:
     """Each sample is as it would be alone, without padding."""
     shape = (max(3, shape[0]), *shape[1:])
@@ -150,7 +139,11 @@ def test_under_lengths_padding_changes_nothing_or_they_are_refused(
     mask = np.arange(T) < lengths[:, None]
     X, dY = examples.data(layer, shape, tokens)
     if REFUSED.match(repr(layer)):
-        model = Sequential(Tanh(), Chain(layer.copy())) if not tokens else Sequential(layer.copy())
+        model = (
+            Sequential(nn.Tanh(), nn.Chain(layer.copy()))
+            if not tokens
+            else Sequential(layer.copy())
+        )
         for call in (layer.compute_mask, lambda m: model.forward(X, lengths=m)):
             with pytest.raises(ArgumentError, match=r"lengths.*(Remedy|only)") as caught:
                 call(mask)
@@ -184,16 +177,16 @@ def test_under_lengths_padding_changes_nothing_or_they_are_refused(
 
 def test_what_is_not_built_yet_declares_no_more_than_it_knows() -> None:
     for layer, steps in (
-        (Softmax(), "independent"),
-        (Softmax(axis=2), "independent"),
-        (Softmax(axis=-2), "joined"),
-        (LogSoftmax(axis=1), "joined"),
-        (Reshape(2, 3), "joined"),
-        (TransformerBlock(2), "joined"),
-        (TransformerBlock(2, causal=True), "remembered"),
+        (nn.Softmax(), "independent"),
+        (nn.Softmax(axis=2), "independent"),
+        (nn.Softmax(axis=-2), "joined"),
+        (nn.LogSoftmax(axis=1), "joined"),
+        (nn.Reshape(2, 3), "joined"),
+        (nn.TransformerBlock(2), "joined"),
+        (nn.TransformerBlock(2, causal=True), "remembered"),
     ):
         assert layer.time_steps == steps, layer
-    softmax = Softmax(axis=-2)
+    softmax = nn.Softmax(axis=-2)
     softmax.build((4, 3, 2))
     assert softmax.time_steps == "independent"  # the axis is that of 3, the steps are 4
 
@@ -201,18 +194,18 @@ def test_what_is_not_built_yet_declares_no_more_than_it_knows() -> None:
 @pytest.mark.parametrize(
     ("layer", "shape", "steps"),
     [
-        (Reshape(-1, 2, 3), (4, 6), "independent"),
-        (Reshape(4, 6), (4, 2, 3), "independent"),
-        (Reshape(2, -1), (4, 6), "joined"),
-        (Reshape(6, 4), (4, 6), "joined"),
-        (Reshape(4, -1), (4, 6), "joined"),  # of 2 steps of 12, say, it would make 4
-        (Reshape(6, 1), (6,), "joined"),
-        (Permute(1, 3, 2), (4, 2, 3), "independent"),
-        (Permute(2, 1), (4, 4), "joined"),
+        (nn.Reshape(-1, 2, 3), (4, 6), "independent"),
+        (nn.Reshape(4, 6), (4, 2, 3), "independent"),
+        (nn.Reshape(2, -1), (4, 6), "joined"),
+        (nn.Reshape(6, 4), (4, 6), "joined"),
+        (nn.Reshape(4, -1), (4, 6), "joined"),  # of 2 steps of 12, say, it would make 4
+        (nn.Reshape(6, 1), (6,), "joined"),
+        (nn.Permute(1, 3, 2), (4, 2, 3), "independent"),
+        (nn.Permute(2, 1), (4, 4), "joined"),
     ],
 )
 def test_layers_that_move_numbers_know_which_steps_stay(
-    layer: Layer, shape: Shape, steps: str
+    layer: Any, shape: Shape, steps: str
 ) -> None:
     layer.build(shape)
     assert layer.time_steps == steps

@@ -16,7 +16,7 @@ from phitodeep.layers.initialization import He, InitType, Xavier
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (2, 1, 3, 4), (4,), (0, 4), (2, 0, 4)])
-def test_matrix_product_on_the_last_axis(shape: tuple[int, ...], rng: np.random.Generator) -> None:
+def test_matrix_product_on_the_last_axis(shape: tuple[int, ...], rng: Any) -> None:
     layer = Dense(4, 3)
     layer.build((4,), dtype=np.float64)
     layer.W, layer.b = rng.standard_normal((4, 3)), rng.standard_normal(3)
@@ -39,7 +39,7 @@ def test_arrays_that_are_not_contiguous_and_no_dX_where_nobody_needs_it(rng: Any
     np.testing.assert_array_equal(layer.grads["b"], [12, 12, 12])
 
 
-def test_output_size_alone_takes_the_input_from_before() -> None:
+def test_sizes_defaults_and_positions_of_the_original() -> None:
     layer = Dense(3)
     assert (layer.input_size, layer.output_size) == (None, 3)
     assert layer.known_input() is None
@@ -48,9 +48,6 @@ def test_output_size_alone_takes_the_input_from_before() -> None:
     assert layer.W.shape == (5, 3)
     assert repr(layer) == "Dense(5, 3)"
     assert Dense(5, 3).known_input() == (5,)
-
-
-def test_defaults_and_positions_of_the_original() -> None:
     assert Dense(4, 3).initializer == He()
     layer = Dense(4, 3, Xavier(InitType.UNIFORM))
     assert np.abs(layer.W).max() <= np.sqrt(6 / 7)
@@ -60,14 +57,9 @@ def test_defaults_and_positions_of_the_original() -> None:
     assert layers.base.Dense is Dense
 
 
-# --- with a ReLU in one step --------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shape", [(5, 4), (1, 4), (2, 5, 4), (0, 4)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_dense_relu_equals_dense_and_relu(
-    shape: Shape, dtype: type, rng: np.random.Generator
-) -> None:
+def test_dense_relu_equals_dense_and_relu(shape: Shape, dtype: type, rng: Any) -> None:
     dense, relu = Dense(4, 3), ReLU()
     plain = Chain(dense, relu)
     plain.build((4,), seed=0, dtype=dtype)

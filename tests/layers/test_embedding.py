@@ -62,10 +62,7 @@ def test_tokens_are_any_integers_and_nothing_else() -> None:
             model.predict(np.array(bad))
 
 
-# --- places ------------------------------------------------------------------------------------
-
-
-def test_learnt_places(rng: np.random.Generator) -> None:
+def test_learnt_places(rng: Any) -> None:
     layer = made(lambda: PositionalEmbedding(6), (2, 4, 3))
     X, dY = rng.standard_normal((2, 2, 4, 3))
     found = passes(layer, X, dY)
@@ -80,7 +77,7 @@ def test_learnt_places(rng: np.random.Generator) -> None:
     assert layer.count_params() == 18
 
 
-def test_turning_keeps_lengths_and_tells_distances(rng: np.random.Generator) -> None:
+def test_turning_keeps_lengths_and_tells_distances(rng: Any) -> None:
     layer = RotaryEmbedding(50.0)
     q, k = rng.standard_normal((2, 6))
     Q, K = (layer.forward(np.tile(v, (1, 9, 1)))[0] for v in (q, k))
@@ -97,7 +94,7 @@ def test_turning_keeps_lengths_and_tells_distances(rng: np.random.Generator) -> 
         assert Q[4, i + 3] == pytest.approx(turned.imag)
 
 
-def test_embedding_needs_no_length() -> None:
+def test_embedding_needs_no_length_and_a_refused_step_changes_nothing() -> None:
     layer = Embedding(5, 2)
     assert layer.W.shape == (5, 2)
     assert layer.forward(np.zeros((2, 7), int)).shape == (2, 7, 2)
@@ -108,9 +105,6 @@ def test_embedding_needs_no_length() -> None:
     small = PositionalEmbedding(400)
     small.build((3, 50), seed=1)
     assert small.W.std() == pytest.approx(0.02, rel=0.02)
-
-
-def test_a_refused_step_of_generation_changes_nothing() -> None:
     layer = made(lambda: PositionalEmbedding(3), (1, 2, 4))
     memory: dict[Any, Any] = {}
     with calling(memory=memory):

@@ -27,9 +27,7 @@ GAPS = np.array([[1, 0, 1, 1, 0], [1, 1, 0, 1, 1]], bool)
 
 
 @pytest.mark.parametrize("call", [*RECURRENT, *PLACES, *ATTENTION])
-def test_steps_of_generation_equal_the_whole(
-    call: str, rng: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_of_generation_equal_the_whole(call: str, rng: Any, monkeypatch: Any) -> None:
     layer = made(lambda: eval(call, dict(vars(layers))), (2, 5, 8))
     scores = (2**18, 1, 10, 19)[: 4 if call in ATTENTION else 1]  # queries at once: all, 1, 2, 3
     masks = (None, GAPS) if call in RECURRENT else (None,)

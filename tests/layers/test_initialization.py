@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,9 +45,7 @@ def test_fans() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", InitType)
-def test_variance_is_what_the_papers_ask(
-    kind: InitType, shape: Shape, rng: np.random.Generator
-) -> None:
+def test_variance_is_what_the_papers_ask(kind: InitType, shape: Shape, rng: Any) -> None:
     area = math.prod(shape[:-2])
     fan_in, fan_out = area * shape[-2], area * shape[-1]
     wanted = {He: 2 / fan_in, Xavier: 2 / (fan_in + fan_out), LeCun: 1 / fan_in}
@@ -66,9 +65,7 @@ def test_variance_is_what_the_papers_ask(
 
 @pytest.mark.parametrize("gain", [1.0, 1.5])
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5), (2, 3, 4), (3, 2, 20), (1, 1)])
-def test_orthogonal_has_orthonormal_rows_or_columns(
-    shape: Shape, gain: float, rng: np.random.Generator
-) -> None:
+def test_orthogonal_has_orthonormal_rows_or_columns(shape: Shape, gain: float, rng: Any) -> None:
     Q = Orthogonal(gain).draw(shape, rng)
     assert Q.shape == shape
     Q = Q.reshape(-1, shape[-1])
@@ -76,7 +73,7 @@ def test_orthogonal_has_orthonormal_rows_or_columns(
     np.testing.assert_allclose(product, gain**2 * np.eye(len(product)), atol=1e-12)
 
 
-def test_orthogonal_is_uniform_over_signs(rng: np.random.Generator) -> None:
+def test_orthogonal_is_uniform_over_signs(rng: Any) -> None:
     """LAPACK alone gives R a negative diagonal more often than not: Q must not inherit that."""
     draws = np.array([Orthogonal().draw((3, 3), rng) for _ in range(2000)])
     assert np.abs(draws.mean(axis=0)).max() < 0.06  # 4.6 standard errors of 1 / sqrt(3 * 2000)
@@ -99,15 +96,12 @@ def test_a_seed_repeats_to_the_bit_and_repr_is_the_call(init: Initializer) -> No
     assert init != repr(init)
 
 
-def test_constants_and_defaults(rng: np.random.Generator) -> None:
+def test_constants_defaults_and_what_an_author_forgot(rng: Any) -> None:
     np.testing.assert_array_equal(Constant(0.3).draw((2, 3), rng), np.full((2, 3), 0.3))
     np.testing.assert_array_equal(Zeros().draw((2, 3), rng), np.zeros((2, 3)))
     assert Orthogonal() == Orthogonal(1.0)
     for make in (He, Xavier, LeCun):
         assert make() == make(InitType.NORMAL) != make(InitType.UNIFORM)
-
-
-def test_what_an_author_forgot_is_named(rng: np.random.Generator) -> None:
     with pytest.raises(NotImplementedError, match="Initializer must implement draw"):
         Initializer().draw((2, 2), rng)
     with pytest.raises(NotImplementedError, match="VarianceScaling must implement variance"):

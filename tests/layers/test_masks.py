@@ -12,29 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phitodeep import layers
+from phitodeep import layers as nn
 from phitodeep.core.call import calling, inference
 from phitodeep.errors import ArgumentError, PhitodeepError, ShapeError
-from phitodeep.layers import (
-    GRU,
-    LSTM,
-    BatchNorm,
-    Bidirectional,
-    Chain,
-    Conv1D,
-    Dense,
-    GlobalAvgPool,
-    GlobalMaxPool,
-    Lambda,
-    LayerNorm,
-    MultiHeadAttention,
-    Parallel,
-    Reshape,
-    Residual,
-    SkipConcat,
-    Tanh,
-    TimeDistributed,
-)
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential, SequentialBuilder
@@ -46,7 +26,7 @@ from tests.rows import times
 T, D = 9, 4
 LENGTHS = np.array([9, 5, 7, 1])
 MASK = np.arange(T) < LENGTHS[:, None]
-NAMES = vars(layers) | {"T": T, "D": D}
+NAMES = vars(nn) | {"T": T, "D": D}
 
 # each shortens or keeps the steps; the samples alone, without padding, must give the same
 CHANGING = (
@@ -81,7 +61,7 @@ def data(rng: Any) -> np.ndarray:
     return rng.standard_normal((len(LENGTHS), T, D))
 
 
-@pytest.mark.parametrize("kind", [GlobalAvgPool, GlobalMaxPool])
+@pytest.mark.parametrize("kind", [nn.GlobalAvgPool, nn.GlobalMaxPool])
 @pytest.mark.parametrize("shape", [(4, T, D), (4, T, 3, 2)], ids=str)
 def test_global_pools_see_the_steps_that_are_there(kind: Any, shape: Any, rng: Any) -> None:
     X, layer = rng.standard_normal(shape) - 5, kind()  # below 0, which an empty place must not win
@@ -97,14 +77,16 @@ def test_global_pools_see_the_steps_that_are_there(kind: Any, shape: Any, rng: A
 
 
 def test_layers_that_end_the_steps_end_the_mask() -> None:
-    for layer in (GRU(2, return_sequences=False), Bidirectional(LSTM(2, return_sequences=False)),
-                  GlobalAvgPool()):  # fmt: skip
+    last = nn.LSTM(2, return_sequences=False)
+    for layer in (last, nn.Bidirectional(last.copy()), nn.GlobalAvgPool()):
         assert layer.compute_mask(MASK) is None, layer
-    chain = Chain(GRU(2, return_sequences=False), Dense(3))
+    chain = nn.Chain(nn.GRU(2, return_sequences=False), nn.Dense(3))
     assert chain.compute_mask(MASK) is None
-    for layer in (Dense(2), LayerNorm(), MultiHeadAttention(2), Residual(Dense(4))):
+    for layer in (nn.Dense(2), nn.LayerNorm(), nn.MultiHeadAttention(2), nn.Residual(nn.Dense(4))):
         assert layer.compute_mask(MASK) is MASK
-    layer = made(lambda: Chain(GRU(12, return_sequences=False), Reshape(3, 4), GRU(2)), (1, T, D))
+    layer = made(
+        lambda: nn.Chain(nn.GRU(12, return_sequences=False), nn.Reshape(3, 4), nn.GRU(2)), (1, T, D)
+    )
     with calling(mask=MASK):  # which ends, and does not come back
         assert layer.forward(np.ones((4, T, D))).shape == (4, 3, 2)
 
@@ -113,8 +95,8 @@ def test_gaps_pass_where_the_steps_stay_and_are_refused_where_they_change(rng: A
     gaps = MASK.copy()
     gaps[0, 2] = False
     X = data(rng)
-    same = made(lambda: Conv1D(3, 3, padding="same"), (1, T, D))
-    halved = made(lambda: Conv1D(3, 2, stride=2), (1, T, D))
+    same = made(lambda: nn.Conv1D(3, 3, padding="same"), (1, T, D))
+    halved = made(lambda: nn.Conv1D(3, 2, stride=2), (1, T, D))
     assert same.compute_mask(gaps) is gaps
     with calling(mask=gaps):
         Y = same.forward(X)
@@ -123,13 +105,12 @@ def test_gaps_pass_where_the_steps_stay_and_are_refused_where_they_change(rng: A
     with pytest.raises(ShapeError, match="turns 9 steps into 4, so it requires lengths"):
         halved.compute_mask(gaps)
     with pytest.raises(ShapeError, match=r"layer 0 of Chain.*requires lengths"), calling(mask=gaps):
-        made(lambda: Chain(Conv1D(3, 2), GRU(2)), (1, T, D)).forward(X)
-    accident = made(lambda: Conv1D(3, 3, padding=2, stride=2), (1, 3, D))  # 3 steps of 3, not of 4
+        made(lambda: nn.Chain(nn.Conv1D(3, 2), nn.GRU(2)), (1, T, D)).forward(X)
+    accident = made(
+        lambda: nn.Conv1D(3, 3, padding=2, stride=2), (1, 3, D)
+    )  # 3 steps of 3, not of 4
     with pytest.raises(ShapeError, match="turns 3 steps into 3, so it requires lengths"):
         accident.compute_mask(np.array([[True, False, True]]))
-
-
-# --- through the model -------------------------------------------------------------------------
 
 
 def tagger(dtype: str = "float64") -> Sequential:
@@ -137,7 +118,7 @@ def tagger(dtype: str = "float64") -> Sequential:
         SequentialBuilder(T, D, seed=1)
         .conv1d(5, 3, padding="same")
         .tanh()
-        .bidirectional(GRU(3))
+        .bidirectional(nn.GRU(3))
         .dense(2)
         .loss("softmax_cross_entropy")
         .metrics("accuracy")
@@ -163,7 +144,7 @@ def test_lengths_make_padding_change_nothing(rng: Any) -> None:
     assert one.evaluate(X, y, lengths=LENGTHS) == one.evaluate(noisy, y, lengths=LENGTHS)
 
 
-def test_the_loss_is_the_mean_over_the_steps_that_are_there(rng: Any) -> None:
+def test_the_loss_is_the_mean_over_the_steps_that_are_there_or_0(rng: Any) -> None:
     X, y, model = data(rng), rng.integers(0, 2, (4, T)), tagger()
     scores = model.evaluate(X, y, lengths=LENGTHS, batch_size=3)
     P = model.predict(X, lengths=LENGTHS)[MASK]
@@ -173,6 +154,11 @@ def test_the_loss_is_the_mean_over_the_steps_that_are_there(rng: Any) -> None:
     weighted = model.evaluate(X, y, lengths=LENGTHS, sample_weight=[1, 0, 2, 0.5])["loss"]
     w = np.repeat([1, 0, 2, 0.5], LENGTHS)
     assert weighted == pytest.approx((flat * w).sum() / w.sum(), rel=1e-12)
+    X, y, model = data(rng), rng.integers(0, 2, (4, T)), tagger()
+    history = model.train(X, y, lengths=[0, 0, 3, 0], epochs=2, batch_size=2, verbose=0)
+    assert np.isfinite([train for train, _ in history]).all()
+    assert all(np.isfinite(a).all() for a in model.get_weights().values())
+    assert model.evaluate(X, y, lengths=np.zeros(4, int))["loss"] == 0
 
 
 def test_lengths_in_regression_forward_and_backward(rng: Any) -> None:
@@ -189,16 +175,8 @@ def test_lengths_in_regression_forward_and_backward(rng: Any) -> None:
     assert dX[MASK].any()
 
 
-def test_a_sample_of_no_steps_is_defined(rng: Any) -> None:
-    X, y, model = data(rng), rng.integers(0, 2, (4, T)), tagger()
-    history = model.train(X, y, lengths=[0, 0, 3, 0], epochs=2, batch_size=2, verbose=0)
-    assert np.isfinite([train for train, _ in history]).all()
-    assert all(np.isfinite(a).all() for a in model.get_weights().values())
-    assert model.evaluate(X, y, lengths=np.zeros(4, int))["loss"] == 0
-
-
 MODELS: dict[str, Callable[[], SequentialBuilder]] = {
-    "recurrent": lambda: SequentialBuilder(T, D, seed=1).dense(4).bidirectional(GRU(3)).dense(2),
+    "recurrent": lambda: SequentialBuilder(T, D, seed=1).dense(4).bidirectional(nn.GRU(3)).dense(2),
     "attention": lambda: (
         SequentialBuilder(T, D, seed=1)
         .positional_embedding(T)
@@ -208,19 +186,28 @@ MODELS: dict[str, Callable[[], SequentialBuilder]] = {
     ),
     "nested": lambda: (
         SequentialBuilder(T, D, seed=1)
-        .add(Residual(MultiHeadAttention(2, causal=True, rope=True), LayerNorm()))
-        .add(Parallel(TimeDistributed(Dense(3)), Chain(SkipConcat(LSTM(2), checkpoint=True))))
+        .add(nn.Residual(nn.MultiHeadAttention(2, causal=True, rope=True), nn.LayerNorm()))
+        .add(
+            nn.Parallel(
+                nn.TimeDistributed(nn.Dense(3)),
+                nn.Chain(nn.SkipConcat(nn.LSTM(2), checkpoint=True)),
+            )
+        )
         .dense(2)
     ),
     "pooled": lambda: (
         SequentialBuilder(T, D, seed=1)
-        .add(Parallel(Chain(Conv1D(3, 1), GlobalAvgPool()), GRU(2, return_sequences=False)))
+        .add(
+            nn.Parallel(
+                nn.Chain(nn.Conv1D(3, 1), nn.GlobalAvgPool()), nn.GRU(2, return_sequences=False)
+            )
+        )
         .dense(2)
     ),
     "tokens": lambda: (
         SequentialBuilder(T, seed=1)
         .embedding(5, 4)
-        .add(Residual(Conv1D(4, 3, padding=1), Tanh()))
+        .add(nn.Residual(nn.Conv1D(4, 3, padding=1), nn.Tanh()))
         .lstm(3)
         .dense(2)
     ),
@@ -300,11 +287,9 @@ def nested(inner: Any) -> Any:
     frozen=st.integers(0, 3),
 )
 @settings(max_examples=times(25))
-def test_random_nets_give_each_sample_what_it_gets_alone(
-    calls: list[str], lengths: list[int], seed: int, frozen: int
-) -> None:
+def test_random_nets(calls: Any, lengths: Any, seed: int, frozen: int) -> None:
     rng = np.random.default_rng(seed)
-    model = Sequential(*map(layer_of, calls), Dense(2), dtype="float64", seed=seed)
+    model = Sequential(*map(layer_of, calls), nn.Dense(2), dtype="float64", seed=seed)
     model.build((8, D))
     model.layers[min(frozen, len(calls))].trainable = False
     n = np.minimum(lengths, 8)
@@ -356,7 +341,7 @@ def test_targets_of_the_padding_may_hold_anything(loss: str, rng: Any) -> None:
 
 def test_batch_norm_counts_the_steps_that_are_there(rng: Any) -> None:
     X, dY = data(rng), rng.standard_normal((4, T, D))
-    layer = made(BatchNorm, (1, T, D))
+    layer = made(nn.BatchNorm, (1, T, D))
     flat, padded = layer.copy(), layer.copy()
     noisy = np.where(MASK[..., None], X, 1e30)
     found = passes(padded, noisy, dY, mask=MASK)
@@ -374,7 +359,7 @@ def test_batch_norm_counts_the_steps_that_are_there(rng: Any) -> None:
             np.testing.assert_allclose(padded.forward(noisy)[MASK], wanted_Y, rtol=1e-12)
     for training in (True, False):
         with calling(mask=MASK):
-            check_gradients(made(BatchNorm, (1, T, D)), X, training=training)
+            check_gradients(made(nn.BatchNorm, (1, T, D)), X, training=training)
     with calling(mask=np.zeros((4, T), bool)):
         assert not padded.forward(noisy).any()
 
@@ -395,7 +380,7 @@ class Told(Sum):
         return mask
 
 
-class Turned(Chain):
+class Turned(nn.Chain):
     """A chain whose forward is a user's own: what a Chain says of masks is no longer known."""
 
     def forward(self, X: np.ndarray) -> np.ndarray:
@@ -437,9 +422,7 @@ CALLS: list[Callable[[Sequential, Any, Any, Any], Any]] = [
         "Turned(Tanh())": r"in layer 0 of Sequential: Turned.*write compute_mask",
     }.items(),
 )
-def test_layers_that_do_not_say_what_they_do_refuse_lengths(
-    calls: str, says: str, rng: Any
-) -> None:
+def test_layers_that_declare_nothing_refuse_lengths(calls: str, says: str, rng: Any) -> None:
     model = Sequential(*eval(f"[{calls}]", NAMES | globals()), seed=0)
     model.build((T, D))
     X, y = data(rng), rng.standard_normal((4, *model.output_shape))
@@ -452,7 +435,7 @@ def test_layers_that_do_not_say_what_they_do_refuse_lengths(
 
 
 def test_a_container_that_says_what_it_does_takes_lengths_and_numbers_have_no_steps() -> None:
-    model = Sequential(Told(Tanh(), Dense(4, 4)), GRU(2))
+    model = Sequential(Told(nn.Tanh(), nn.Dense(4, 4)), nn.GRU(2))
     model.build((T, D))
     assert model.predict(np.ones((4, T, D)), lengths=LENGTHS).shape == (4, T, 2)
     model = SequentialBuilder(T, seed=0).dense(3).build()
@@ -492,8 +475,8 @@ def test_lengths_and_masks_that_do_not_fit_are_refused(rng: Any) -> None:
         with pytest.raises((ShapeError, ArgumentError, TypeError), match=says):
             call(model, X, y, lengths)
     assert_same(model.get_weights(), before)
-    chain = Chain(Conv1D(2, 2, stride=2), GRU(2))
-    for layer in (MultiHeadAttention(2), GRU(2), Bidirectional(GRU(2)), chain):
+    chain = nn.Chain(nn.Conv1D(2, 2, stride=2), nn.GRU(2))
+    for layer in (nn.MultiHeadAttention(2), nn.GRU(2), nn.Bidirectional(nn.GRU(2)), chain):
         layer.build((4, 4))
         for shape in ((2, 2), (2, 9), (1, 4), (2, 4, 1), None):
             mask = np.ones(shape, bool) if shape else np.ones((2, 4))
@@ -502,8 +485,10 @@ def test_lengths_and_masks_that_do_not_fit_are_refused(rng: Any) -> None:
 
 
 def test_a_layer_that_says_wrongly_that_it_keeps_its_steps_is_found_by_the_loss() -> None:
-    halves = Lambda(lambda X: X[:, ::2], lambda dY, X, Y: np.repeat(dY, 2, 1), steps="independent")
-    model = Sequential(Dense(D, 2), halves, seed=0)
+    halves = nn.Lambda(
+        lambda X: X[:, ::2], lambda dY, X, Y: np.repeat(dY, 2, 1), steps="independent"
+    )
+    model = Sequential(nn.Dense(D, 2), halves, seed=0)
     with pytest.raises(ShapeError, match=r"\(4, 8\).*\(4, 4"):
         model.train(
             *(np.ones((4, 8, D)), np.ones((4, 4, 2))),

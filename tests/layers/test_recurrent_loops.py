@@ -40,7 +40,7 @@ def _compiled() -> Any:
     kernels.use(before)
 
 
-def in_python(monkeypatch: pytest.MonkeyPatch, layer: Layer, *data: Array, **call: Any) -> Any:
+def in_python(monkeypatch: Any, layer: Layer, *data: Array, **call: Any) -> Any:
     with monkeypatch.context() as patch:
         patch.setattr(_Recurrent, "_compiled_loops", lambda self: None)
         return passes(layer, *data, **call)
@@ -113,14 +113,11 @@ class HalfTanh(RNN):
         d[0] = 0
 
 
-def test_a_cell_of_ones_own_runs_in_python(rng: Any) -> None:
+def test_a_cell_of_ones_own_runs_in_python_and_keeps_the_lock(rng: Any) -> None:
     assert not Renamed(3).keeps_lock
     layer = made(lambda: HalfTanh(3), (1, 4, 2))
     assert layer.keeps_lock
     check_gradients(layer, rng.standard_normal((2, 4, 2)))
-
-
-def test_what_keeps_the_lock(rng: Any) -> None:
     own = HalfTanh(3)
     assert not Dense(3).keeps_lock
     assert not Chain(Dense(3), LSTM(3), Bidirectional(GRU(3))).keeps_lock

@@ -65,7 +65,7 @@ def by_windows(layer: Conv2D, X: Array, dY: Array) -> dict[str, Array]:
 
 
 @sizes
-def test_tiles_give_what_windows_give(size: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_give_what_windows_give(size: Any, monkeypatch: Any) -> None:
     """Exactly, and in float32 with small errors."""
     X, dY = given(size, np.float64)
     for block, bias in ((1, True), (winograd.BLOCK, True), (winograd.BLOCK, False)):
@@ -116,7 +116,7 @@ def test_dX_may_be_left_out() -> None:
         np.testing.assert_array_equal(layer.grads[name], wanted[f"d{name}"])
 
 
-def test_which_convolutions_are_in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_which_convolutions_are_in_tiles(monkeypatch: Any) -> None:
     monkeypatch.delenv("PHITODEEP_WINOGRAD", raising=False)
 
     def tiled(N: int = 64, size: int = 14, C: int = 32, filters: int = 64, **options: Any) -> bool:

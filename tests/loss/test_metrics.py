@@ -55,6 +55,12 @@ def test_all_names_are_here() -> None:
         assert metric.name == name
         kind = float if metric.scalar else np.ndarray
         assert type(metric(np.full((2, 6), 0.5), np.zeros((2, 6)))) is kind
+    P, T = SCORES.copy(), LABELS.copy()
+    P.flags.writeable = T.flags.writeable = False
+    for metric in OF_CLASSES:
+        metric(P, T)
+    for metric in (mae, r2):
+        metric(P, P)
 
 
 def test_values_by_hand() -> None:
@@ -72,9 +78,6 @@ def test_values_by_hand() -> None:
     assert mae(P, T) == 1.0
     assert r2(P, T) == pytest.approx(1 - 5 / (46 - 100 / 3))
     assert r2(P[:, None], T) == r2(P, T) == R2("uniform_average")(P[:, None], T)
-
-
-def test_two_sided_problems_count_the_positive_class() -> None:
     p, y = np.array([0.9, 0.8, 0.3, 0.6, 0.1, 0.5]), np.array([1, 0, 1, 1, 0, 0])
     # guesses 1 1 0 1 0 0: hits 2, guessed 3, there 3
     for P, T in (
@@ -112,7 +115,7 @@ def test_the_forms_of_labels_agree_and_negative_ones_do_not_count() -> None:
         assert math.isnan(nothing) or nothing == 0
 
 
-def test_r2_does_not_depend_on_where_zero_is(rng: np.random.Generator) -> None:
+def test_r2_does_not_depend_on_where_zero_is(rng: Any) -> None:
     T = rng.standard_normal(400)
     P = T + 0.3 * rng.standard_normal(400)
     expected = 1 - np.square(P - T).sum() / np.square(T - T.mean()).sum()
@@ -120,27 +123,7 @@ def test_r2_does_not_depend_on_where_zero_is(rng: np.random.Generator) -> None:
         assert in_parts(r2, P + mean, T + mean, size) == pytest.approx(expected, rel=1e-3)
 
 
-def test_a_function_is_a_metric_weighted_by_batch_sizes() -> None:
-    def largest(P: Array, T: Array) -> float:
-        return float(P.max())
-
-    metric = Custom(largest)
-    assert metric.name == "largest"
-    assert metric(np.array([1.0, 4.0]), np.zeros(2)) == 4
-    assert in_parts(metric, np.array([1.0, 4.0, 1.0]), np.zeros(3), 2) == (4 * 2 + 1 * 1) / 3
-
-
-def test_smoothed_binary_labels_are_of_the_class_that_they_are_near() -> None:
-    p, y = np.array([0.9, 0.2, 0.7, 0.4]), np.array([1, 0, 0, 0])
-    for smooth in (0.05 + 0.9 * y, 2 * y - 1, 0.8 * (2 * y - 1), y.astype(bool), y.astype("u1")):
-        assert accuracy(p, smooth) == accuracy(p[:, None], smooth) == 3 / 4
-        assert precision(p, smooth) == 1 / 2
-        assert recall(p, smooth) == 1
-    labels = np.stack([0.05 + 0.9 * y, 0.95 - 0.9 * y], axis=1)
-    assert Accuracy(multilabel=True)(np.stack([p, 1 - p], axis=1), labels) == 3 / 4
-
-
-def test_scores_that_are_nan_are_never_right() -> None:
+def test_scores_that_are_nan_are_never_right_and_labels_may_be_smooth() -> None:
     P = SCORES.copy()
     P[0], P[3, 1], P[4, 0] = np.nan, np.nan, np.nan  # of rows 0, 1, 3 that were right
     assert accuracy(P, LABELS) == 1 / 5
@@ -154,9 +137,16 @@ def test_scores_that_are_nan_are_never_right() -> None:
     assert accuracy(p, y) == accuracy(p[:, None], y) == 2 / 4
     assert (precision(p, y), recall(p, y)) == (1, 1 / 2)
     assert TopKAccuracy(1)(np.full((3, 4), np.nan), np.zeros(3, int)) == 0
+    p, y = np.array([0.9, 0.2, 0.7, 0.4]), np.array([1, 0, 0, 0])
+    for smooth in (0.05 + 0.9 * y, 2 * y - 1, 0.8 * (2 * y - 1), y.astype(bool), y.astype("u1")):
+        assert accuracy(p, smooth) == accuracy(p[:, None], smooth) == 3 / 4
+        assert precision(p, smooth) == 1 / 2
+        assert recall(p, smooth) == 1
+    labels = np.stack([0.05 + 0.9 * y, 0.95 - 0.9 * y], axis=1)
+    assert Accuracy(multilabel=True)(np.stack([p, 1 - p], axis=1), labels) == 3 / 4
 
 
-def test_empty_batches_change_nothing() -> None:
+def test_empty_batches_change_nothing_and_functions_are_weighted_by_their_sizes() -> None:
     P, T = np.array([[1.0], [2.0], [4.0]]), np.array([[1.0], [3.0], [6.0]])
     for metric in (r2, R2("uniform_average"), mae, Custom(lambda p, t: float(np.mean(p - t)))):
         nothing = metric.sums(P[:0], T[:0])
@@ -171,6 +161,14 @@ def test_empty_batches_change_nothing() -> None:
             metric(SCORES, LABELS),
         )
     assert math.isnan(accuracy(SCORES[:0], LABELS[:0]))
+
+    def largest(P: Array, T: Array) -> float:
+        return float(P.max())
+
+    metric = Custom(largest)
+    assert metric.name == "largest"
+    assert metric(np.array([1.0, 4.0]), np.zeros(2)) == 4
+    assert in_parts(metric, np.array([1.0, 4.0, 1.0]), np.zeros(3), 2) == (4 * 2 + 1 * 1) / 3
 
 
 @given(st.floats(-1e12, 1e12), st.integers(1, 300), st.integers(1, 100))
@@ -214,9 +212,6 @@ def test_evaluate_gives_the_confusion_matrix_and_train_refuses_it(rng: Any) -> N
     assert found["confusion_matrix"].sum(axis=1).tolist() == [sum(y == 0), sum(y > 0)]
 
 
-# --- parts of the data -------------------------------------------------------------------------
-
-
 def by_loops(P: Array, T: Array) -> dict[str, float]:
     """The metrics of K classes, by loops."""
     n, K = P.shape
@@ -254,9 +249,7 @@ def in_parts(metric: Metric, P: Array, T: Array, size: int) -> float:
 
 @given(classified())
 @settings(max_examples=times(40))
-def test_classification_equals_loops_and_parts_equal_the_whole(
-    case: tuple[Array, Array, int],
-) -> None:
+def test_classification_equals_loops_and_parts_equal_the_whole(case: Any) -> None:
     P, T, size = case
     expected = by_loops(P, T)
     for metric in OF_CLASSES:
@@ -266,9 +259,7 @@ def test_classification_equals_loops_and_parts_equal_the_whole(
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 40), st.integers(1, 40), st.integers(1, 3))
 @settings(max_examples=times(30))
-def test_regression_equals_its_formula_and_parts_equal_the_whole(
-    seed: int, n: int, size: int, D: int
-) -> None:
+def test_regression_equals_its_formula_in_parts_too(seed: int, n: int, size: int, D: int) -> None:
     rng = np.random.default_rng(seed)
     T = rng.standard_normal((n, D)) * 10 + rng.uniform(-50, 50, D)
     P = T + rng.standard_normal((n, D))
@@ -293,18 +284,6 @@ def test_binary_equals_counts(pairs: list[tuple[float, bool]]) -> None:
     assert precision(P, T) == (hits / guessed if guessed else 0)
     assert recall(P, T) == (hits / there if there else 0)
     assert f1(P, T) == pytest.approx(2 * hits / (guessed + there) if guessed + there else 0)
-
-
-def test_the_inputs_stay_as_they_are() -> None:
-    P, T = SCORES.copy(), LABELS.copy()
-    P.flags.writeable = T.flags.writeable = False
-    for metric in OF_CLASSES:
-        metric(P, T)
-    for metric in (mae, r2):
-        metric(P, P)
-
-
-# --- names and refusals ------------------------------------------------------------------------
 
 
 class Unfinished(Metric):
