@@ -151,7 +151,7 @@ def test_writing_first_builds_and_then_writes_but_no_bad_values() -> None:
         np.testing.assert_array_equal(layer.W, np.ones((3, 2)))
 
 
-def test_reading_too_early_says_what_to_do() -> None:
+def test_reading_too_early_says_what_to_do_and_decay_is_declared() -> None:
     for layer in (Dense(3), LayerNorm(), PReLU(), BatchNorm()):
         name = next(iter(layer._declared))
         with pytest.raises(NotBuiltError, match=r"does not know its input shape yet: call build"):
@@ -169,9 +169,6 @@ def test_reading_too_early_says_what_to_do() -> None:
         assert layer.params.keys() == {"W"}
     assert issubclass(NotBuiltError, OrderError)
     assert issubclass(OrderError, RuntimeError)
-
-
-def test_decay_is_declared_where_the_parameter_is() -> None:
     decays = {(c.__name__, n): p.decay for c in (Dense, LayerNorm, PReLU, BatchNorm, Scale)
               for n, p in c._declared.items()}  # fmt: skip
     assert {key for key, decay in decays.items() if decay} == {("Dense", "W"), ("Scale", "s")}
@@ -343,7 +340,7 @@ def test_other_dtypes_and_bad_shapes_and_gradients_are_refused() -> None:
             layer.backward(bad)
 
 
-def test_cast_keeps_values_and_drops_what_does_not_fit() -> None:
+def test_cast_keeps_values_and_seeds_are_integers_or_sequences() -> None:
     layer = Chain(Dense(3, 2), BatchNorm())
     layer.build((3,), seed=1)
     layer.forward(np.ones((4, 3)))
@@ -354,9 +351,6 @@ def test_cast_keeps_values_and_drops_what_does_not_fit() -> None:
     with pytest.raises(BackwardError):  # the cache was of the other dtype
         layer.backward(np.ones((4, 2)))
     assert layer.forward(np.ones((4, 3))).dtype == np.float64
-
-
-def test_seeds_are_integers_or_sequences() -> None:
     sequence = np.random.SeedSequence(5)
     first, second = Chain(Dense(3, 2), Dense(2, 2)), Chain(Dense(3, 2), Dense(2, 2))
     first.build((3,), seed=5)

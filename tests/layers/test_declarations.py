@@ -189,11 +189,7 @@ def test_what_is_not_built_yet_declares_no_more_than_it_knows() -> None:
     softmax = nn.Softmax(axis=-2)
     softmax.build((4, 3, 2))
     assert softmax.time_steps == "independent"  # the axis is that of 3, the steps are 4
-
-
-@pytest.mark.parametrize(
-    ("layer", "shape", "steps"),
-    [
+    for layer, shape, steps in (
         (nn.Reshape(-1, 2, 3), (4, 6), "independent"),
         (nn.Reshape(4, 6), (4, 2, 3), "independent"),
         (nn.Reshape(2, -1), (4, 6), "joined"),
@@ -202,10 +198,6 @@ def test_what_is_not_built_yet_declares_no_more_than_it_knows() -> None:
         (nn.Reshape(6, 1), (6,), "joined"),
         (nn.Permute(1, 3, 2), (4, 2, 3), "independent"),
         (nn.Permute(2, 1), (4, 4), "joined"),
-    ],
-)
-def test_layers_that_move_numbers_know_which_steps_stay(
-    layer: Any, shape: Shape, steps: str
-) -> None:
-    layer.build(shape)
-    assert layer.time_steps == steps
+    ):
+        layer.build(shape)
+        assert layer.time_steps == steps, layer

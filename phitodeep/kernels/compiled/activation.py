@@ -6,9 +6,10 @@ import math
 
 from phitodeep.core.types import Array
 from phitodeep.kernels import twin
-from phitodeep.kernels.activation import C, K
 from phitodeep.kernels.compiled.jit import jit
 from phitodeep.kernels.compiled.scalar import erf, exp, tanh
+
+K, C = math.sqrt(2 / math.pi), 0.044715  # constants of GELU's tanh approximation
 
 
 @twin

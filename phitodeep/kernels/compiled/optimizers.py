@@ -1,7 +1,8 @@
 """Compiled twins of the kernels in `optimization/rules.py`, one pass over n parameters each.
 
-Each twin first converts its scalars to the parameters' dtype. The scratch arrays are needed only by
-the NumPy forms.
+Each twin first converts its scalars to the parameters' dtype. Two twins do so outside of the
+compiled loop, with 1 - beta, which the loop would otherwise merge into other terms. The scratch
+arrays are needed only by the NumPy forms.
 """
 
 from __future__ import annotations
@@ -47,15 +48,22 @@ def adam(
 
 
 @twin
-@jit
 def nadam(
-    theta: Array, g: Array, M: Array, V: Array, s: Array, r: Array,
+    theta: Array, g: Array, m: Array, v: Array, s: Array, r: Array,
     beta1: float, beta2: float, ahead: float, now: float, bias: float, eps: float,
 ) -> None:  # fmt: skip
-    """Update theta, M and V (n,): theta <- theta - (ahead M + now g) / (sqrt(V / bias) + eps)."""
+    """Update theta, m and v (n,): theta <- theta - (ahead m + now g) / (sqrt(v / bias) + eps)."""
     t = theta.dtype.type
     b1, c1, b2, c2 = t(beta1), t(1 - beta1), t(beta2), t(1 - beta2)
-    ahead, now, bias, eps = t(ahead), t(now), t(bias), t(eps)
+    _nadam(theta, g, m, v, b1, c1, b2, c2, t(ahead), t(now), t(bias), t(eps))
+
+
+@jit
+def _nadam(
+    theta: Array, g: Array, M: Array, V: Array, b1: float, c1: float, b2: float, c2: float,
+    ahead: float, now: float, bias: float, eps: float,
+) -> None:  # fmt: skip
+    """The loop of `nadam`; c1 = 1 - b1 and c2 = 1 - b2."""
     for i in range(theta.size):
         m = b1 * M[i] + c1 * g[i]
         v = b2 * V[i] + c2 * g[i] * g[i]
@@ -64,14 +72,21 @@ def nadam(
 
 
 @twin
-@jit
 def rmsprop(
-    theta: Array, g: Array, V: Array, B: Array | None, s: Array,
+    theta: Array, g: Array, v: Array, b: Array | None, s: Array,
     rho: float, mu: float, lr: float, eps: float,
 ) -> None:  # fmt: skip
-    """Update theta, V and B (n,): theta <- theta - lr g / (sqrt(V) + eps), or theta - lr B."""
+    """Update theta, v and b (n,): theta <- theta - lr g / (sqrt(v) + eps), or theta - lr b."""
     t = theta.dtype.type
-    rho, c, mu, lr, eps = t(rho), t(1 - rho), t(mu), t(lr), t(eps)
+    _rmsprop(theta, g, v, b, t(rho), t(1 - rho), t(mu), t(lr), t(eps))
+
+
+@jit
+def _rmsprop(
+    theta: Array, g: Array, V: Array, B: Array | None,
+    rho: float, c: float, mu: float, lr: float, eps: float,
+) -> None:  # fmt: skip
+    """The loop of `rmsprop`; c = 1 - rho."""
     for i in range(theta.size):
         v = rho * V[i] + c * g[i] * g[i]
         V[i] = v
