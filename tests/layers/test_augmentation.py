@@ -81,8 +81,7 @@ def test_at_inference_images_are_whole_or_their_middle() -> None:
     assert crop.build((5, 6, 2), dtype="float64") == (3, 3, 2)
     with inference():
         np.testing.assert_array_equal(crop.forward(X), X[:, 1:4, 1:4])
-    """An array of Python objects would be a loop over the samples in each training step."""
-    layer = RandomCrop(3, padding=1)
+    layer = RandomCrop(3, padding=1)  # offsets of Python's would be a loop in each training step
     layer.build((4, 5, 1))
     layer.forward(np.ones((2, 4, 5, 1), np.float32))
     assert layer.saved("offsets").dtype == int
