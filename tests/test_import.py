@@ -152,14 +152,14 @@ DOCUMENTED = [
     if not line.startswith("#")
 ]
 RENAMED = {  # helpers that the reference showed, but that nobody was meant to call
-    "phitodeep.layers.activation.in_parts": "phitodeep.kernels.blocks.in_blocks",
+    "phitodeep.layers.activation.in_parts": "phitodeep.kernels.activation.in_blocks",
     "phitodeep.layers.embedding.place_angles": "phitodeep.layers.embedding.position_angles",
     "phitodeep.layers.embedding.turning": "phitodeep.layers.embedding.Rope",
     "phitodeep.layers.normalization.go_back": "phitodeep.layers.normalization.normalise_back",
     "phitodeep.layers.pooling.spreading": "phitodeep.layers.resizing._interpolation_matrix",
     "phitodeep.layers.windows.places": "phitodeep.layers.windows.output_size",
-    "phitodeep.layers.windows.sample_shape": "phitodeep.layers.windows.sample_shape_error",
-    "phitodeep.layers.windows.steps_there": "phitodeep.layers.windows.step_mask",
+    "phitodeep.layers.windows.sample_shape": "phitodeep.layers.windows.Windowed",
+    "phitodeep.layers.windows.steps_there": "phitodeep.layers.windows.Windowed",
     "phitodeep.optimization.memory.Memories": "phitodeep.optimization.memory.ParameterStates",
     "phitodeep.optimization.memory.Memory": "phitodeep.optimization.memory.ParameterState",
     "phitodeep.optimization.memory.joined": "phitodeep.optimization.memory.parameter_path",

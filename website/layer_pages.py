@@ -310,7 +310,7 @@ SHOWN = tuple(
 )
 PLUMBING = ("phitodeep.layers.base", "phitodeep.core.call", "phitodeep.layers.random")
 OTHER = re.compile(
-    "_?check|_?refuse|.*shape_error|_?compiled|buffer|like|empty_float|create|step_mask"
+    "_?check|_?refuse|.*shape_error|_?compiled|buffer|like|empty_float|create|_step_mask"
 )
 
 

@@ -30,8 +30,7 @@ class Rope(Configurable):
     def __init__(self, base: float = 10000.0) -> None:
         self.base = check_number(base, f"{type(self).__name__} base", above=1)
 
-    def __repr__(self) -> str:
-        return describe(self)
+    __repr__ = describe
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and settings(self) == settings(other)

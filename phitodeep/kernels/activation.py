@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from phitodeep.core.types import Array
 from phitodeep.kernels import kernel
-from phitodeep.kernels.blocks import BLOCK, in_blocks
 from phitodeep.kernels.constants import zeros
 from phitodeep.kernels.elementwise import erf, gaussian
+
+F = TypeVar("F", bound=Callable[..., Any])
+BLOCK = 1 << 14  # elements of a long vector that stay in the processor's cache
+
+
+def in_blocks(run: F) -> F:
+    """Make an elementwise function of vectors process them block by block."""
+
+    @functools.wraps(run)
+    def run_in_blocks(*vectors: Array) -> None:
+        for i in range(0, vectors[0].size, BLOCK):
+            run(*[v[i : i + BLOCK] for v in vectors])
+
+    return cast(F, run_in_blocks)
 
 
 @kernel

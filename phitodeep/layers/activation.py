@@ -18,12 +18,7 @@ from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import activation as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import log_softmax, softmax, sum_rows
-from phitodeep.kernels.activation import gelu as gelu
-from phitodeep.kernels.activation import gelu_back as gelu_back
-from phitodeep.kernels.activation import gelu_tanh as gelu_tanh
-from phitodeep.kernels.activation import gelu_tanh_back as gelu_tanh_back
-from phitodeep.kernels.activation import relu as relu
-from phitodeep.kernels.activation import relu_back as relu_back
+from phitodeep.kernels.activation import gelu, gelu_back, gelu_tanh, gelu_tanh_back, relu, relu_back
 from phitodeep.layers.base import Layer, Param
 
 __all__ = [

@@ -157,7 +157,7 @@ class _Gated(Chain):
 
     def _gate(self) -> Layer:
         """Return the activation of the gate."""
-        raise NotImplementedError
+        return SiLU()
 
     def create(self, shape: Shape) -> Shape:
         if not self.layers:
@@ -182,9 +182,6 @@ class SwiGLU(_Gated):
     branches (Chain(Dense, SiLU), Dense), and layers.1 is the last Dense.
     Source: Shazeer 2020, "GLU variants improve transformer", arXiv:2002.05202, eq. 6.
     """
-
-    def _gate(self) -> Layer:
-        return SiLU()
 
 
 class GEGLU(_Gated):

@@ -41,7 +41,7 @@ class RandomFlip(ImageLayer):
             raise ArgumentError("RandomFlip needs horizontal=True or vertical=True.")
 
     def forward(self, X: Array) -> Array:
-        self._check(X.shape[1:])
+        self._check_rank(X.shape[1:])
         flips = self._flips(X)
         self.save_for_backward(flips=flips)
         return self._flipped(X, flips, "Y")
@@ -103,7 +103,7 @@ class RandomCrop(ImageLayer):
 
     def forward(self, X: Array) -> Array:
         shape = X.shape[1:]
-        self._check(shape)
+        self._check_rank(shape)
         offsets, size = self._offsets(X), self._window_size(shape)
         padded = self.buffer("padded", self._padded_shape(X.shape), X.dtype)
         padded.fill(0)

@@ -192,8 +192,7 @@ class Layer(Seeded, Configurable, registered=False):
         self._generator: np.random.Generator | None = None
         self._seed: np.random.SeedSequence | None = None
 
-    def __repr__(self) -> str:
-        return describe(self)
+    __repr__ = describe
 
     # --- what an author writes -------------------------------------------------------------
 

@@ -9,6 +9,7 @@ Long because every container is derived from `Container`, and most of them from 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
@@ -308,16 +309,6 @@ class Chain(Container):
                 masks.append(None if before is None else layer.compute_mask(before))
         return masks
 
-    def _kept_mask(self, mask: Array) -> Array:
-        """Return the mask, which F must leave unchanged because X and F(X) are combined."""
-        after = Chain.compute_mask(self, mask)
-        if after is None or not np.array_equal(after, mask):
-            raise ArgumentError(
-                f"{self!r} combines X and F(X): with `lengths`, F must keep every step, but it "
-                f"{'removes the time axis' if after is None else 'changes which steps count'}."
-            )
-        return mask
-
     # --- what the model and the training loop use --------------------------------------------
 
     @property
@@ -376,7 +367,29 @@ class Chain(Container):
         return {written.get(key, key): layer for key, layer in children.items()}
 
 
-class Residual(Chain):
+class _Skip(Chain):
+    """Base class of chains F whose output is combined with their input."""
+
+    _ends_with_last = False
+
+    def create(self, shape: Shape) -> Shape:
+        return self._combined(shape, super().create(shape))
+
+    def _combined(self, shape: Shape, out: Shape) -> Shape:
+        """Return the shape of Y for X and F(X) of these shapes; refuse those that do not fit."""
+        raise NotImplementedError
+
+    def compute_mask(self, mask: Array) -> Array | None:
+        after = super().compute_mask(mask)
+        if after is None or not np.array_equal(after, mask):
+            raise ArgumentError(
+                f"{self!r} combines X and F(X): with `lengths`, F must keep every step, but it "
+                f"{'removes the time axis' if after is None else 'changes which steps count'}."
+            )
+        return mask
+
+
+class Residual(_Skip):
     """A residual connection, Y = X + F(X), around the chain F of `layers`.
 
     Shapes: X, Y, dX, dY are (N, ...). F must keep the shape.
@@ -384,20 +397,12 @@ class Residual(Chain):
     Source: He et al. 2016, "Deep residual learning", arXiv:1512.03385, eq. 1.
     """
 
-    _ends_with_last = False
-
     steps = derived.residual
-
-    def create(self, shape: Shape) -> Shape:
-        out = super().create(shape)
-        if out != shape:
-            raise self._shape_error(shape, out)
-        return shape
 
     def forward(self, X: Array) -> Array:
         F = self._through(X)
         if F.shape != X.shape:
-            raise self._shape_error(X.shape, F.shape)
+            self._combined(X.shape, F.shape)
         return np.add(X, F, out=self.buffer("Y", X.shape, X.dtype))
 
     def backward(self, dY: Array) -> Array | None:
@@ -406,16 +411,15 @@ class Residual(Chain):
             return None
         return np.add(dY, dF, out=self.buffer("dX", dY.shape, dY.dtype))
 
-    def _shape_error(self, shape: Shape, out: Shape) -> ShapeError:
-        return ShapeError(
-            f"{self!r} adds X to F(X): F must keep the shape {shape}, but it returns {out}."
-        )
-
-    def compute_mask(self, mask: Array) -> Array | None:
-        return self._kept_mask(mask)
+    def _combined(self, shape: Shape, out: Shape) -> Shape:
+        if out != shape:
+            raise ShapeError(
+                f"{self!r} adds X to F(X): F must keep the shape {shape}, but it returns {out}."
+            )
+        return shape
 
     def flops(self) -> int:
-        return super().flops() + int(np.prod(self.output_shape or ()))
+        return super().flops() + math.prod(self.output_shape or ())
 
 
 class Parallel(Container):
@@ -459,7 +463,7 @@ class Parallel(Container):
         self.save_for_backward(outs=outs)
         if self.merge == "concat":
             return np.concatenate(outs, axis=-1)
-        return _product(outs) if self.merge == "multiply" else _sum(outs)
+        return _merged(np.multiply if self.merge == "multiply" else np.add, outs)
 
     def backward(self, dY: Array) -> Array | None:
         outs = self.saved("outs")
@@ -469,11 +473,13 @@ class Parallel(Container):
         elif self.merge == "add":
             shares = [dY] * len(outs)
         else:
-            shares = [_product([dY, *outs[:i], *outs[i + 1 :]]) for i in range(len(outs))]
+            shares = [
+                _merged(np.multiply, [dY, *outs[:i], *outs[i + 1 :]]) for i in range(len(outs))
+            ]
         share = iter(shares)
         dXs = self._each(lambda branch: branch.backward(next(share)))
         given = [dX for dX in dXs if dX is not None]
-        return _sum(given) if given and current().needs_dX else None
+        return _merged(np.add, given) if given and current().needs_dX else None
 
     def _each(self, run: Callable[[Layer], Any]) -> list[Any]:
         """Return what `run` returns for each branch; its errors gain the branch in their path."""
@@ -506,10 +512,10 @@ class Parallel(Container):
 
     def flops(self) -> int:
         merging = 0 if self.merge == "concat" else len(self.branches) - 1
-        return super().flops() + merging * int(np.prod(self.output_shape or ()))
+        return super().flops() + merging * math.prod(self.output_shape or ())
 
 
-class SkipConcat(Chain):
+class SkipConcat(_Skip):
     """A skip connection: concatenate X and F(X), where F is the chain of `layers`.
 
     Shapes: X, dX are (N, ..., C); Y, dY are (N, ..., C + C'), where F(X) is (N, ..., C'): F must
@@ -520,20 +526,11 @@ class SkipConcat(Chain):
     Source: Ronneberger, Fischer and Brox 2015, "U-Net", arXiv:1505.04597, fig. 1.
     """
 
-    _ends_with_last = False
-
     steps = derived.skip_concat
-
-    def create(self, shape: Shape) -> Shape:
-        out = super().create(shape)
-        if out[:-1] != shape[:-1]:
-            raise self._shape_error(shape, out)
-        return (*shape[:-1], shape[-1] + out[-1])
 
     def forward(self, X: Array) -> Array:
         F = self._through(X)
-        if F.shape[:-1] != X.shape[:-1]:
-            raise self._shape_error(X.shape, F.shape)
+        self._combined(X.shape, F.shape)
         self.save_for_backward(channels=X.shape[-1])
         return np.concatenate([X, F], axis=-1)
 
@@ -542,14 +539,13 @@ class SkipConcat(Chain):
         dF = self._back_through(np.ascontiguousarray(dY[..., channels:]))
         return None if dF is None else dF + dY[..., :channels]
 
-    def _shape_error(self, shape: Shape, out: Shape) -> ShapeError:
-        return ShapeError(
-            f"{self!r} concatenates X and F(X): F must keep all axes of {shape} except the "
-            f"last, but it returns {out}."
-        )
-
-    def compute_mask(self, mask: Array) -> Array | None:
-        return self._kept_mask(mask)
+    def _combined(self, shape: Shape, out: Shape) -> Shape:
+        if out[:-1] != shape[:-1]:
+            raise ShapeError(
+                f"{self!r} concatenates X and F(X): F must keep all axes of {shape} except the "
+                f"last, but it returns {out}."
+            )
+        return (*shape[:-1], shape[-1] + out[-1])
 
 
 class TimeDistributed(Container):
@@ -608,15 +604,9 @@ class TimeDistributed(Container):
         return (self.input_shape or (0,))[0] * self.layer.flops()
 
 
-def _sum(arrays: Sequence[Array]) -> Array:
+def _merged(combine: np.ufunc, arrays: Sequence[Array]) -> Array:
+    """Return the sum or product of the arrays, in a new array."""
     total = arrays[0].copy()
     for a in arrays[1:]:
-        total += a
-    return total
-
-
-def _product(arrays: Sequence[Array]) -> Array:
-    total = arrays[0].copy()
-    for a in arrays[1:]:
-        total *= a
+        combine(total, a, out=total)
     return total

@@ -24,33 +24,21 @@ from phitodeep.derivations import convolution as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import sum_rows
 from phitodeep.layers import winograd
-from phitodeep.layers.base import Layer, Param
+from phitodeep.layers.base import Param
 from phitodeep.layers.initialization import He, Initializer, check_initializer
-from phitodeep.layers.windows import (
-    Windows,
-    by_group,
-    cached_windows,
-    check_padding,
-    extent,
-    output_size,
-    resize_mask,
-    sample_shape_error,
-    spread,
-    step_mask,
-)
+from phitodeep.layers.windows import Windowed, Windows, by_group, check_padding, extent, spread
 
 __all__ = ["Conv1D", "Conv2D", "ConvTranspose1D", "ConvTranspose2D", "DepthwiseConv2D"]
 
 BLOCK = 1 << 20  # number of window elements in memory at once
 
 
-class _Convolution(Layer):
+class _Convolution(Windowed):
     """Base class of all convolutions: settings, W and b, and windows."""
 
     W = Param(decay=True)
     b = Param()
-    rank = 0  # number of spatial axes
-    independent_samples = True
+    _mask_remedy = "use Conv1D or ConvTranspose1D, on X (N, T, C)"
 
     def __init__(
         self,
@@ -80,8 +68,7 @@ class _Convolution(Layer):
 
     def _check_channels(self, shape: Shape) -> int:
         """Return the number of channels of `shape`; refuse samples that do not fit the layer."""
-        if len(shape) != self.rank + 1:
-            raise sample_shape_error(self, self.rank, shape)
+        self._check_rank(shape)
         if shape[-1] % self.groups:
             raise ShapeError(
                 f"{self!r}: {shape[-1]} channels are not divisible by {self.groups} groups."
@@ -94,11 +81,6 @@ class _Convolution(Layer):
                 f"{self!r} was built for samples of shape {self.input_shape}, "
                 f"got X of shape {X.shape}."
             )
-
-    def _windows(self, sizes: Shape) -> Windows:
-        """Return the windows on inputs of these spatial sizes."""
-        name = type(self).__name__
-        return cached_windows(sizes, self.kernel, self.strides, self.padding, self.dilations, name)
 
     def _windows_on(self, X: Array) -> Windows:
         """Return the windows on X, or in a transposed convolution on Y."""
@@ -121,21 +103,6 @@ class _Convolution(Layer):
             columns = memory[: (last - first) * per_sample]
             rows = windows.im2col(padded[first:last], self.groups, columns, ones)
             yield slice(first, last), rows
-
-    _mask_remedy = "use Conv1D or ConvTranspose1D, on X (N, T, C)"
-
-    def compute_mask(self, mask: Array) -> Array | None:
-        if self.rank != 1:
-            return super().compute_mask(mask)
-        self._check_first_window()
-        return resize_mask(self, mask, self._output_steps)
-
-    def _check_first_window(self) -> None:
-        """Refuse padding that makes the first window depend on the number of steps."""
-
-    def _output_steps(self, n: Any) -> Any:
-        """Return the number of steps of Y for n steps of X: an integer, or an array of them."""
-        raise NotImplementedError
 
     def matrices(self, name: str, W: Array) -> list[Array]:
         """Return one kernel matrix (taps * C / G, filters / G) per group."""
@@ -191,7 +158,7 @@ class _Conv(_Convolution):
 
     def forward(self, X: Array) -> Array:
         self._check(X)
-        mask = step_mask(self, X)
+        mask = self._step_mask(X)
         X = X if mask is None else X * mask
         windows = self._windows(X.shape[1:-1])
         Y = self.buffer("Y", (len(X), *windows.out, self.filters), X.dtype)
@@ -256,7 +223,8 @@ class _Conv(_Convolution):
     def _positions(self) -> int:
         return math.prod(self.output_shape[:-1]) if self.output_shape else 0
 
-    def _check_first_window(self) -> None:
+    def _check_mask(self) -> None:
+        """Refuse padding that makes the first window depend on the number of steps."""
         e, s = extent(self.kernel[0], self.dilations[0]), self.strides[0]
         if self.padding == "same" and max(e - s, 0) // 2 != (e - 1) // 2:
             raise ArgumentError(
@@ -264,10 +232,6 @@ class _Conv(_Convolution):
                 "first window at a position that depends on the number of steps. "
                 f"Remedy: padding={(e - 1) // 2}."
             )
-
-    def _output_steps(self, n: Any) -> Any:
-        e = extent(self.kernel[0], self.dilations[0])
-        return output_size(n, e, self.strides[0], self.padding)
 
 
 class Conv1D(_Conv):
@@ -371,7 +335,7 @@ class _ConvTranspose(_Convolution):
 
     def forward(self, X: Array) -> Array:
         self._check(X)
-        mask = step_mask(self, X)
+        mask = self._step_mask(X)
         X = X if mask is None else X * mask
         windows = self._windows(self._out(X.shape[1:-1]))
         images = windows.col2im(by_group(X, self.groups), self._taps(), self.buffer)

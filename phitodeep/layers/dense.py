@@ -14,7 +14,8 @@ from phitodeep.derivations import dense as derived
 from phitodeep.errors import ShapeError
 from phitodeep.functional import product, sum_rows
 from phitodeep.kernels import kernel
-from phitodeep.layers.activation import ReLU, relu, relu_back
+from phitodeep.kernels.activation import relu, relu_back
+from phitodeep.layers.activation import ReLU
 from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.containers import Chain
 from phitodeep.layers.initialization import He, Initializer, check_initializer

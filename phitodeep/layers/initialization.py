@@ -44,8 +44,7 @@ class Initializer(Configurable, registered=False):
         """Return float64 values; the layer casts them, so all dtypes start from the same ones."""
         raise NotImplementedError(f"{type(self).__name__} must implement draw(shape, rng).")
 
-    def __repr__(self) -> str:
-        return describe(self)
+    __repr__ = describe
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and settings(self) == settings(other)

@@ -129,13 +129,18 @@ class Adapted(Container, registered=False):
         updates = (f"{name}={low!r}" for name, low in self.updates().items())
         return f"LoRA({self.original!r}, {', '.join(updates)})"
 
+    def parts(self) -> dict[str, tuple[Any, Any]]:
+        """Return the Dense and the update, or None, of each of the original's weights."""
+        raise NotImplementedError
+
     def updates(self) -> dict[str, LowRank]:
         """Return the low-rank updates, by the name of the original's weight."""
-        raise NotImplementedError
+        return {name: low for name, (_, low) in self.parts().items() if low is not None}
 
     def weight(self, name: str) -> Array:
         """Return the original's weight of this name."""
-        raise NotImplementedError
+        W: Array = self.parts()[name][0].W
+        return W
 
     def add_updates(self) -> None:
         """Add the updates to the weights."""
@@ -145,7 +150,8 @@ class Adapted(Container, registered=False):
 
     def restored(self) -> Layer:
         """Return the original layer, with the weights as they are now."""
-        raise NotImplementedError
+        layer: Layer = self.original
+        return layer
 
     def described(self) -> Layer:
         if not any(hasattr(outer, "merge_lora") for outer in being_written()):
@@ -194,17 +200,8 @@ class AdaptedDense(Adapted, Parallel, registered=False):
         super()._set_seed(seed)
         self.original._set_seed(self._seed_sequence)
 
-    def updates(self) -> dict[str, LowRank]:
-        low: Any = self.branches[1]
-        return {"W": low}
-
-    def weight(self, name: str) -> Array:
-        W: Array = self.original.W
-        return W
-
-    def restored(self) -> Layer:
-        layer: Layer = self.original
-        return layer
+    def parts(self) -> dict[str, tuple[Any, Any]]:
+        return {"W": (self.branches[0], self.branches[1])}
 
 
 PROJECTIONS = {"Wqkv": "bqkv", "Wo": "bo"}  # the weights of MultiHeadAttention, with their biases
@@ -242,25 +239,18 @@ class AdaptedAttention(Adapted, Chain, registered=False):
         super()._set_seed(seed)
         self.layers[1]._set_seed(self._seed_sequence)
 
-    def _parts(self) -> dict[str, tuple[Any, Any]]:
-        """Return the Dense and the update, or None, of each of the original's weights."""
-        both = [layer.children() for layer in (self.layers[0], self.layers[2])]
-        found = zip(PROJECTIONS, (self.layers[0], self.layers[2]), both, strict=True)
+    def parts(self) -> dict[str, tuple[Any, Any]]:
+        outer = zip(PROJECTIONS, (self.layers[0], self.layers[2]), strict=True)
         return {
-            name: (inside["branches.0"], inside["branches.1"]) if inside else (layer, None)
-            for name, layer, inside in found
+            name: (layer.branches[0], layer.branches[1])
+            if isinstance(layer, Parallel)
+            else (layer, None)
+            for name, layer in outer
         }
 
-    def updates(self) -> dict[str, LowRank]:
-        return {name: low for name, (_, low) in self._parts().items() if low is not None}
-
-    def weight(self, name: str) -> Array:
-        W: Array = self._parts()[name][0].W
-        return W
-
     def restored(self) -> Layer:
-        layer: Layer = self.original
-        for name, (dense, _) in self._parts().items():
+        layer = super().restored()
+        for name, (dense, _) in self.parts().items():
             layer.params[name] = dense.W
             if dense.bias:
                 layer.params[PROJECTIONS[name]] = dense.b

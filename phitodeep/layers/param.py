@@ -51,41 +51,32 @@ class Param:
             return self._existing(layer)
 
     def __set__(self, layer: Owner, value: Any) -> None:
+        """Write into the array, because other objects may hold views of it; `create` makes it.
+
+        A layer that is built again keeps the values that it has.
+        """
         new = value
         if type(new) is not np.ndarray or new.dtype.kind not in "fiub":
             new = as_real(new, f"{layer!r}: parameter {self.name!r}")
-        if layer._creating:
-            self._create(layer, new)
-        else:
-            self._write(layer, new)
-
-    def _create(self, layer: Owner, new: Array) -> None:
-        """Store the initial values; a layer that is built again keeps the values that it has."""
         store: dict[str, Array] = getattr(layer, self.store)
-        if self.name in store:
-            self._check_shape(layer, store[self.name], new)
-        else:
-            store[self.name] = new if layer._shapes_only else np.array(new, layer.dtype)
-
-    def _write(self, layer: Owner, new: Array) -> None:
-        """Write into the existing array, because other objects may hold views of it."""
-        if self.name not in getattr(layer, self.store):
+        if self.name not in store:
+            if layer._creating:
+                store[self.name] = new if layer._shapes_only else np.array(new, layer.dtype)
+                return
             layer._make_parameters()
         old = self._existing(layer)
-        self._check_shape(layer, old, new)
-        old[...] = new
+        if old.shape != new.shape:
+            raise ShapeError(
+                f"{layer!r}: parameter {self.name!r} has shape {old.shape}, got {new.shape}."
+            )
+        if not layer._creating:
+            old[...] = new
 
     def _existing(self, layer: Owner) -> Array:
         store: dict[str, Array] = getattr(layer, self.store)
         if self.name not in store:
             raise NotBuiltError(f"{layer!r} has no parameter {self.name!r}.")
         return store[self.name]
-
-    def _check_shape(self, layer: Owner, old: Array, new: Array) -> None:
-        if old.shape != new.shape:
-            raise ShapeError(
-                f"{layer!r}: parameter {self.name!r} has shape {old.shape}, got {new.shape}."
-            )
 
 
 class State(Param):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -17,16 +16,7 @@ from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer
 from phitodeep.layers.resizing import Upsample2D as Upsample2D
 from phitodeep.layers.resizing import ZeroPad2D as ZeroPad2D
-from phitodeep.layers.windows import (
-    Windows,
-    cached_windows,
-    check_padding,
-    output_size,
-    resize_mask,
-    sample_shape_error,
-    spread,
-    step_mask,
-)
+from phitodeep.layers.windows import Windowed, Windows, check_padding, spread
 
 __all__ = [
     "AvgPool1D",
@@ -40,11 +30,10 @@ __all__ = [
 ]
 
 
-class _Pool(Layer):
+class _Pool(Windowed):
     """Base class of pooling over windows; `stride` defaults to `pool_size`."""
 
-    rank = 0
-    independent_samples = True
+    _mask_remedy = "use MaxPool1D or AvgPool1D, on X (N, T, C)"
 
     def __init__(
         self,
@@ -55,50 +44,34 @@ class _Pool(Layer):
         super().__init__()
         name = type(self).__name__
         self.pool_size, self.stride = pool_size, stride
-        self.pool = spread(pool_size, self.rank, f"{name} pool_size")
+        self.pool = self.kernel = spread(pool_size, self.rank, f"{name} pool_size")
         given = self.pool if stride is None else stride
         self.strides = spread(given, self.rank, f"{name} stride")
+        self.dilations = (1,) * self.rank
         self.padding = check_padding(padding, name)
         if not isinstance(padding, str) and 2 * padding > min(self.pool):
             raise ArgumentError(f"{name}: padding {padding} is more than half of {pool_size}.")
         self._flops_per_output = math.prod(self.pool)
 
     def create(self, shape: Shape) -> Shape:
-        return (*self._windows(shape).out, shape[-1])
-
-    def _windows(self, shape: Shape) -> Windows:
-        """Return the windows on samples of `shape`."""
-        if len(shape) != self.rank + 1:
-            raise sample_shape_error(self, self.rank, shape)
-        no_dilation = (1,) * self.rank
-        name = type(self).__name__
-        return cached_windows(shape[:-1], self.pool, self.strides, self.padding, no_dilation, name)
+        self._check_rank(shape)
+        return (*self._windows(shape[:-1]).out, shape[-1])
 
     def _windows_on(self, X: Array) -> Windows:
-        """Return the windows on X, after checking that they fit the call's mask."""
-        if step_mask(self, X) is not None:
-            self._refuse_padding()
-        return self._windows(X.shape[1:])
+        """Return the windows on X, after checking that they fit X and the call's mask."""
+        if X.ndim != self.rank + 2:
+            self._check_rank(X.shape[1:])
+        if self._step_mask(X) is not None:
+            self._check_mask()
+        return self._windows(X.shape[1:-1])
 
-    _mask_remedy = "use MaxPool1D or AvgPool1D, on X (N, T, C)"
-
-    def compute_mask(self, mask: Array) -> Array | None:
-        if self.rank != 1:
-            return super().compute_mask(mask)
-        self._refuse_padding()
-        return resize_mask(self, mask, self._output_steps)
-
-    def _refuse_padding(self) -> None:
+    def _check_mask(self) -> None:
         """Refuse a mask if a window may contain steps that the mask leaves out."""
         if self.padding != "valid":
             raise ArgumentError(
                 f'{self!r} accepts `lengths` only with padding="valid": otherwise its windows '
                 "would contain steps that `lengths` leave out."
             )
-
-    def _output_steps(self, n: Any) -> Any:
-        """Return the number of steps of Y for n steps of X: an integer, or an array of them."""
-        return output_size(n, self.pool[0], self.strides[0], self.padding)
 
 
 class _MaxPool(_Pool):

@@ -9,24 +9,18 @@ import numpy as np
 from phitodeep.core.checks import check_option
 from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import resizing as derived
-from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.layers.base import Layer
-from phitodeep.layers.windows import spread
+from phitodeep.errors import ArgumentError
+from phitodeep.layers.windows import Spatial, spread
 
 
-class ImageLayer(Layer, registered=False):
+class ImageLayer(Spatial, registered=False):
     """Base class of layers whose samples are images (height, width, C)."""
 
     _flops_per_output = 0
-    independent_samples = True
 
     def create(self, shape: Shape) -> Shape:
-        self._check(shape)
+        self._check_rank(shape)
         return shape
-
-    def _check(self, shape: Shape) -> None:
-        if len(shape) != 3:
-            raise ShapeError(f"{self!r} takes samples of shape (height, width, C), got {shape}.")
 
 
 class Upsample2D(ImageLayer):
@@ -54,12 +48,12 @@ class Upsample2D(ImageLayer):
         self._flops_per_output = 1 if mode == "nearest" else 4
 
     def create(self, shape: Shape) -> Shape:
-        self._check(shape)
+        self._check_rank(shape)
         f, g = self.factors
         return (shape[0] * f, shape[1] * g, shape[2])
 
     def forward(self, X: Array) -> Array:
-        self._check(X.shape[1:])
+        self._check_rank(X.shape[1:])
         A, B = self._matrices(X)
         self.save_for_backward(A=A, B=B)
         return _apply(A, B, X)
@@ -123,12 +117,12 @@ class ZeroPad2D(ImageLayer):
             raise ArgumentError(f"ZeroPad2D takes ((top, bottom), (left, right)), got {padding!r}.")
 
     def create(self, shape: Shape) -> Shape:
-        self._check(shape)
+        self._check_rank(shape)
         (t, b), (left, r) = self.pads
         return (shape[0] + t + b, shape[1] + left + r, shape[2])
 
     def forward(self, X: Array) -> Array:
-        self._check(X.shape[1:])
+        self._check_rank(X.shape[1:])
         self.save_for_backward(sizes=X.shape[1:3])
         return np.pad(X, ((0, 0), *self.pads, (0, 0)))
 

@@ -48,16 +48,13 @@ class Windows:
         self.sizes, self.kernel = sizes, kernel
         extents = [extent(k, d) for k, d in zip(kernel, dilation, strict=True)]
         self.pads: list[tuple[int, int]] = []
-        self.out = tuple(
-            output_size(n, e, s, padding) for n, e, s in zip(sizes, extents, stride, strict=True)
-        )
-        for size, out, e, s in zip(sizes, self.out, extents, stride, strict=True):
+        self.out: Shape = ()
+        for n, e, s in zip(sizes, extents, stride, strict=True):
+            self.out += (output_size(n, e, s, padding),)
+            total = 0 if isinstance(padding, str) else 2 * padding
             if padding == "same":
-                total = max((out - 1) * s + e - size, 0)
-                self.pads.append((total // 2, total - total // 2))
-            else:
-                p = 0 if isinstance(padding, str) else padding
-                self.pads.append((p, p))
+                total = max((self.out[-1] - 1) * s + e - n, 0)
+            self.pads.append((total // 2, total - total // 2))
         self.padded = tuple(n + sum(p) for n, p in zip(sizes, self.pads, strict=True))
         if math.prod(self.padded) > LARGEST:
             raise ShapeError(f"{who}: an input padded to {self.padded} is too large.")
@@ -156,6 +153,60 @@ class Windows:
 cached_windows = functools.lru_cache(maxsize=256)(Windows)  # a layer has few input sizes
 
 
+class Spatial(Layer, registered=False):
+    """Base class of layers whose samples are (*sizes, C), with `rank` spatial axes."""
+
+    rank = 2
+    independent_samples = True
+
+    def _check_rank(self, shape: Shape) -> None:
+        """Refuse samples whose `shape` is not that of the spatial axes and channels."""
+        if len(shape) != self.rank + 1:
+            axes = ("steps", "height, width")[self.rank - 1]
+            hint = f": .reshape({', '.join(map(str, shape))}, 1) adds an axis for one channel"
+            raise ShapeError(
+                f"{self!r} takes samples of shape ({axes}, C), got {shape}"
+                f"{hint * (len(shape) == self.rank)}."
+            )
+
+
+class Windowed(Spatial, registered=False):
+    """Base class of layers with windows over the spatial axes of (N, *sizes, C)."""
+
+    kernel: Shape  # the sizes of a window, and the other settings of `Windows`
+    strides: Shape
+    dilations: Shape
+    padding: str | int
+
+    def _windows(self, sizes: Shape) -> Windows:
+        """Return the windows on inputs of these spatial sizes."""
+        name = type(self).__name__
+        return cached_windows(sizes, self.kernel, self.strides, self.padding, self.dilations, name)
+
+    # --- masks of steps, which exist along one spatial axis ----------------------------------
+
+    def compute_mask(self, mask: Array) -> Array | None:
+        if self.rank != 1:
+            return super().compute_mask(mask)
+        self._check_mask()
+        return resize_mask(self, mask, self._output_steps)
+
+    def _check_mask(self) -> None:
+        """Refuse masks if the settings do not allow them."""
+
+    def _output_steps(self, n: Any) -> Any:
+        """Return the number of steps of Y for n steps of X: an integer, or an array of them."""
+        e = extent(self.kernel[0], self.dilations[0])
+        return output_size(n, e, self.strides[0], self.padding)
+
+    def _step_mask(self, X: Array) -> Array | None:
+        """Return the call's mask as (N, T, 1), or None if it has none or X has no steps."""
+        if X.ndim != 3 or current().mask is None:
+            return None
+        mask = self.check_steps(X)
+        return None if mask is None else mask[..., None]
+
+
 def by_group(A: Array, groups: int) -> Array:
     """Return A (..., C) as a view (groups, rows, C / groups)."""
     return A.reshape(-1, groups, A.shape[-1] // groups).transpose(1, 0, 2)
@@ -172,17 +223,6 @@ def output_size(size: Any, extent: int, stride: int, padding: str | int) -> Any:
         return -(-size // stride)
     p = 0 if isinstance(padding, str) else padding
     return (size + 2 * p - extent) // stride + 1
-
-
-def sample_shape_error(layer: Layer, rank: int, shape: Shape) -> ShapeError:
-    """Return the error for samples whose `shape` is not `rank` spatial axes and channels."""
-    axes = ("steps", "height, width")[rank - 1]
-    hint = (
-        f": .reshape({', '.join(map(str, shape))}, 1) adds an axis for one channel"
-        if len(shape) == rank
-        else ""
-    )
-    return ShapeError(f"{layer!r} takes samples of shape ({axes}, C), got {shape}{hint}.")
 
 
 def spread(value: int | Sequence[int], rank: int, who: str, minimum: int = 1) -> Shape:
@@ -204,14 +244,6 @@ def check_padding(padding: str | int, who: str) -> str | int:
             )
         return padding
     return check_count(padding, f"{who} padding", minimum=0)
-
-
-def step_mask(layer: Layer, X: Array) -> Array | None:
-    """Return the call's mask as (N, T, 1), or None if it has none or X has no steps."""
-    if X.ndim != 3 or current().mask is None:
-        return None
-    mask = layer.check_steps(X)
-    return None if mask is None else mask[..., None]
 
 
 def resize_mask(layer: Layer, mask: Array, resize: Callable[[Any], Any]) -> Array:

@@ -14,6 +14,9 @@ Backward. All maps are linear, so the adjoint of each, in reverse order, gives t
     dm = A dy A^T      dv = dm U^T        dx = B dv B^T, added where tiles overlap
                        dU = v^T dm        dW = G^T dU G
 
+The maps are compiled: see `phitodeep/kernels/compiled/winograd.py`. Without compiled kernels,
+convolutions use windows instead of tiles.
+
 The tiles of a block of samples, about BLOCK numbers, are in memory at once, so they stay in the
 processor's cache. Blocks depend on sizes alone. Backward computes v again instead of keeping it.
 
@@ -29,12 +32,13 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from phitodeep import kernels
 from phitodeep.core.types import Array, DType, Shape
-from phitodeep.kernels import kernel
+from phitodeep.kernels import compiled_module
 from phitodeep.layers.windows import Windows
 
 Buffer = Callable[[str, Shape, DType], Array]
@@ -74,10 +78,11 @@ def convolve(
     """Y <- the products of all windows on X with W (3, 3, C, filters), plus b."""
     U, pad = _points(W, buffer("U", (36, *W.shape[2:]), W.dtype)), windows.pads[0][0]
     b = np.zeros(W.shape[-1], W.dtype) if b is None else b
+    maps: Any = compiled_module("winograd")
     for part, V, M in _blocks(X, Y, buffer):
-        tiles_of_images(X[part], pad, V)
+        maps.tiles_of_images(X[part], pad, V)
         np.matmul(_matrices(V), U, out=_matrices(M))
-        images_of_tiles(M, b, Y[part])
+        maps.images_of_tiles(M, b, Y[part])
 
 
 def convolve_back(
@@ -88,14 +93,15 @@ def convolve_back(
     U_T = _points(W.swapaxes(2, 3), buffer("U^T", (36, filters, C), W.dtype))
     dU, share = (buffer(name, (36, C, filters), W.dtype) for name in ("dU", "dU of a block"))
     dU.fill(0)
+    maps: Any = compiled_module("winograd")
     for part, V, dM in _blocks(X, dY, buffer):
-        tiles_of_images(X[part], pad, V)
-        images_of_tiles_back(dY[part], dM)
+        maps.tiles_of_images(X[part], pad, V)
+        maps.images_of_tiles_back(dY[part], dM)
         dU += np.matmul(_matrices(V).swapaxes(1, 2), _matrices(dM), out=share)
         if dX is not None:
             dV = V  # overwritten
             np.matmul(_matrices(dM), U_T, out=_matrices(dV))
-            tiles_of_images_back(dV, pad, dX[part])
+            maps.tiles_of_images_back(dV, pad, dX[part])
     np.matmul(G_G.T.astype(dW.dtype), dU.reshape(36, -1), out=dW.reshape(9, -1))
 
 
@@ -122,54 +128,3 @@ def _blocks(X: Array, Y: Array, buffer: Buffer) -> Iterator[tuple[slice, Array, 
         n = last - first
         shape = (6, 6, n, rows, columns, -1)
         yield slice(first, last), V[: n * v].reshape(shape), M[: n * m].reshape(shape)
-
-
-@kernel
-def tiles_of_images(X: Array, pad: int, V: Array) -> None:
-    """V (6, 6, N, rows, columns, C) <- B^T x B, for the 6 x 6 numbers x of each tile of X."""
-    padded, inside = _padded(X, pad, V)
-    inside[...] = X
-    x = np.lib.stride_tricks.sliding_window_view(padded, (6, 6), (1, 2))[:, ::4, ::4]
-    B_ = B.astype(X.dtype)
-    np.einsum("pi,qj,nrscpq->ijnrsc", B_, B_, x, out=V, optimize=True)
-
-
-@kernel
-def tiles_of_images_back(dV: Array, pad: int, dX: Array) -> None:
-    """dX <- the sum of B dv B^T over the tiles that contain each number."""
-    padded, inside = _padded(dX, pad, dV)
-    rows, columns = dV.shape[3:5]
-    for p, q in np.ndindex(6, 6):
-        at = padded[:, p : p + 4 * rows : 4, q : q + 4 * columns : 4]
-        at += np.einsum("i,j,ijnrsc->nrsc", *B[[p, q]].astype(dV.dtype), dV, optimize=True)
-    dX[...] = inside
-
-
-@kernel
-def images_of_tiles(M: Array, b: Array, Y: Array) -> None:
-    """Y (N, H, W, filters) <- A^T m A + b of each tile, cut off at the edges of Y."""
-    N, H, W, filters = Y.shape
-    rows, columns = M.shape[3:5]
-    A_ = A.astype(M.dtype)
-    y = np.einsum("ip,jq,ijnrsk->nrpsqk", A_, A_, M, optimize=True)
-    np.add(y.reshape(N, 4 * rows, 4 * columns, filters)[:, :H, :W], b, out=Y)
-
-
-@kernel
-def images_of_tiles_back(dY: Array, dM: Array) -> None:
-    """dM <- A dy A^T, for the 4 x 4 numbers dy of each tile, which are zeros outside dY."""
-    N, H, W, filters = dY.shape
-    rows, columns = dM.shape[3:5]
-    padded = np.zeros((N, 4 * rows, 4 * columns, filters), dY.dtype)
-    padded[:, :H, :W] = dY
-    A_ = A.astype(dY.dtype)
-    dy = padded.reshape(N, rows, 4, columns, 4, filters)
-    np.einsum("ip,jq,nrpsqk->ijnrsk", A_, A_, dy, out=dM, optimize=True)
-
-
-def _padded(X: Array, pad: int, V: Array) -> tuple[Array, Array]:
-    """Return zeros that the tiles V cover, and a view of the places of X in them."""
-    N, H, W, C = X.shape
-    rows, columns = V.shape[3:5]
-    padded = np.zeros((N, 4 * rows + 2, 4 * columns + 2, C), X.dtype)
-    return padded, padded[:, pad : pad + H, pad : pad + W]

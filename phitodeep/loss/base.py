@@ -47,8 +47,7 @@ class Loss(Buffered, Configurable, registered=False):
     def __init__(self) -> None:
         self._frame = Frame()
 
-    def __repr__(self) -> str:
-        return describe(self)
+    __repr__ = describe
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_frame": Frame()}

@@ -79,7 +79,12 @@ class _CrossEntropy(Loss):
         return self._weighted(T, w, shape, np.dtype(np.float64))[2]
 
     def _weighted(
-        self, T: Array, w: Array | None, shape: Shape, dtype: np.dtype[Any]
+        self,
+        T: Array,
+        w: Array | None,
+        shape: Shape,
+        dtype: np.dtype[Any],
+        total: float | None = None,
     ) -> tuple[Array, Array | None, float]:
         """Labels or rows q, position weights w, and the total: see `functional.cross_entropy`."""
         classes = shape[-1]
@@ -91,10 +96,10 @@ class _CrossEntropy(Loss):
             T = np.where(counted, T, 0)
             w = counted.astype(dtype) if w is None else w * counted
         if labels and self.class_weight is None and not self.label_smoothing:
-            return T, w, F.target_weight(T, w)
+            return T, w, F.target_weight(T, w) if total is None else total
         q = F.one_hot(T, classes, dtype) if labels else T.astype(dtype, copy=False)
         per_class = self._class_weights(classes, dtype)
-        total = F.target_weight(q * per_class, w)
+        total = F.target_weight(q * per_class, w) if total is None else total
         if self.label_smoothing:
             q = (1 - self.label_smoothing) * q + self.label_smoothing / classes
         return q * per_class, w, total
@@ -130,13 +135,12 @@ class _CrossEntropy(Loss):
         raise NotImplementedError(f"{type(self).__name__} must implement log_probabilities(P).")
 
     def value(self, P: Array, T: Array, w: Array | None, total: float | None) -> float:
-        q, w, default_total = self._weighted(T, w, P.shape, P.dtype)
-        return F.nll(self.log_probabilities(P), q, w, default_total if total is None else total)
+        q, w, total = self._weighted(T, w, P.shape, P.dtype, total)
+        return F.nll(self.log_probabilities(P), q, w, total)
 
     def _log_gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
         """The gradient with respect to log p: -w_i q_ik / total."""
-        q, w, default_total = self._weighted(T, w, P.shape, P.dtype)
-        total = default_total if total is None else total
+        q, w, total = self._weighted(T, w, P.shape, P.dtype, total)
         dlogP = F.one_hot(q, P.shape[-1], P.dtype) if q.ndim < P.ndim else q.copy()
         dlogP *= -1 / total if total else 0.0
         if w is not None:
@@ -197,8 +201,7 @@ class SoftmaxCrossEntropy(CategoricalCrossEntropy):
     def value_and_gradient(
         self, P: Array, T: Array, w: Array | None = None, total: float | None = None
     ) -> tuple[float, Array]:
-        q, w, default_total = self._weighted(T, w, P.shape, P.dtype)
-        total = default_total if total is None else total
+        q, w, total = self._weighted(T, w, P.shape, P.dtype, total)
         out = self.buffer("dP", P.shape, P.dtype)
         return F.cross_entropy_and_gradient(P, q, w, total, out=out)
 

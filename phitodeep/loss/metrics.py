@@ -46,8 +46,7 @@ class Metric(Configurable, registered=False):
         """The key of the metric in reports, such as `top_k_accuracy`."""
         return snake_case(type(self).__name__)
 
-    def __repr__(self) -> str:
-        return describe(self)
+    __repr__ = describe
 
     def __call__(self, y_pred: Any, y_true: Any) -> float:
         return self.result(self.sums(np.asarray(y_pred), np.asarray(y_true)))
@@ -299,10 +298,7 @@ precision, recall, f1 = Precision(), Recall(), F1()
 confusion_matrix = ConfusionMatrix()
 mae, r2 = MAE(), R2()
 
-METRICS: dict[str, Metric] = {
-    m.name: m for m in (accuracy, top_k_accuracy, precision, recall, f1, confusion_matrix, mae, r2)
-}
-
+METRICS: dict[str, Metric] = {m.name: m for m in vars().values() if isinstance(m, Metric)}
 
 MetricLike = str | Metric | Callable[[Array, Array], float]
 

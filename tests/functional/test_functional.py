@@ -50,9 +50,6 @@ SLOPES: list[tuple[Callable[..., Array], Callable[..., Array], dict[str, Any]]] 
 each = pytest.mark.parametrize("f", ELEMENTWISE, ids=lambda f: f.__name__)
 
 
-# --- elementwise -------------------------------------------------------------------------------
-
-
 @each
 def test_elementwise_functions_by_their_formulas(f: Callable[[Array], Array]) -> None:
     X = np.linspace(-30, 30, 601).reshape(1, -1)
@@ -66,17 +63,13 @@ def test_elementwise_functions_by_their_formulas(f: Callable[[Array], Array]) ->
 
 
 @each
-def test_elementwise_functions_leave_X_alone_and_take_any_rank(f: Callable[[Array], Array]) -> None:
+def test_elementwise_functions_take_any_rank_and_integers(f: Any) -> None:
     X = np.linspace(-2, 2, 12).reshape(2, 2, 3)
     X.flags.writeable = False
     Y = f(X)
     assert not np.shares_memory(X, Y)
     np.testing.assert_array_equal(f(X[1, 0]), Y[1, 0])
     np.testing.assert_array_equal(f(X[:0]), Y[:0])
-
-
-@each
-def test_elementwise_functions_take_numbers_and_integers(f: Callable[[Array], Array]) -> None:
     for x in (np.array(0.5), 0.5):
         assert f(x) == pytest.approx(ELEMENTWISE[f](0.5))
     np.testing.assert_allclose(f(np.array([1, 2])), [ELEMENTWISE[f](1), ELEMENTWISE[f](2)])
@@ -96,6 +89,10 @@ def test_other_numbers_are_computed_in_float64(dtype: str) -> None:
 
 def test_out_may_be_the_input() -> None:
     X = np.linspace(-2, 2, 7)
+    for f in (F.sigmoid, F.softmax):
+        out = np.empty((1, 7))
+        assert f(X[None], out=out) is out
+        np.testing.assert_array_equal(out, f(X[None]))
     for f in (F.leaky_relu, F.leaky_relu_slope, F.tanh, F.tanh_slope, F.sigmoid, F.sigmoid_slope):
         Z = X.copy()
         assert f(Z, out=Z) is Z
@@ -105,12 +102,6 @@ def test_out_may_be_the_input() -> None:
         np.testing.assert_array_equal(slope(X, Y, out=Y), slope(X))
         reversed_Y = f(X)[::-1]  # shares memory with Y[::-1], and is another object
         np.testing.assert_array_equal(slope(X, reversed_Y, out=reversed_Y[:]), slope(X)[::-1])
-
-
-def test_a_number_of_numpy_as_alpha_keeps_float32() -> None:
-    X = np.ones(3, np.float32)
-    for f in (F.leaky_relu, F.leaky_relu_slope, F.elu, F.elu_slope):
-        assert f(X, np.float64(0.5)).dtype == np.float32
 
 
 @pytest.mark.parametrize(
@@ -128,21 +119,17 @@ def test_slopes_by_central_differences(f: Any, slope: Any, options: dict[str, An
     assert slope(X[:0], **options).shape == (0, 2)
 
 
-def test_every_activation_has_a_slope() -> None:
+def test_every_activation_has_a_slope_which_takes_the_value_if_it_is_known() -> None:
     functions = {name for name in dir(F) if f"{name}_slope" in dir(F)}
     assert functions == {f.__name__ for f, _, _ in SLOPES}
     assert all(name.removesuffix("_slope") in functions for name in dir(F) if "_slope" in name)
-
-
-def test_slopes_take_the_value_if_it_is_known() -> None:
     X = np.linspace(-2, 2, 5)
-    for f, slope in ((F.tanh, F.tanh_slope), (F.sigmoid, F.sigmoid_slope)):
+    for name in ("tanh", "sigmoid", "silu"):
+        f, slope = getattr(F, name), getattr(F, f"{name}_slope")
         np.testing.assert_array_equal(slope(X, f(X)), slope(X))
-    np.testing.assert_array_equal(F.silu_slope(X, F.silu(X)), F.silu_slope(X))
     np.testing.assert_array_equal(F.elu_slope(X, 0.5, F.elu(X, 0.5)), F.elu_slope(X, 0.5))
-
-
-def test_gelu_refuses_another_approximation() -> None:
+    for f in (F.leaky_relu, F.leaky_relu_slope, F.elu, F.elu_slope):  # alpha is NumPy's float64
+        assert f(X.astype(np.float32), np.float64(0.5)).dtype == np.float32
     other: Any = "erf"
     with pytest.raises(ArgumentError, match="gelu approximate"):
         F.gelu(np.ones(2), other)
@@ -166,18 +153,6 @@ def test_elementwise_functions_far_out(f: Any, wanted: list[float], dtype: type)
     np.testing.assert_allclose(Y, wanted, rtol=1e-6)
 
 
-def test_the_density_of_a_number_whose_square_overflows_is_0() -> None:
-    with np.errstate(all="raise", under="ignore"):
-        assert F.gaussian(np.array([1e200, -1e308])).tolist() == [0, 0]
-        assert F.gaussian(np.array([1e20], np.float32)) == 0
-
-
-def test_sigmoid_writes_where_it_is_told() -> None:
-    X, out = np.array([[-3.0, 4.0]]), np.empty((1, 2))
-    assert F.sigmoid(X, out=out) is out
-    np.testing.assert_array_equal(out, F.sigmoid(X))
-
-
 def test_erf_is_within_1e_14_of_math_erf() -> None:
     grid = np.concatenate([np.linspace(-7, 7, 200_001), 1 + np.linspace(-1e-3, 1e-3, 2001)])
     wanted = np.array([math.erf(x) for x in grid])
@@ -185,9 +160,6 @@ def test_erf_is_within_1e_14_of_math_erf() -> None:
     assert np.abs(F.erf(grid.astype(np.float32)) - wanted).max() < 3e-7
     assert F.erf(grid).min() == -1
     assert F.erf(grid).max() == 1
-
-
-def test_erf_keeps_its_relative_precision_near_zero() -> None:
     X = np.logspace(-300, -1, 1000)
     wanted = np.array([math.erf(x) for x in X])
     np.testing.assert_allclose(F.erf(X), wanted, rtol=1e-14)
@@ -197,13 +169,13 @@ def test_erf_keeps_its_relative_precision_near_zero() -> None:
     np.testing.assert_array_equal(signs, [1, -1, 1, -1, 1, -1])
     assert F.erf(np.array([0.0]))[0] == 0
     assert F.erf(np.array([1, 2])) == pytest.approx([math.erf(1), math.erf(2)], rel=1e-14)
-
-
-# --- softmax and its family --------------------------------------------------------------------
+    with np.errstate(all="raise", under="ignore"):
+        assert F.gaussian(np.array([1e200, -1e308])).tolist() == [0, 0]
+        assert F.gaussian(np.array([1e20], np.float32)) == 0
 
 
 @pytest.mark.parametrize("axis", [-1, 0, 1, 2, -2])
-def test_softmax_family_by_direct_formulas(axis: int, rng: np.random.Generator) -> None:
+def test_softmax_family_by_direct_formulas(axis: int, rng: Any) -> None:
     X = 3 * rng.standard_normal((2, 3, 4))
     total = np.exp(X).sum(axis=axis, keepdims=True)
     np.testing.assert_allclose(F.softmax(X, axis), np.exp(X) / total, rtol=1e-13)
@@ -223,22 +195,10 @@ def test_softmax_family_stays_finite(dtype: type) -> None:
         np.testing.assert_allclose(F.logsumexp(X), [1e4, -1e4 + math.log(3)], rtol=1e-6)
         np.testing.assert_allclose(F.softmax(np.array([[0, -INF, 0]], dtype)), [[0.5, 0, 0.5]])
         np.testing.assert_array_equal(F.log_softmax(np.array([[0, -INF]], dtype)), [[0, -INF]])
-
-
-def test_logsumexp_with_infinities() -> None:
     X = np.array([[-INF, -INF], [-INF, 2], [INF, 2], [INF, -INF], [NAN, 2]])
     with np.errstate(all="raise", under="ignore"):
         np.testing.assert_array_equal(F.logsumexp(X), [-INF, 2, INF, INF, NAN])
         np.testing.assert_array_equal(F.logsumexp(X[:1], axis=0), [-INF, -INF])
-
-
-def test_softmax_writes_where_it_is_told(rng: np.random.Generator) -> None:
-    X, out = rng.standard_normal((2, 3)), np.empty((2, 3))
-    assert F.softmax(X, out=out) is out
-    np.testing.assert_array_equal(out, F.softmax(X))
-
-
-# --- sums --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -257,32 +217,18 @@ def test_sum_rows_is_the_sum_over_all_axes_but_the_last(shape: Any, dtype: type)
         np.testing.assert_allclose(F.sum_rows(X.swapaxes(0, 1)), wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_ones_are_shared_and_therefore_read_only() -> None:
-    made = F.ones(3, np.dtype(np.float32))
-    assert made is F.ones(3, np.dtype(np.float32))
-    np.testing.assert_array_equal(made, np.ones(3, np.float32))
-    with pytest.raises(ValueError, match="read-only"):
-        made[0] = 2
-
-
 @pytest.mark.parametrize(("make", "value"), [(F.ones, 1), (F.zeros, 0)])
 def test_constants_of_many_lengths_take_the_memory_of_one(make: Any, value: int) -> None:
     constants._shared.cache_clear()
     make.cache_clear()
+    lengths = [3, *range(200_000, 200_150), *range(constants.KEPT - 2, constants.KEPT + 99)]
     tracemalloc.start()
     try:
-        kept = [make(n, np.dtype(np.float32)) for n in range(200_000, 200_150)]
-        kept += [
-            make(n, np.dtype(np.float32)) for n in range(constants.KEPT - 2, constants.KEPT + 150)
-        ]
+        kept = [make(n, np.dtype(np.float32)) for n in lengths]
         assert tracemalloc.get_traced_memory()[0] < 4 * constants.KEPT + 100_000
     finally:
         tracemalloc.stop()
-    for a, n in zip(
-        kept,
-        [*range(200_000, 200_150), *range(constants.KEPT - 2, constants.KEPT + 150)],
-        strict=True,
-    ):
+    for a, n in zip(kept, lengths, strict=True):
         assert a.shape == (n,)
         assert a.min() == a.max() == value
         assert not a.flags.writeable
@@ -318,10 +264,7 @@ def test_log_softmax_has_the_digits_of_a_sure_class(gap: int, dtype: Any) -> Non
         assert found.dtype == dtype
 
 
-# --- labels ------------------------------------------------------------------------------------
-
-
-def test_one_hot() -> None:
+def test_one_hot_and_labels_that_are_ignored() -> None:
     np.testing.assert_array_equal(F.one_hot([2, 0], 3), [[0, 0, 1], [1, 0, 0]])
     assert F.one_hot([2, 0], 3).dtype == np.float32
     assert F.one_hot(np.array([[1]], np.uint8), 4, np.float64).dtype == np.float64
@@ -329,6 +272,11 @@ def test_one_hot() -> None:
     np.testing.assert_array_equal(F.one_hot(labels, 4), np.eye(4)[labels])
     np.testing.assert_array_equal(F.one_hot(1, 3), [0, 1, 0])
     assert F.one_hot(np.zeros(0, int), 3).shape == (0, 3)
+    found = F.check_labels(np.array([0, -1, 2], np.int8), 3, ignore_index=-1)
+    np.testing.assert_array_equal(found, [0, -1, 2])
+    assert found.dtype == np.int64
+    with pytest.raises(ArgumentError, match=r"got -2 at y\[1\]"):
+        F.check_labels([-1, -2], 3, ignore_index=-1)
 
 
 @pytest.mark.parametrize(
@@ -349,28 +297,16 @@ def test_bad_labels_are_refused(labels: Any, error: type[Exception], says: str) 
             function(labels, 3)
 
 
-def test_check_labels_lets_the_ignored_pass() -> None:
-    found = F.check_labels(np.array([0, -1, 2], np.int8), 3, ignore_index=-1)
-    np.testing.assert_array_equal(found, [0, -1, 2])
-    assert found.dtype == np.int64
-    with pytest.raises(ArgumentError, match=r"got -2 at y\[1\]"):
-        F.check_labels([-1, -2], 3, ignore_index=-1)
-
-
-# --- cross-entropy -----------------------------------------------------------------------------
-
-
 def rows_of(targets: Array, classes: int) -> Array:
     return targets if targets.dtype.kind == "f" else np.eye(classes)[targets]
 
 
-@pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (1, 2)])
 @pytest.mark.parametrize("form", ["labels", "rows", "heavy rows"])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("total", [None, 2.5])
-def test_cross_entropy_by_its_formula(
-    shape: tuple[int, ...], form: str, weighted: bool, total: float | None
-) -> None:
+@pytest.mark.parametrize(
+    ("shape", "weighted", "total"),
+    [((5, 4), False, None), ((2, 3, 4), True, 2.5), ((2, 3, 4), True, None), ((1, 2), False, 2.5)],
+)
+def test_cross_entropy_by_its_formula(shape: Any, form: str, weighted: bool, total: Any) -> None:
     rng = np.random.default_rng(5)
     Z, K = 2 * rng.standard_normal(shape), shape[-1]
     T = rng.integers(0, K, shape[:-1]) if form == "labels" else rng.random(shape)
@@ -399,13 +335,6 @@ def test_cross_entropy_by_its_formula(
     np.testing.assert_allclose(single, gradient, rtol=1e-4, atol=1e-6)
 
 
-def test_cross_entropy_takes_lists_and_broadcasts_weights() -> None:
-    Z = np.random.default_rng(5).standard_normal((2, 3, 4))
-    labels = [[0, 1, 2], [3, 0, 1]]
-    wanted = F.cross_entropy(Z, np.array(labels), np.array([[1.0] * 3, [2.0] * 3]))
-    assert F.cross_entropy(Z, labels, np.array([[1.0], [2.0]])) == pytest.approx(wanted)
-
-
 def test_cross_entropy_of_labels_makes_no_rows_of_them() -> None:
     """A large vocabulary costs the gradient's memory, and no more arrays of its size."""
     Z, y = np.zeros((300, 1000)), np.arange(300)
@@ -419,31 +348,23 @@ def test_cross_entropy_of_labels_makes_no_rows_of_them() -> None:
     assert peak < 1.5 * Z.nbytes
 
 
-def test_rows_of_integers_are_rows() -> None:
+def test_targets_and_weights_of_other_kinds() -> None:
     Z, y = np.random.default_rng(5).standard_normal((5, 4)), np.array([0, 1, 1, 3, 2])
-    hot = np.eye(4, dtype=int)[y]
-    wanted = F.cross_entropy_and_gradient(Z, y)
+    value, gradient = F.cross_entropy_and_gradient(Z, y)
+    hot = np.eye(4, dtype=int)[y]  # rows of integers are rows
+    assert F.cross_entropy(Z, hot) == F.cross_entropy(Z, y.tolist()) == pytest.approx(value)
     found = F.cross_entropy_and_gradient(Z, hot)
-    assert F.cross_entropy(Z, hot) == pytest.approx(wanted[0])
-    assert found[0] == pytest.approx(wanted[0])
-    np.testing.assert_allclose(found[1], wanted[1])
-
-
-def test_weights_are_summed_in_double_precision() -> None:
-    w = np.array([2**24, 1, 1], np.float32)  # float32 cannot hold their sum
-    assert F.target_weight(np.array([0, 1, 0]), w) == 2**24 + 2
-    assert F.target_weight(w[None], None) == 2**24 + 2
-
-
-def test_cross_entropy_without_weight_is_zero() -> None:
-    Z, y = np.random.default_rng(5).standard_normal((3, 4)), np.array([0, 1, 2])
-    value, gradient = F.cross_entropy_and_gradient(Z, y, np.zeros(3))
-    assert value == 0
-    assert not gradient.any()
-    assert F.cross_entropy(Z, y, np.zeros(3)) == 0
-
-
-def test_cross_entropy_is_finite_for_large_logits() -> None:
+    assert found[0] == pytest.approx(value)
+    np.testing.assert_allclose(found[1], gradient)
+    rows, labels, w = np.stack([Z, Z]), np.stack([y, y]), np.array([[1.0], [2.0]])
+    wanted = F.cross_entropy(rows, labels, np.repeat(w, 5, axis=1))
+    assert F.cross_entropy(rows, labels, w) == pytest.approx(wanted)
+    nothing, none = F.cross_entropy_and_gradient(Z, y, np.zeros(5))
+    assert nothing == F.cross_entropy(Z, y, np.zeros(5)) == 0
+    assert not none.any()
+    large = np.array([2**24, 1, 1], np.float32)  # float32 cannot hold their sum
+    assert F.target_weight(np.array([0, 1, 0]), large) == 2**24 + 2
+    assert F.target_weight(large[None], None) == 2**24 + 2
     Z = np.array([[1e4, -1e4, 0], [-1e4, 0, 1e4]])
     for dtype in (np.float32, np.float64):
         with np.errstate(all="raise", under="ignore"):
@@ -457,9 +378,6 @@ def test_cross_entropy_refuses_targets_that_do_not_fit(shape: tuple[int, ...]) -
     for f in (F.cross_entropy, F.cross_entropy_gradient):
         with pytest.raises(ShapeError, match=r"labels of shape \(3,\) or rows of shape \(3, 4\)"):
             f(np.zeros((3, 4)), np.zeros(shape, int))
-
-
-# --- two samples -------------------------------------------------------------------------------
 
 
 def test_discrepancy_by_its_definition() -> None:
@@ -477,20 +395,17 @@ def test_discrepancy_by_its_definition() -> None:
         assert F.maximum_mean_discrepancy(Y, X, bandwidth) == pytest.approx(wanted, rel=1e-9)
 
 
-def test_discrepancy_is_exact_far_from_0_and_for_equal_rows() -> None:
+def test_discrepancy_is_exact_far_from_0_and_for_equal_rows_and_takes_float32() -> None:
     X, Y = np.random.default_rng(6).standard_normal((2, 40, 7))
     wanted = F.maximum_mean_discrepancy(X, Y)
     assert F.maximum_mean_discrepancy(X + 2.0**24, Y + 2.0**24) == pytest.approx(wanted, rel=1e-6)
     twice = F.maximum_mean_discrepancy(np.repeat(X, 3, 0), np.repeat(Y, 3, 0))
     assert math.isfinite(twice)  # no distance is the root of a negative number
-
-
-def test_discrepancy_reads_only_and_takes_float32() -> None:
-    X, Y = np.random.default_rng(6).standard_normal((2, 20, 3)).astype(np.float32)
+    X, Y = X.astype(np.float32), Y.astype(np.float32) + 1
     X.flags.writeable = Y.flags.writeable = False
-    found = F.maximum_mean_discrepancy(X, Y + 1)
+    found = F.maximum_mean_discrepancy(X, Y)
     assert type(found) is float
-    assert found == F.maximum_mean_discrepancy(X.astype(float), (Y + 1).astype(float))
+    assert found == F.maximum_mean_discrepancy(X.astype(float), Y.astype(float))
 
 
 @pytest.mark.parametrize(

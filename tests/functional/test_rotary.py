@@ -31,11 +31,6 @@ ROPES = [
 each = pytest.mark.parametrize("rope", ROPES, ids=lambda rope: type(rope).__name__)
 
 
-def test_the_original_frequencies() -> None:
-    w = Rope(10000.0).frequencies(8, 1)
-    np.testing.assert_allclose(w, [1, 0.1, 0.01, 0.001], rtol=1e-12)
-
-
 @each
 def test_the_angle_at_a_position_does_not_depend_on_where_a_call_begins(rope: Rope) -> None:
     """Unless the frequencies depend on the length, as in generation."""
@@ -47,20 +42,16 @@ def test_the_angle_at_a_position_does_not_depend_on_where_a_call_begins(rope: Ro
 
 
 @each
-def test_frequencies_depend_on_the_length_only_if_declared(rope: Rope) -> None:
+def test_equality_configs_and_what_depends_on_the_length(rope: Rope) -> None:
     short, long = rope.frequencies(8, 8), rope.frequencies(8, 80)
     assert np.array_equal(short, long) is not rope.by_length
-
-
-@each
-def test_equality_and_configs(rope: Rope) -> None:
     again = type(rope).from_config(rope.get_config())
     assert again == rope
     assert hash(again) == hash(rope)
     assert all(again != other for other in ROPES if other is not rope)
 
 
-def test_llama3_keeps_fast_pairs_and_divides_slow_ones() -> None:
+def test_llama3_keeps_fast_pairs_and_dynamic_short_sequences() -> None:
     rope, w = Llama3Rope(8.0, 1.0, 4.0, 64, 10000.0), Rope().frequencies(32, 1)
     turns, found = 64 * w / (2 * math.pi), rope.frequencies(32, 1)
     np.testing.assert_array_equal(found[turns > 4], w[turns > 4])
@@ -68,10 +59,8 @@ def test_llama3_keeps_fast_pairs_and_divides_slow_ones() -> None:
     between = (turns > 1) & (turns < 4)
     assert between.any()
     assert ((found > w / 8) & (found < w))[between].all()
-
-
-def test_dynamic_equals_the_original_up_to_its_first_context() -> None:
     rope = DynamicRope(4.0, 16)
+    np.testing.assert_allclose(Rope().frequencies(8, 1), [1, 0.1, 0.01, 0.001], rtol=1e-12)
     np.testing.assert_array_equal(rope.frequencies(8, 16), Rope().frequencies(8, 16))
     assert (rope.frequencies(8, 17) < Rope().frequencies(8, 17))[1:].all()
 
@@ -91,10 +80,7 @@ def test_refusals() -> None:
         MultiHeadAttention(2, rope=Rope)
 
 
-# --- against transformers -------------------------------------------------------------------------
-
-
-def draw(rng: np.random.Generator, kind: str, d: int) -> tuple[dict[str, Any], Any]:
+def draw(rng: Any, kind: str, d: int) -> tuple[dict[str, Any], Any]:
     """Return random parameters as transformers takes them, and the same angles as ours."""
     base, factor = float(rng.uniform(2, 1e6)), float(rng.uniform(1, 40))
     first = int(rng.integers(2, 20000))

@@ -9,25 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep.core.call import calling, inference, saliency
+from phitodeep import layers as nn
+from phitodeep.core.call import calling, saliency
 from phitodeep.core.types import Array, Shape
 from phitodeep.functional.rotary import Rope
-from phitodeep.layers import (
-    GELU,
-    Dense,
-    FeedForward,
-    Layer,
-    LayerNorm,
-    MultiHeadAttention,
-    Residual,
-    RMSNorm,
-    TransformerBlock,
-    dot_product,
-)
+from phitodeep.layers import dot_product
 from phitodeep.layers.embedding import rotate
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made, passes
 from tests.conftest import assert_same
+from tests.rows import few
 
 HOLES = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 1], [1, 1, 1, 1, 1]], bool)
 MASKS: dict[str, Array | None] = {
@@ -49,17 +40,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "all, dropping": {"heads": 4, "kv_heads": 2, "rope": True, "causal": True, "dropout": 0.3},
 }
 options = pytest.mark.parametrize("given", OPTIONS.values(), ids=OPTIONS)
-BLOCKS = {"whole": 2**18, "of one": 1, "of two": 10, "of three": 19}
+BLOCKS = (2**18, 1, 10, 19)  # scores: all five queries at once, one, two or three
 
 
-@pytest.fixture(params=BLOCKS.values(), ids=BLOCKS)
-def blocks(request: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queries at once: all five, one, two or three."""
-    monkeypatch.setattr(dot_product, "SCORES", request.param)
-
-
-def heads(given: dict[str, Any], shape: Shape = (3, 5, 8), dtype: Any = np.float64) -> Layer:
-    return made(lambda: MultiHeadAttention(**given), shape, dtype)
+def heads(given: dict[str, Any], shape: Shape = (3, 5, 8), dtype: Any = np.float64) -> nn.Layer:
+    return made(lambda: nn.MultiHeadAttention(**given), shape, dtype)
 
 
 def by_hand(layer: Any, X: Array, mask: Array | None) -> Array:
@@ -83,51 +68,36 @@ def by_hand(layer: Any, X: Array, mask: Array | None) -> Array:
     return Z @ p["Wo"] + p.get("bo", 0)
 
 
-@pytest.mark.usefixtures("blocks")
 @masked
 @options
-def test_each_query_sees_what_it_may(given: Any, mask: Array | None, rng: Any) -> None:
-    layer, X = heads(given), rng.standard_normal((3, 5, 8))
-    with calling(mask=mask), inference():
-        np.testing.assert_allclose(layer.forward(X), by_hand(layer, X, mask), rtol=1e-11)
-
-
-@pytest.mark.usefixtures("blocks")
-@masked
-@options
-def test_attention_gradients(given: Any, mask: Array | None, rng: Any) -> None:
-    with calling(mask=mask):
-        check_gradients(heads(given), rng.standard_normal((3, 5, 8)), max_probes=6)
-
-
-@options
-@pytest.mark.parametrize("shape", [(1, 1, 8), (2, 1, 8), (1, 4, 8)])
-def test_gradients_of_one_place_and_one_sample(given: Any, shape: Shape, rng: Any) -> None:
-    check_gradients(heads(given, shape), rng.standard_normal(shape), max_probes=10)
-
-
-@masked
-@options
-def test_blocks_are_the_whole(
-    given: Any, mask: Array | None, rng: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_queries_see_what_they_may(given: Any, mask: Any, rng: Any, monkeypatch: Any) -> None:
     layer, X, dY = heads(given), *rng.standard_normal((2, 3, 5, 8))
     wanted = passes(layer, X, dY, mask=mask, training=False)
-    for size in BLOCKS.values():
+    np.testing.assert_allclose(wanted["Y"], by_hand(layer, X, mask), rtol=1e-11)
+    for size in BLOCKS:
         monkeypatch.setattr(dot_product, "SCORES", size)
         found = passes(layer, X, dY, mask=mask, training=False)
         assert_same(found, wanted, rtol=1e-10, atol=1e-12)
         assert (layer.cache["P"] is None) == (size < 25)
 
 
-# --- dropout -----------------------------------------------------------------------------------
+@options
+def test_attention_gradients(given: Any, rng: Any, monkeypatch: Any) -> None:
+    """Under some masks in one block, and with dropout in several; of one step or sample, too."""
+    layer = heads(given)
+    for mask in few(list(MASKS.values())[::-1], 2):
+        with calling(mask=mask):
+            check_gradients(layer, rng.standard_normal((3, 5, 8)), max_probes=4)
+    monkeypatch.setattr(dot_product, "SCORES", 10 if layer.dropout else 2**18)
+    for shape in few([(1, 4, 8), (2, 1, 8), (1, 1, 8)], 1 + 2 * (given["heads"] == 4)):
+        check_gradients(layer, rng.standard_normal(shape), max_probes=6)
 
 
-def test_dropout_drops_its_share_of_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_drops_its_share_of_the_weights(monkeypatch: Any) -> None:
     """With values of 1 and no key better than another, Y is the sum of what stayed."""
     for size in (2**18, 64 * 8):
         monkeypatch.setattr(dot_product, "SCORES", size)
-        layer = MultiHeadAttention(2, dropout=0.3, bias=True)
+        layer = nn.MultiHeadAttention(2, dropout=0.3, bias=True)
         layer.build((64, 4), seed=1, dtype=np.float64)
         layer.Wqkv = np.zeros((4, 12))
         layer.bqkv = np.repeat([0.0, 1.0], [8, 4])
@@ -152,8 +122,9 @@ def test_dropout_drops_its_share_of_the_weights(monkeypatch: pytest.MonkeyPatch)
             np.testing.assert_allclose(layer.forward(X), 1)
 
 
-@pytest.mark.usefixtures("blocks")
-def test_a_part_of_the_batch_drops_what_the_whole_would(rng: Any) -> None:
+@pytest.mark.parametrize("block", BLOCKS)
+def test_parts_of_a_batch_drop_what_the_whole_would(block: int, rng: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(dot_product, "SCORES", block)
     layer, X, dY = heads(OPTIONS["all, dropping"]), *rng.standard_normal((2, 6, 5, 8))
     whole = passes(layer, X, dY, step=3)
     head = passes(layer, X[:2], dY[:2], step=3)
@@ -163,24 +134,20 @@ def test_a_part_of_the_batch_drops_what_the_whole_would(rng: Any) -> None:
         together = np.concatenate(both) if name in ("Y", "dX") else sum(both)
         np.testing.assert_allclose(together, whole[name], rtol=1e-9, atol=1e-12, err_msg=name)
 
-
-@pytest.mark.usefixtures("blocks")
-def test_passes_without_a_step_drop_afresh_and_go_back_alike(rng: Any) -> None:
-    layer, X, dY = heads(OPTIONS["dropping"]), *rng.standard_normal((2, 3, 5, 8))
-    first = layer.forward(X)
-    assert np.abs(layer.forward(X) - first).max() > 0
-    dX = layer.backward(dY)
-    assert dX is not None
+    with calling(step=0, first=4):  # `first` is of the pass that drew: backward may run outside
+        layer.forward(X)
+        dX = np.array(layer.backward(dY))
     np.testing.assert_array_equal(layer.backward(dY), dX)
-
-
-# --- generation --------------------------------------------------------------------------------
+    first = layer.forward(X)  # without a step, passes draw again, and go back alike
+    assert np.abs(layer.forward(X) - first).max() > 0
+    dX = np.array(layer.backward(dY))
+    np.testing.assert_array_equal(layer.backward(dY), dX)
 
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_long_sequences_never_hold_all_scores(causal: bool) -> None:
     """T = 2,048: all scores of one head would be 16.8 MB, and backward needs two such arrays."""
-    layer = MultiHeadAttention(1, causal=causal)
+    layer = nn.MultiHeadAttention(1, causal=causal)
     layer.build((2048, 4), seed=1)
     X = np.random.default_rng(1).standard_normal((1, 2048, 4)).astype(np.float32)
     tracemalloc.start()
@@ -192,79 +159,54 @@ def test_long_sequences_never_hold_all_scores(causal: bool) -> None:
     assert peak < 16e6
 
 
-# --- weights and flops -------------------------------------------------------------------------
-
-
-def test_weights_have_the_shapes_of_the_docstring() -> None:
-    layer = MultiHeadAttention(6, kv_heads=2)
+def test_weights_and_blocks_are_what_the_docstrings_say(rng: Any) -> None:
+    layer = nn.MultiHeadAttention(6, kv_heads=2)
     layer.build((5, 12), seed=1)
     shapes = {n: a.shape for n, a in layer.params.items()}
     assert shapes == {"Wqkv": (12, 20), "bqkv": (20,), "Wo": (12, 12), "bo": (12,)}
     assert {n for n, p in layer._declared.items() if p.decay} == {"Wqkv", "Wo"}
     assert not layer.bqkv.any()
-    assert MultiHeadAttention(2, bias=False)._measured((5, 12)).count_params() == 4 * 12 * 12
+    assert nn.MultiHeadAttention(2, bias=False)._measured((5, 12)).count_params() == 4 * 12 * 12
     assert layer.flops() == 5 * (2 * (12 * 20 + 12 * 12) + 4 * 5 * 12)
-
-
-# --- the net and the block ---------------------------------------------------------------------
-
-
-def test_the_net_has_the_activation_of_its_name() -> None:
-    kinds = {"gelu": "GELU()", "gelu_tanh": "GELU('tanh')", "relu": "ReLU()"}
-    for activation, shown in kinds.items():
-        net = FeedForward(6, activation)
-        block = TransformerBlock(2, activation=activation)
-        for layer in (net, block):
-            layer.build((3, 4), seed=1)
-        inner = block.layers[1].layers[1]
-        assert [repr(chain.layers[1]) for chain in (net, inner)] == [shown, shown]
-
-
-def test_block_is_what_its_docstring_says(rng: Any) -> None:
     X = rng.standard_normal((2, 5, 8))
-    for norm, kind in (("layer", LayerNorm), ("rms", RMSNorm)):
-        pre = made(lambda n=norm: TransformerBlock(2, norm=n), (2, 5, 8))
+    for norm, kind in (("layer", nn.LayerNorm), ("rms", nn.RMSNorm)):
+        pre = made(lambda n=norm: nn.TransformerBlock(2, norm=n), (2, 5, 8))
         first, second = pre.layers
-        assert isinstance(first, Residual)
-        assert [type(a) for a in first.layers] == [kind, MultiHeadAttention]
-        assert [type(a) for a in second.layers] == [kind, FeedForward]
+        assert isinstance(first, nn.Residual)
+        assert [type(a) for a in first.layers] == [kind, nn.MultiHeadAttention]
+        assert [type(a) for a in second.layers] == [kind, nn.FeedForward]
         look, net = first.layers[1], second.layers[1]
         Z = X + look.forward(first.layers[0].forward(X))
         np.testing.assert_allclose(pre.forward(X), Z + net.forward(second.layers[0].forward(Z)))
-        assert [type(a) for a in net.layers] == [Dense, GELU, Dense]
+        assert [type(a) for a in net.layers] == [nn.Dense, nn.GELU, nn.Dense]
         assert net.hidden == 32
-        post = made(lambda n=norm: TransformerBlock(2, norm=n, pre_norm=False), (2, 5, 8))
+        post = made(lambda n=norm: nn.TransformerBlock(2, norm=n, pre_norm=False), (2, 5, 8))
         look, norm_1, net, norm_2 = post.layers
         Z = norm_1.forward(X + look.layers[0].forward(X))
         np.testing.assert_allclose(post.forward(X), norm_2.forward(Z + net.layers[0].forward(Z)))
 
 
 def test_block_passes_its_settings_on() -> None:
-    block = TransformerBlock(
+    block = nn.TransformerBlock(
         4, mlp_ratio=1.5, activation="relu", causal=True, rope=True, dropout=0.25
     )
     block.build((3, 8))
     look = block.layers[0].layers[1]
-    assert isinstance(look, MultiHeadAttention)
+    assert isinstance(look, nn.MultiHeadAttention)
     assert (look.heads, look.causal, look.rope, look.dropout) == (4, True, True, 0.25)
     assert [repr(part.layers[-1]) for part in block.layers] == ["Dropout(0.25)"] * 2
     net = block.layers[1].layers[1]
     assert (net.hidden, net.activation) == (12, "relu")
     assert block.count_params() == 4 * 64 + 4 * 8 + 2 * (8 * 12) + 12 + 8 + 4 * 8
-
-
-def test_a_block_frozen_before_it_is_built_stays_frozen() -> None:
-    layer = TransformerBlock(2)
-    layer.trainable = False
-    layer.build((3, 4))
-    assert not any(part.trainable for _, part in layer.walk())
-
-
-def test_backward_in_another_part_of_the_batch_has_the_forwards_mask(rng: Any) -> None:
-    """`first` is of the pass that drew; backward may run outside of it."""
-    layer = made(lambda: MultiHeadAttention(2, dropout=0.5), (2, 3, 4))
-    X, dY = rng.standard_normal((2, 2, 3, 4))
-    with calling(step=0, first=4):
-        layer.forward(X)
-        wanted = layer.backward(dY)
-    np.testing.assert_array_equal(layer.backward(dY), wanted)
+    frozen = nn.TransformerBlock(2)
+    frozen.trainable = False  # before it is built
+    frozen.build((3, 4))
+    assert not any(part.trainable for _, part in frozen.walk())
+    kinds = {"gelu": "GELU()", "gelu_tanh": "GELU('tanh')", "relu": "ReLU()"}
+    for activation, shown in kinds.items():
+        net = nn.FeedForward(6, activation)
+        block = nn.TransformerBlock(2, activation=activation)
+        for layer in (net, block):
+            layer.build((3, 4), seed=1)
+        inner = block.layers[1].layers[1]
+        assert [repr(chain.layers[1]) for chain in (net, inner)] == [shown, shown]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ from phitodeep.layers.base import Layer, Param, State
 from phitodeep.layers.containers import Container
 from phitodeep.layers.initialization import Constant, LeCun
 from phitodeep.testing import check_gradients
+from tests.conftest import assert_same, check_refused
 
 
 class Scale(Layer):
@@ -82,13 +84,7 @@ class Both(Container):
 # --- the call ----------------------------------------------------------------------------------
 
 
-def test_call_is_a_value_with_defaults() -> None:
-    assert current() == Call(True, True, True, True, False, None, 0)
-    with pytest.raises(AttributeError):
-        current().training = False
-
-
-def test_contexts_nest_and_are_left_even_by_errors() -> None:
+def test_calls_are_values_that_nest_and_are_left_even_by_errors() -> None:
     with calling(step=3, reuse=True):
         assert current() == Call(reuse=True, step=3)
         with inference():
@@ -104,6 +100,9 @@ def test_contexts_nest_and_are_left_even_by_errors() -> None:
     error = TypeError if sys.version_info >= (3, 13) else ValueError  # of a named tuple
     with pytest.raises(error, match="unexpected"), calling(no_such_field=1):
         pass
+    assert current() == Call(True, True, True, True, False, None, 0)
+    with pytest.raises(AttributeError):
+        current().training = False
 
 
 def test_a_thread_starts_outside_and_inside_a_copied_context() -> None:
@@ -131,39 +130,28 @@ def test_param_reads_and_writes_the_dict() -> None:
     np.testing.assert_array_equal(layer.forward(np.zeros((1, 3))), [[5, 6]])
 
 
-def test_writing_first_builds_and_then_writes() -> None:
+BAD_VALUES: list[tuple[Any, str]] = [
+    (np.ones((2, 3)), r"ShapeError: Dense\(3, 2\): parameter 'W' has shape \(3, 2\), got \(2, 3\)"),
+    (1.0, r"ShapeError: .*got \(\)"),
+    (np.ones(2), r"ShapeError: .*got \(2,\)"),  # which NumPy would broadcast
+    (np.full((3, 2), 1j), "ArgumentTypeError: .*real numbers, got .*complex128"),
+    (np.full((3, 2), "a"), "ArgumentTypeError: .*real numbers"),
+    (None, "ArgumentTypeError: .*real numbers, got .*object"),
+    ([[1.0], [1.0, 2.0]], "ShapeError: .*unequal length"),
+]
+
+
+def test_writing_first_builds_and_then_writes_but_no_bad_values() -> None:
     layer = Dense(3, 2)
     layer.W = np.ones((3, 2))
     assert layer.output_shape == (2,)
-    np.testing.assert_array_equal(layer.W, np.ones((3, 2)))
     assert layer.b.shape == (2,)
+    for value, error in BAD_VALUES:
+        check_refused("setattr(layer, 'W', value)", error, {"layer": layer, "value": value})
+        np.testing.assert_array_equal(layer.W, np.ones((3, 2)))
 
 
-@pytest.mark.parametrize(
-    ("value", "error", "says"),
-    [
-        (
-            np.ones((2, 3)),
-            ShapeError,
-            r"Dense\(3, 2\): parameter 'W' has shape \(3, 2\), got \(2, 3\)",
-        ),
-        (1.0, ShapeError, r"got \(\)"),
-        (np.ones(2), ShapeError, r"got \(2,\)"),  # which NumPy would broadcast
-        (np.full((3, 2), 1j), ArgumentTypeError, "real numbers, got .*complex128"),
-        (np.full((3, 2), "a"), ArgumentTypeError, "real numbers"),
-        (None, ArgumentTypeError, "real numbers, got .*object"),
-        ([[1.0], [1.0, 2.0]], ShapeError, "unequal length"),
-    ],
-)
-def test_bad_values_are_not_written(value: Any, error: type[Exception], says: str) -> None:
-    layer = Dense(3, 2)
-    before = layer.W.copy()
-    with pytest.raises(error, match=says):
-        layer.W = value
-    np.testing.assert_array_equal(layer.W, before)
-
-
-def test_reading_too_early_says_what_to_do() -> None:
+def test_reading_too_early_says_what_to_do_and_decay_is_declared() -> None:
     for layer in (Dense(3), LayerNorm(), PReLU(), BatchNorm()):
         name = next(iter(layer._declared))
         with pytest.raises(NotBuiltError, match=r"does not know its input shape yet: call build"):
@@ -181,9 +169,6 @@ def test_reading_too_early_says_what_to_do() -> None:
         assert layer.params.keys() == {"W"}
     assert issubclass(NotBuiltError, OrderError)
     assert issubclass(OrderError, RuntimeError)
-
-
-def test_decay_is_declared_where_the_parameter_is() -> None:
     decays = {(c.__name__, n): p.decay for c in (Dense, LayerNorm, PReLU, BatchNorm, Scale)
               for n, p in c._declared.items()}  # fmt: skip
     assert {key for key, decay in decays.items() if decay} == {("Dense", "W"), ("Scale", "s")}
@@ -213,7 +198,7 @@ def test_an_authors_layer_does_what_every_layer_does(shape: Shape) -> None:
     assert layer.flops() == np.prod(shape[1:])
 
 
-def test_saved_gives_one_value_or_several() -> None:
+def test_saved_values_and_gradients_have_names() -> None:
     layer = Layer()
     layer.save_for_backward(a=1, b=2)
     assert layer.saved("a") == 1
@@ -223,6 +208,17 @@ def test_saved_gives_one_value_or_several() -> None:
     assert layer.cache == {"a": 1, "b": 2}
     layer.save_for_backward(c=3)
     assert layer.cache == {"c": 3}
+
+    class Wrong(Scale):
+        def backward(self, dY: Array) -> Array:
+            self.grad_array("S")[...] = 0
+            return super().backward(dY)
+
+    chain = Chain(Tanh(), Wrong())
+    chain.build((3,))
+    chain.forward(np.ones((2, 3)))
+    with pytest.raises(ArgumentError, match=r"in layer 1 .* no parameter 'S': it has s"):
+        chain.backward(np.ones((2, 3)))
 
 
 def test_what_an_author_forgot_is_named() -> None:
@@ -260,20 +256,7 @@ def test_a_dataclass_may_be_a_layer_if_it_is_not_compared_by_value() -> None:
     assert made.get_config() == {"n": 3}
 
 
-def test_a_gradient_of_no_parameter_is_refused() -> None:
-    class Wrong(Scale):
-        def backward(self, dY: Array) -> Array:
-            self.grad_array("S")[...] = 0
-            return super().backward(dY)
-
-    chain = Chain(Tanh(), Wrong())
-    chain.build((3,))
-    chain.forward(np.ones((2, 3)))
-    with pytest.raises(ArgumentError, match=r"in layer 1 .* no parameter 'S': it has s"):
-        chain.backward(np.ones((2, 3)))
-
-
-def test_an_authors_container_is_a_tree() -> None:
+def test_an_authors_container_is_a_tree_and_freezes_as_one() -> None:
     layer = Both(Dense(3), Chain(Tanh(), Dense(3)))
     layer.build((3,), seed=1, dtype=np.float64)
     assert [path for path, _ in layer.walk()] == [
@@ -291,25 +274,15 @@ def test_an_authors_container_is_a_tree() -> None:
     assert twin.twice is not layer.twice
     assert twin.many[0] is not layer.many[0]
     assert twin.many[0].params is layer.many[0].params
-
-
-def test_what_is_no_layer_may_stand_in_a_containers_list() -> None:
-    layer = Both(Dense(3))
-    layer.many.append("a remark")
-    assert list(layer.children()) == ["twice", "many.0"]
-    assert layer._replica().many[1] == "a remark"
-
-
-def test_paths_of_a_nested_chain_omit_the_first_layers() -> None:
+    layer.many.append("a remark")  # is no layer
+    assert list(layer.children()) == ["twice", "many.0", "many.1"]
+    assert layer._replica().many[2] == "a remark"
     chain = Chain(Dense(4), Chain(ReLU(), Dense(2)))
     assert [p for p, _ in chain.walk()] == ["", "0", "1", "1.layers.0", "1.layers.1"]
     nested = [p for p, _ in Chain(chain).walk("2")]
     assert nested[1:] == [f"2.layers.0{p}" for p in ("", ".layers.0", ".layers.1")] + [
         f"2.layers.0.layers.1.layers.{i}" for i in (0, 1)
     ]
-
-
-def test_frozen_means_all_below() -> None:
     layer = Both(Chain(Dense(3)))
     layer.build((3,))
     assert layer._learns()
@@ -325,68 +298,64 @@ def test_frozen_means_all_below() -> None:
 # --- building ----------------------------------------------------------------------------------
 
 
-def test_build_returns_the_output_shape_and_remembers_both() -> None:
-    layer = Dense(4)
-    assert layer.build((2, 3)) == (2, 4)
-    assert layer.input_shape == (2, 3)
-    assert layer.output_shape == (2, 4)
-    assert layer.dtype == np.float32
-
-
-def test_layers_without_parameters_take_single_numbers_as_samples() -> None:
-    layer = Tanh()
+def test_build_remembers_both_shapes_and_layers_without_parameters_take_numbers() -> None:
+    dense, layer = Dense(4), Tanh()
+    assert dense.build((2, 3)) == dense.output_shape == (2, 4)
+    assert (dense.input_shape, dense.dtype) == ((2, 3), np.float32)
     assert layer.build(()) == ()
     assert layer.flops() == 1
     np.testing.assert_allclose(layer.forward(np.ones(3)), np.tanh(np.ones(3)), rtol=1e-6)
     assert GELU()._measured((5,)).flops() == 8 * 5
 
 
-def test_another_shape_is_refused_and_nothing_changes() -> None:
+def test_other_shapes_and_weights_are_refused_and_nothing_changes() -> None:
     for layer in (Dense(4), LayerNorm(), PReLU(), BatchNorm(), Chain(Dense(4), LayerNorm())):
         layer.build((3,), seed=1)
         weights = layer.get_weights()
         with pytest.raises(ShapeError, match="5"):
             layer.build((5,))
         assert layer.input_shape == (3,)
-        for name, a in layer.get_weights().items():
-            np.testing.assert_array_equal(a, weights[name])
+        assert_same(layer.get_weights(), weights)
         assert layer.forward(np.ones((2, 3))).shape[0] == 2
+    layer = Chain(Dense(2, 2))
+    weights = layer.get_weights()
+    weights["1.W"] = weights.pop("0.W")
+    with pytest.raises(ArgumentError, match=r"lack \['0.W'\] and have extra \['1.W'\]"):
+        layer.set_weights(weights)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.int32, complex, str, "no such dtype"])
-def test_other_dtypes_are_refused(dtype: Any) -> None:
-    with pytest.raises(ArgumentTypeError, match="dtype must be float32 or float64"):
-        Dense(4, 3).build((4,), dtype=dtype)
+def test_other_dtypes_and_bad_shapes_and_gradients_are_refused() -> None:
+    for dtype in (np.float16, np.int32, complex, str, "no such dtype"):
+        with pytest.raises(ArgumentTypeError, match="dtype must be float32 or float64"):
+            Dense(4, 3).build((4,), dtype=dtype)
+    bad: Any = [(), 5, (-5,), (2.5,), "ab", None, (0,)]
+    for kind, shape in itertools.product((Dense, LayerNorm, PReLU, BatchNorm), bad):
+        with pytest.raises(PhitodeepError, match=kind.__name__):
+            (Dense(3) if kind is Dense else kind()).build(shape)
+    layer = Scale()
+    layer.build((2,))
+    layer.forward(np.ones((1, 2)))
+    for bad in ([["a", "b"]], [[1j, 2.0]], [[1.0], [1.0, 2.0]], None):
+        with pytest.raises(PhitodeepError, match="Scale"):
+            layer.backward(bad)
 
 
-@pytest.mark.parametrize("shape", [(), 5, (-5,), (2.5,), "ab", None, (0,)])
-@pytest.mark.parametrize("make", [lambda: Dense(3), LayerNorm, PReLU, BatchNorm])
-def test_bad_input_shapes_are_refused(make: Any, shape: Any) -> None:
-    with pytest.raises(PhitodeepError, match=type(make()).__name__):
-        make().build(shape)
-
-
-def test_cast_keeps_values_and_drops_what_does_not_fit() -> None:
+def test_cast_keeps_values_and_seeds_are_integers_or_sequences() -> None:
     layer = Chain(Dense(3, 2), BatchNorm())
     layer.build((3,), seed=1)
     layer.forward(np.ones((4, 3)))
     before = layer.get_weights()
     layer.cast(np.float64)
-    for path, a in layer.get_weights().items():
-        assert a.dtype == np.float64
-        np.testing.assert_array_equal(a, before[path])
+    assert {a.dtype for a in layer.get_weights().values()} == {np.dtype(np.float64)}
+    assert_same(layer.get_weights(), before)
     with pytest.raises(BackwardError):  # the cache was of the other dtype
         layer.backward(np.ones((4, 2)))
     assert layer.forward(np.ones((4, 3))).dtype == np.float64
-
-
-def test_seeds_are_integers_or_sequences() -> None:
     sequence = np.random.SeedSequence(5)
     first, second = Chain(Dense(3, 2), Dense(2, 2)), Chain(Dense(3, 2), Dense(2, 2))
     first.build((3,), seed=5)
     second.build((3,), seed=sequence)
-    for path, a in first.get_weights().items():
-        np.testing.assert_array_equal(a, second.get_weights()[path])
+    assert_same(first.get_weights(), second.get_weights())
     alone, again = Dense(3, 2), Dense(3, 2)
     assert not np.allclose(alone.W, again.W)  # without a seed, none is the same
     keys = [layer._seed_sequence.spawn_key for _, layer in first.walk()]
@@ -400,42 +369,23 @@ def test_measured_makes_no_array() -> None:
     with pytest.raises(NotBuiltError):
         Dense(3).count_params()
     assert Dense(3)._measured((7,)).count_params() == 24
-
-
-@pytest.mark.parametrize(("make", "shape"), [(LayerNorm, (7,)), (ReLU, (2, 3)), (ReLU, ())])
-def test_what_is_built_can_be_measured(make: Any, shape: Shape) -> None:
-    layer = make()
-    layer.build(shape)
-    assert layer._measured().output_shape == shape
-
-
-def test_shared_parameters_count_once() -> None:
+    for layer, shape in ((LayerNorm(), (7,)), (ReLU(), (2, 3)), (ReLU(), ())):
+        layer.build(shape)
+        assert layer._measured().output_shape == shape
     chain = Chain(Dense(4, 4), Dense(4, 4))
     chain.build((4,))
     chain.layers[1].params["W"] = chain.layers[0].params["W"]
-    assert chain.count_params() == 16 + 4 + 4
-
-
-def test_set_weights_says_what_is_missing_and_extra() -> None:
-    layer = Chain(Dense(2, 2))
-    weights = layer.get_weights()
-    weights["1.W"] = weights.pop("0.W")
-    with pytest.raises(ArgumentError, match=r"lack \['0.W'\] and have extra \['1.W'\]"):
-        layer.set_weights(weights)
+    assert chain.count_params() == 16 + 4 + 4  # what is shared counts once
 
 
 # --- frames ------------------------------------------------------------------------------------
 
 
-def test_buffers_are_new_outside_the_training_loop() -> None:
+def test_buffers_are_new_outside_the_training_loop_and_reused_inside() -> None:
     layer = Layer()
     one = layer.buffer("Y", (4, 3), np.float32)
     assert layer.buffer("Y", (4, 3), np.float32) is not one
     assert not layer._frame.buffers
-
-
-def test_buffers_are_reused_inside() -> None:
-    layer = Layer()
     with calling(reuse=True):
         one = layer.buffer("Y", (4, 3), np.float32)
         assert layer.buffer("Y", (4, 3), np.float32) is one
@@ -444,23 +394,15 @@ def test_buffers_are_reused_inside() -> None:
         assert head.base is one
         assert layer.buffer("Y", (4, 3), np.float32) is one  # the long one is still there
         assert layer.buffer("dX", (4, 3), np.float32) is not one
-        other = layer.buffer("Y", (4, 3), np.float64)
-        assert other.dtype == np.float64
-        longer = layer.buffer("Y", (6, 3), np.float64)
-        assert longer.shape == (6, 3)
-        assert layer.buffer("Y", (6, 2), np.float64).shape == (6, 2)
-        assert layer.buffer("Y", (6, 2, 1), np.float64).shape == (6, 2, 1)
-        assert layer.buffer("Y", (), np.float64).shape == ()
-
-
-def test_training_passes_reuse_what_they_made() -> None:
-    layer, X = Dense(3, 2), np.ones((4, 3), np.float32)
+        assert layer.buffer("Y", (4, 3), np.float64).dtype == np.float64
+        for shape in ((6, 3), (6, 2), (6, 2, 1), ()):
+            assert layer.buffer("Y", shape, np.float64).shape == shape
+    dense, X = Dense(3, 2), np.ones((4, 3), np.float32)
     with calling(reuse=True):
-        Y = layer.forward(X)
-        dX = layer.backward(Y)
-        assert np.shares_memory(layer.forward(X), Y)
-        assert layer.backward(Y) is not None
-        assert np.shares_memory(layer.backward(Y), dX)
+        Y = dense.forward(X)
+        dX = dense.backward(Y)
+        assert np.shares_memory(dense.forward(X), Y)
+        assert np.shares_memory(dense.backward(Y), dX)
 
 
 def test_copies_and_pickles_leave_the_frame_behind() -> None:
@@ -468,20 +410,8 @@ def test_copies_and_pickles_leave_the_frame_behind() -> None:
     with calling(reuse=True):
         layer.backward(layer.forward(np.ones((4, 3))))
     for twin in (layer.copy(), pickle.loads(pickle.dumps(layer))):
-        assert not twin._frame.buffers
-        assert not twin.grads
-        assert not twin.cache
-        assert twin._frame.output is None
+        assert not any([twin._frame.buffers, twin.grads, twin.cache, twin._frame.output])
     assert layer.grads
-
-
-@pytest.mark.parametrize("bad", [[["a", "b"]], [[1j, 2.0]], [[1.0], [1.0, 2.0]], None])
-def test_bad_dY_is_refused(bad: Any) -> None:
-    layer = Scale()
-    layer.build((2,))
-    layer.forward(np.ones((1, 2)))
-    with pytest.raises(PhitodeepError, match="Scale"):
-        layer.backward(bad)
 
 
 # --- random numbers ----------------------------------------------------------------------------
@@ -511,6 +441,9 @@ def test_uniform_is_a_pure_function_of_seed_step_and_place(shape: Shape) -> None
         np.testing.assert_array_equal(first[n:], drawn(layer, rest, step=4, first=n))
     for other in (drawn(layer, shape, step=5), drawn(planted(2), shape, step=4)):
         assert not np.isin(first, other).any()
+    drawn(layer, shape, step=0, reuse=True)  # no more than it must
+    ticks = -(-int(np.prod(shape[1:])) // 8)
+    assert layer._frame.buffers["uniform"].shape == (shape[0], 8 * ticks)
 
 
 def test_uniform_has_no_repetition_and_is_uniform() -> None:
@@ -526,23 +459,13 @@ def test_uniform_has_no_repetition_and_is_uniform() -> None:
     assert np.unique(rows[:, 0]).size > 0.99 * len(rows)
 
 
-def test_uniform_draws_no_more_than_it_must() -> None:
-    layer = planted()
-    for each, ticks in ((5, 1), (8, 1), (9, 2)):
-        drawn(layer, (6, each), step=0, reuse=True)
-        assert layer._frame.buffers["uniform"].shape == (6, 8 * ticks)
-
-
-def test_without_a_step_each_pass_counts_for_itself() -> None:
+def test_passes_without_a_step_and_layers_of_one_model_draw_differently() -> None:
     layer, again = planted(), planted()
     first, second = drawn(layer), drawn(layer)
     assert not np.array_equal(first, second)
     np.testing.assert_array_equal(first, drawn(again))
     np.testing.assert_array_equal(second, drawn(again))
     assert not np.array_equal(first, drawn(layer, step=0))  # a stream of their own
-
-
-def test_layers_of_one_model_draw_differently() -> None:
     chain = Chain(Dropout(0.5), Dropout(0.5), Chain(Dropout(0.5)))
     chain.build((50,), seed=1)
     drops = [layer for _, layer in chain.walk() if isinstance(layer, Dropout)]

@@ -7,40 +7,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from phitodeep import layers as nn
 from phitodeep.core.call import calling, current
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError, OrderError, ShapeError
-from phitodeep.layers import (
-    GRU,
-    Chain,
-    Conv2D,
-    Dense,
-    Embedding,
-    Flatten,
-    Layer,
-    Parallel,
-    ReLU,
-    Residual,
-    SkipConcat,
-    Tanh,
-    TimeDistributed,
-)
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made
-from tests.conftest import in_parts
+from tests.conftest import assert_same, in_parts
+from tests.rows import LONG
 
 
-def built(layer: Layer, *shape: int) -> Layer:
+def built(layer: nn.Layer, *shape: int) -> nn.Layer:
     layer.build(shape, seed=1, dtype=np.float64)
     return layer
 
 
-# --- what nobody needs is not computed ---------------------------------------------------------
-
-
-class Watched(Tanh):
+class Watched(nn.Tanh):
     """Counts its backward passes."""
 
     def __init__(self) -> None:
@@ -52,10 +36,10 @@ class Watched(Tanh):
         return super().backward(dY)
 
 
-def test_backward_ends_at_the_first_layer_that_learns(rng: np.random.Generator) -> None:
+def test_backward_ends_at_the_first_layer_that_learns(rng: Any) -> None:
     below, above = Watched(), Watched()
-    first, second = Dense(3), Dense(3)
-    chain = built(Chain(below, first, above, second), 3)
+    first, second = nn.Dense(3), nn.Dense(3)
+    chain = built(nn.Chain(below, first, above, second), 3)
     X, dY = rng.standard_normal((2, 5, 3))
     chain.forward(X)
     assert chain.backward(dY) is not None
@@ -80,54 +64,64 @@ def test_backward_ends_at_the_first_layer_that_learns(rng: np.random.Generator) 
     assert not second.grads
 
 
-# --- shapes ------------------------------------------------------------------------------------
-
-
-def test_shapes_run_through_a_chain() -> None:
-    chain = Chain(Flatten(), Dense(5), Residual(Dense(2), Dense(5)), Parallel(Dense(2), ReLU()))
+def test_shapes_run_through_a_chain_and_its_last_layer() -> None:
+    chain = nn.Chain(
+        nn.Flatten(),
+        nn.Dense(5),
+        nn.Residual(nn.Dense(2), nn.Dense(5)),
+        nn.Parallel(nn.Dense(2), nn.ReLU()),
+    )
     assert chain.build((2, 3)) == (7,)
     assert [layer.output_shape for layer in chain.layers] == [(6,), (5,), (5,), (7,)]
     assert chain.layers[1].params["W"].shape == (6, 5)
+    end, residual = nn.Dense(2), nn.Residual(nn.Tanh())
+    assert nn.Chain(nn.Tanh(), end)._last is end
+    assert nn.Chain(nn.Tanh(), nn.Chain(nn.ReLU(), nn.Chain(end)))._last is end
+    assert nn.Chain(end, residual)._last is residual  # which adds to the output of its last layer
+    assert nn.Chain()._last is None
+    assert nn.Chain(end, nn.Chain())._last is None
 
 
-def test_known_sizes_build_themselves() -> None:
-    assert Chain(Dense(3, 4), Dense(2)).known_input() == (3,)
-    assert Chain(ReLU(), Dense(3, 4)).known_input() is None
-    assert Chain().known_input() is None
-    assert Parallel(ReLU(), Dense(3, 4)).known_input() == (3,)
-    chain = Chain(Dense(3, 4), ReLU(), Dense(2))
+def test_known_sizes_build_themselves_alike_anywhere_and_flops_add_up() -> None:
+    assert nn.Chain(nn.Dense(3, 4), nn.Dense(2)).known_input() == (3,)
+    assert nn.Chain(nn.ReLU(), nn.Dense(3, 4)).known_input() is None
+    assert nn.Chain().known_input() is None
+    assert nn.Parallel(nn.ReLU(), nn.Dense(3, 4)).known_input() == (3,)
+    chain = nn.Chain(nn.Dense(3, 4), nn.ReLU(), nn.Dense(2))
     assert chain.count_params() == 16 + 10
     with pytest.raises(NotBuiltError, match="does not know its input shape"):
-        Chain(ReLU(), Dense(4)).count_params()
-    partly = Chain(Dense(3, 4), Dense(2))
+        nn.Chain(nn.ReLU(), nn.Dense(4)).count_params()
+    partly = nn.Chain(nn.Dense(3, 4), nn.Dense(2))
     partly.layers[0].build((3,))
     assert partly.count_params() == 16 + 10
-
-
-def test_build_known_builds_what_can_be_known() -> None:
-    chain = Chain(ReLU(), Dense(3, 4), ReLU(), Dense(2))
+    chain = nn.Chain(nn.ReLU(), nn.Dense(3, 4), nn.ReLU(), nn.Dense(2))
     chain._build_known()
     assert chain.layers[0].output_shape is None
     assert chain.layers[3].output_shape == (2,)
     assert chain.layers[3].params["W"].shape == (4, 2)
     with pytest.raises(ShapeError, match=r"in layer 1 of Chain: Dense\(5, 2\) takes 5 features"):
-        Chain(Dense(3, 4), Dense(5, 2))._build_known()
-
-
-def test_last_is_the_layer_whose_output_is_the_chains() -> None:
-    end, residual = Dense(2), Residual(Tanh())
-    assert Chain(Tanh(), end)._last is end
-    assert Chain(Tanh(), Chain(ReLU(), Chain(end)))._last is end
-    assert Chain(end, residual)._last is residual  # which adds to the output of its last layer
-    assert Chain()._last is None
-    assert Chain(end, Chain())._last is None
+        nn.Chain(nn.Dense(3, 4), nn.Dense(5, 2))._build_known()
+    one, other = (
+        built(nn.Chain(nn.Dense(3, 4), nn.Dense(4, 4)), 3),
+        built(nn.Chain(nn.Dense(3, 4), nn.Tanh()), 3),
+    )
+    np.testing.assert_array_equal(one.get_weights()["0.W"], other.get_weights()["0.W"])
+    assert not np.allclose(one.get_weights()["0.W"][:3], one.get_weights()["1.W"][:3])
+    dense = built(nn.Dense(4, 3), 4).flops()
+    assert dense == 2 * 12 + 3
+    assert built(nn.Dense(4, 3, bias=False), 2, 4).flops() == 2 * 2 * 12
+    assert built(nn.Chain(nn.Dense(4, 3), nn.Tanh()), 4).flops() == dense + 3
+    assert built(nn.Residual(nn.Dense(4, 4)), 4).flops() == built(nn.Dense(4, 4), 4).flops() + 4
+    assert built(nn.Parallel(nn.Dense(4, 3), nn.Dense(4, 3)), 4).flops() == 2 * dense
+    three = [nn.Dense(4, 3) for _ in range(3)]
+    assert built(nn.Parallel(*three, merge="add"), 4).flops() == 3 * dense + 2 * 3
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_without_last_has_the_same_layers(nested: bool, rng: np.random.Generator) -> None:
-    first, second, end = Dense(3, 4), Tanh(), Dense(4, 2)
-    many = (first, Chain(second, end)) if nested else (first, second, end)
-    chain = built(Chain(*many), 3)
+def test_without_last_has_the_same_layers(nested: bool, rng: Any) -> None:
+    first, second, end = nn.Dense(3, 4), nn.Tanh(), nn.Dense(4, 2)
+    many = (first, nn.Chain(second, end)) if nested else (first, second, end)
+    chain = built(nn.Chain(*many), 3)
     shorter, count = chain._without_last(), len(chain.layers)
     leaves = [layer for _, layer in shorter.walk() if not layer.children()]
     assert [id(layer) for layer in leaves] == [id(first), id(second)]
@@ -136,86 +130,62 @@ def test_without_last_has_the_same_layers(nested: bool, rng: np.random.Generator
     np.testing.assert_array_equal(chain.forward(X), end.forward(shorter.forward(X)))
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
-        Residual(Dense(4, 1)),
-        Residual(Flatten(), Dense(4, 2)),
-        Parallel(Dense(4, 3), Dense(4, 1), merge="add"),
-        Parallel(Dense(4, 1), Dense(4, 3), merge="multiply"),
-    ],
-    ids=repr,
-)
-def test_unbuilt_composites_do_not_broadcast(layer: Layer) -> None:
-    with pytest.raises(ShapeError, match=type(layer).__name__):
-        layer.forward(np.ones((3, 4)))
+def test_unbuilt_composites_do_not_broadcast() -> None:
+    adds = nn.Parallel(nn.Dense(4, 3), nn.Dense(4, 1), merge="add")
+    multiplies = nn.Parallel(nn.Dense(4, 1), nn.Dense(4, 3), merge="multiply")
+    for layer in (
+        nn.Residual(nn.Dense(4, 1)),
+        nn.Residual(nn.Flatten(), nn.Dense(4, 2)),
+        adds,
+        multiplies,
+    ):
+        with pytest.raises(ShapeError, match=type(layer).__name__):
+            layer.forward(np.ones((3, 4)))
 
 
-def test_flops_add_up() -> None:
-    dense = built(Dense(4, 3), 4).flops()
-    assert dense == 2 * 12 + 3
-    assert built(Dense(4, 3, bias=False), 2, 4).flops() == 2 * 2 * 12
-    assert built(Chain(Dense(4, 3), Tanh()), 4).flops() == dense + 3
-    assert built(Residual(Dense(4, 4)), 4).flops() == built(Dense(4, 4), 4).flops() + 4
-    assert built(Parallel(Dense(4, 3), Dense(4, 3)), 4).flops() == 2 * dense
-    three = [Dense(4, 3) for _ in range(3)]
-    assert built(Parallel(*three, merge="add"), 4).flops() == 3 * dense + 2 * 3
+class Wrong(nn.Tanh):
+    """Returns too little of dX."""
+
+    def backward(self, dY: Array) -> Array:
+        return super().backward(dY)[:, :1]
 
 
-# --- errors ------------------------------------------------------------------------------------
+class Broken(nn.Tanh):
+    def forward(self, X: Array) -> Array:
+        raise KeyError("lost")
 
 
-def test_errors_gain_their_path() -> None:
-    layer = Chain(ReLU(), Residual(Tanh(), Parallel(Dense(3, 3), Dense(5, 3), merge="add")))
+def test_errors_gain_their_path_and_those_of_others_a_note() -> None:
+    layer = nn.Chain(
+        nn.ReLU(), nn.Residual(nn.Tanh(), nn.Parallel(nn.Dense(3, 3), nn.Dense(5, 3), merge="add"))
+    )
     path = "in branch 1 of Parallel, layer 1 of Residual, layer 1 of Chain: "
+    for call in (lambda: layer.build((3,)), lambda: layer.forward(np.ones((2, 3)))):
+        with pytest.raises(ShapeError) as caught:
+            call()
+        assert str(caught.value).startswith(f"{path}Dense(5, 3) takes 5 features on the last axis")
+    back = nn.Parallel(nn.Tanh(), nn.Chain(nn.Tanh(), Wrong(), nn.Tanh()))
+    back.forward(np.ones((2, 3)))
     with pytest.raises(ShapeError) as caught:
-        layer.build((3,))
-    said = "Dense(5, 3) takes 5 features on the last axis, got shape (3,)."
-    assert str(caught.value) == path + said
-    with pytest.raises(ShapeError) as caught:
-        layer.forward(np.ones((2, 3)))
-    assert str(caught.value).startswith(path + "Dense(5, 3) takes 5 features")
+        back.backward(np.ones((2, 6)))
+    said = "Tanh() returned Y of shape (2, 3), got dY of shape (2, 1)."
+    assert str(caught.value) == f"in layer 0 of Chain, branch 1 of Parallel: {said}"
+    with pytest.raises(KeyError, match="lost") as other:
+        nn.Chain(nn.Tanh(), nn.Chain(Broken())).forward(np.ones((2, 3)))
+    assert other.value.__notes__ == ["in layer 0 of Chain", "in layer 1 of Chain"]
 
 
-def test_errors_on_the_way_back_gain_their_path() -> None:
-    class Wrong(Tanh):
-        def backward(self, dY: Array) -> Array:
-            return super().backward(dY)[:, :1]
-
-    path = "in layer 0 of Chain, branch 1 of Parallel: "
-    layer = Parallel(Tanh(), Chain(Tanh(), Wrong(), Tanh()))
-    layer.forward(np.ones((2, 3)))
-    with pytest.raises(ShapeError) as caught:
-        layer.backward(np.ones((2, 6)))
-    assert str(caught.value) == path + "Tanh() returned Y of shape (2, 3), got dY of shape (2, 1)."
-
-
-def test_errors_of_others_gain_a_note() -> None:
-    class Broken(Tanh):
-        def forward(self, X: Array) -> Array:
-            raise KeyError("lost")
-
-    with pytest.raises(KeyError, match="lost") as caught:
-        Chain(Tanh(), Chain(Broken())).forward(np.ones((2, 3)))
-    assert caught.value.__notes__ == ["in layer 0 of Chain", "in layer 1 of Chain"]
-
-
-@pytest.mark.parametrize("make", [Chain, Residual, Parallel, SkipConcat])
+@pytest.mark.parametrize("make", [nn.Chain, nn.Residual, nn.Parallel, nn.SkipConcat])
 def test_one_layer_in_two_places_is_refused(make: Any) -> None:
-    layer = Tanh()
-    for many in ((layer, layer), (layer, Chain(ReLU(), layer)), (Chain(layer), Residual(layer))):
+    layer = nn.Tanh()
+    for many in (
+        (layer, layer),
+        (layer, nn.Chain(nn.ReLU(), layer)),
+        (nn.Chain(layer), nn.Residual(layer)),
+    ):
         with pytest.raises(ArgumentError, match=rf"{make.__name__}.*twice.*layer.copy\(\)"):
             make(*many)
     make(layer, layer.copy())
-
-
-# --- seeds -------------------------------------------------------------------------------------
-
-
-def test_a_layer_begins_alike_wherever_its_neighbours_change() -> None:
-    one, other = built(Chain(Dense(3, 4), Dense(4, 4)), 3), built(Chain(Dense(3, 4), Tanh()), 3)
-    np.testing.assert_array_equal(one.get_weights()["0.W"], other.get_weights()["0.W"])
-    assert not np.allclose(one.get_weights()["0.W"][:3], one.get_weights()["1.W"][:3])
 
 
 class Own(Container):
@@ -225,12 +195,12 @@ class Own(Container):
         super().__init__()
         self.inside = inside
 
-    def parts(self) -> list[Layer]:
+    def parts(self) -> list[nn.Layer]:
         """The layers, whatever they lie in."""
         found, held = [], [self.inside]
         while held:
             first = held.pop(0)
-            if isinstance(first, Layer):
+            if isinstance(first, nn.Layer):
                 found.append(first)
             else:
                 held[:0] = first.values() if isinstance(first, dict) else first
@@ -254,8 +224,8 @@ class Own(Container):
 
 
 class Two(NamedTuple):
-    first: Layer
-    second: Layer
+    first: nn.Layer
+    second: nn.Layer
 
 
 HELD = [
@@ -264,26 +234,25 @@ HELD = [
     lambda a, b: {"a": a, "b": b},
     Two,
     lambda a, b: [[a], (b,)],
-    lambda a, b: {"encoder": [a], "decoder": [Chain(b)]},
+    lambda a, b: {"encoder": [a], "decoder": [nn.Chain(b)]},
     lambda a, b: ({"all": Two(a, b)},),
 ]
 
 
 @pytest.mark.parametrize("held", HELD)
-def test_a_container_of_ones_own_trains_as_the_first_layer(
-    held: Any, rng: np.random.Generator
-) -> None:
+def test_a_container_of_ones_own_trains_as_the_first_layer(held: Any, rng: Any) -> None:
     X, Y = rng.standard_normal((12, 3)), rng.standard_normal((12, 2))
-    own = Own(held(Dense(3, 4), Dense(4, 2)))
-    check_gradients(own, X)
+    own = Own(held(nn.Dense(3, 4), nn.Dense(4, 2)))
+    check_gradients(own, X, max_probes=6)
     own.build((3,))
     assert own.count_params() == 26
-    nested = [
-        Sequential(own.copy(), optimizer="sgd", seed=0),
-        Sequential(Residual(Chain(own.copy(), Dense(2, 3))), Dense(3, 2), optimizer="sgd", seed=0),
-        Sequential(Parallel(own.copy(), Dense(3, 2)), Dense(4, 2), optimizer="sgd", seed=0),
+    around = [  # one place for each way to hold the layers, and all in a long run
+        lambda: [own.copy()],
+        lambda: [nn.Residual(nn.Chain(own.copy(), nn.Dense(2, 3))), nn.Dense(3, 2)],
+        lambda: [nn.Parallel(own.copy(), nn.Dense(3, 2)), nn.Dense(4, 2)],
     ]
-    for model in nested:
+    for layers in around if LONG else [around[HELD.index(held) % 3]]:
+        model = Sequential(*layers(), optimizer="sgd", seed=0)
         before = model.get_weights()
         twin = model.copy()
         model.train(X, Y, epochs=2, verbose=0)
@@ -292,14 +261,12 @@ def test_a_container_of_ones_own_trains_as_the_first_layer(
             P = twin.forward(X)
             twin.backward(twin.loss.loss_gradient(P, Y))
             twin.optimizer.step(twin.layers)
-        for path, a in twin.get_weights().items():
-            np.testing.assert_allclose(model.get_weights()[path], a, rtol=1e-4, atol=1e-6)
-        parallel = model.copy()
+        assert_same(twin.get_weights(), model.get_weights(), rtol=1e-4, atol=1e-6)
         with in_parts(2):
-            parallel.train(X, Y, epochs=1, verbose=0)  # replicas find the layers too
+            model.train(X, Y, epochs=1, verbose=0)  # replicas find the layers too
 
 
-def test_a_container_may_declare_that_it_copes_with_none(rng: np.random.Generator) -> None:
+def test_a_container_may_declare_that_it_copes_with_none(rng: Any) -> None:
     asked = []
 
     class Copes(Own):
@@ -316,15 +283,15 @@ def test_a_container_may_declare_that_it_copes_with_none(rng: np.random.Generato
             return super().backward(dY)
 
     for kind, wanted in ((Copes, False), (Asks, True)):
-        model = Sequential(kind([Dense(3, 2)]), seed=0)
+        model = Sequential(kind([nn.Dense(3, 2)]), seed=0)
         model.train(rng.standard_normal((4, 3)), rng.standard_normal((4, 2)), epochs=1, verbose=0)
         assert asked.pop() is wanted
 
 
-def test_replicas_share_parameters_and_keep_their_frames(rng: np.random.Generator) -> None:
-    chain = Chain(Dense(3, 4), Own((Dense(4, 4), Tanh())), Parallel(Dense(4, 2)))
+def test_replicas_share_parameters_and_keep_their_frames(rng: Any) -> None:
+    chain = nn.Chain(nn.Dense(3, 4), Own((nn.Dense(4, 4), nn.Tanh())), nn.Parallel(nn.Dense(4, 2)))
     chain.build((3,))
-    frames: dict[Layer, Any] = {}
+    frames: dict[nn.Layer, Any] = {}
     first, second = chain._replica(frames), chain._replica(frames)
     for (path, a), (_, b), (_, c) in zip(chain.walk(), first.walk(), second.walk(), strict=True):
         assert b is not a, path
@@ -332,7 +299,7 @@ def test_replicas_share_parameters_and_keep_their_frames(rng: np.random.Generato
         assert b._frame is c._frame is not a._frame
         assert b._original is c._original is a
     assert chain._original is chain
-    assert type(Own(Two(Tanh(), Tanh()))._replica().inside) is Two
+    assert type(Own(Two(nn.Tanh(), nn.Tanh()))._replica().inside) is Two
 
 
 class Grows(Container):
@@ -345,8 +312,8 @@ class Grows(Container):
     def create(self, shape: Shape) -> Shape:
         if not self.first:
             take = self.adopt if self.adopts else list
-            self.first = take([Dense(shape[-1])])
-            self.second = take([Dense(shape[-1])])
+            self.first = take([nn.Dense(shape[-1])])
+            self.second = take([nn.Dense(shape[-1])])
         for layer in (*self.first, *self.second):
             shape = layer.build(shape)
         return shape
@@ -362,43 +329,31 @@ def test_layers_that_create_makes_have_the_seed_and_the_dtype() -> None:
     assert not np.array_equal(weights["first.0.W"], weights["second.0.W"])
     one.build((3,))
     assert (one.get_weights()["first.0.W"] == weights["first.0.W"]).all()
-
-
-def test_layers_that_create_makes_and_does_not_adopt_are_refused() -> None:
     with pytest.raises(OrderError, match=r"added the layer first.0.*self.first = self.adopt"):
         Grows(adopts=False).build((3,), seed=5)
-
-
-def test_layers_in_a_set_are_refused() -> None:
     with pytest.raises(ArgumentTypeError, match="the set 'inside', which has no order"):
-        Own({Dense(3, 3), Tanh()}).build((3,))
+        Own({nn.Dense(3, 3), nn.Tanh()}).build((3,))
 
 
-# --- TimeDistributed ---------------------------------------------------------------------------
-
-
-def test_time_distributed_is_the_layer_at_each_step(rng: np.random.Generator) -> None:
+def test_time_distributed_is_the_layer_at_each_step_of_any_length_without_a_mask(rng: Any) -> None:
     X = rng.standard_normal((2, 3, 5, 4, 2))
-    layer = made(lambda: TimeDistributed(Chain(Conv2D(3, 2), Flatten())), X.shape)
+    layer = made(lambda: nn.TimeDistributed(nn.Chain(nn.Conv2D(3, 2), nn.Flatten())), X.shape)
     assert layer.output_shape == (3, 4 * 3 * 3)
     inner, Y = layer.layer.copy(), layer.forward(X)
     for t in range(3):
         np.testing.assert_allclose(Y[:, t], inner.forward(X[:, t]), rtol=1e-12)
     assert layer.flops() == 3 * inner.flops()
     assert set(layer.get_weights()) == {"layer.layers.0.W", "layer.layers.0.b"}
-
-
-def test_time_distributed_takes_other_lengths_and_tokens_and_hands_no_mask_down(rng: Any) -> None:
-    layer = made(lambda: TimeDistributed(GRU(2)), (2, 3, 4, 2))
+    layer = made(lambda: nn.TimeDistributed(nn.GRU(2)), (2, 3, 4, 2))
     for shape in ((1, 5, 4, 2), (3, 1, 6, 2)):
         check_gradients(layer, rng.standard_normal(shape), max_probes=10)
         with calling(mask=np.ones(shape[:2], bool)):
             layer.forward(np.ones(shape))
-    embedding = made(lambda: TimeDistributed(Embedding(5, 2)), (2, 3, 4))
+    embedding = made(lambda: nn.TimeDistributed(nn.Embedding(5, 2)), (2, 3, 4))
     assert embedding.forward(np.ones((2, 3, 4), int)).shape == (2, 3, 4, 2)
 
 
-def test_signatures_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = repr(Chain(Chain(Dense(2))))
+def test_signatures_are_read_once(monkeypatch: Any) -> None:
+    expected = repr(nn.Chain(nn.Chain(nn.Dense(2))))
     monkeypatch.setattr("phitodeep.core.types.inspect.signature", None)
-    assert repr(Chain(Chain(Dense(2)))) == expected
+    assert repr(nn.Chain(nn.Chain(nn.Dense(2)))) == expected

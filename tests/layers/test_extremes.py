@@ -8,34 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep import layers as nn
 from phitodeep.core.call import calling, inference
 from phitodeep.core.types import Shape
 from phitodeep.errors import ShapeError
 from phitodeep.functional import log_softmax, softmax
 from phitodeep.kernels import KERNELS
-from phitodeep.layers import (
-    BatchNorm,
-    GlobalMaxPool,
-    GroupNorm,
-    InstanceNorm,
-    Layer,
-    LayerNorm,
-    MaxPool1D,
-    MaxPool2D,
-    MultiHeadAttention,
-    RMSNorm,
-    Softmax,
-    dot_product,
-)
-from phitodeep.testing.examples import Make, made, passes
-from tests.rows import TOOLS, few
+from phitodeep.layers import dot_product
+from phitodeep.testing.examples import made, passes
+from tests.rows import KINDS, LONG, TOOLS, Row, few
 
 pytestmark = pytest.mark.usefixtures("kernel_set")
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 LARGE: dict[Any, tuple[float, ...]] = {np.float32: (1e20, 1e30, 1e37), np.float64: (1e160, 1e300)}
-
-
-# --- softmax and attention ---------------------------------------------------------------------
 
 
 @dtypes
@@ -45,20 +30,12 @@ def test_softmax_of_all_that_floats_can_be(axis: int, dtype: Any) -> None:
     X = np.array([[top, -top, 0], [-top, -top, -inf], [-inf, -inf, -inf], [-inf, 3, -inf]], dtype)
     wanted = np.array([[1, 0, 0], [0.5, 0.5, 0], [0, 0, 0], [0, 1, 0]], dtype)
     X, wanted = (A[:, None] if axis == -1 else A[..., None] for A in (X, wanted))
-    layer = Softmax(axis)
+    layer = nn.Softmax(axis)
     np.testing.assert_array_equal(layer.forward(X), wanted)
     dX = layer.backward(np.ones_like(X))
     assert np.isfinite(dX).all()
     assert not dX[2].any()
     np.testing.assert_array_equal(log_softmax(X[:1], axis).ravel(), [0, -inf, -top])
-
-
-@dtypes
-def test_nan_scores_stay_in_their_row(dtype: Any) -> None:
-    X = np.array([[1, np.nan, 2], [np.inf, 0, 0], [3, 3, -np.inf]], dtype)
-    Y = softmax(X)
-    assert np.isnan(Y[:2]).all(1).any()
-    np.testing.assert_array_equal(Y[2], [0.5, 0.5, 0])
 
 
 @dtypes
@@ -77,6 +54,10 @@ def test_causal_softmax_sees_no_later_score_whatever_it_is(dtype: Any) -> None:
     P = S[None].copy()
     KERNELS["causal_softmax"](P, 0)
     np.testing.assert_array_equal(P[0], wanted)
+    X = np.array([[1, np.nan, 2], [np.inf, 0, 0], [3, 3, -np.inf]], dtype)
+    Y = softmax(X)  # NaN stays in its row
+    assert np.isnan(Y[:2]).all(1).any()
+    np.testing.assert_array_equal(Y[2], [0.5, 0.5, 0])
     P = S[None, 1:3].copy()  # the last two of three queries
     KERNELS["causal_softmax"](P[..., :3], 1)
     np.testing.assert_array_equal(P[0, :, :3], np.array(wanted)[1:3, :3])
@@ -85,12 +66,12 @@ def test_causal_softmax_sees_no_later_score_whatever_it_is(dtype: Any) -> None:
 @pytest.mark.parametrize("scores", [2**18, 2])
 @pytest.mark.parametrize("causal", [True, False])
 @dtypes
-def test_very_low_scores_hide_no_better_than_masks(
-    dtype: Any, causal: bool, scores: int, monkeypatch: pytest.MonkeyPatch
+def test_very_low_scores_hide_nothing(
+    dtype: Any, causal: bool, scores: int, monkeypatch: Any
 ) -> None:
     """All scores are -1e34 and less, in float32 near its end."""
     monkeypatch.setattr(dot_product, "SCORES", scores)
-    layer = MultiHeadAttention(1, causal=causal, bias=False)
+    layer = nn.MultiHeadAttention(1, causal=causal, bias=False)
     layer.build((4, 2), seed=0, dtype=dtype)
     layer.Wqkv = np.concatenate([1e17 * np.eye(2), -1e17 * np.eye(2), np.eye(2)], axis=1)
     X = np.random.default_rng(0).uniform(1, 2, (2, 4, 2)).astype(dtype)
@@ -105,14 +86,12 @@ def test_very_low_scores_hide_no_better_than_masks(
     assert not found["dX"][:, 2:].any()
 
 
-# --- norms -------------------------------------------------------------------------------------
-
-NORMS: list[tuple[Callable[..., Layer], Shape]] = [
-    (LayerNorm, (3, 4, 7)),
-    (RMSNorm, (3, 4, 7)),
-    (lambda eps=1e-5: GroupNorm(2, eps), (3, 5, 4)),
-    (InstanceNorm, (3, 5, 4)),
-    (lambda eps=1e-5: BatchNorm(eps=eps), (6, 4)),
+NORMS: list[tuple[Callable[..., nn.Layer], Shape]] = [
+    (nn.LayerNorm, (3, 4, 7)),
+    (nn.RMSNorm, (3, 4, 7)),
+    (lambda eps=1e-5: nn.GroupNorm(2, eps), (3, 5, 4)),
+    (nn.InstanceNorm, (3, 5, 4)),
+    (lambda eps=1e-5: nn.BatchNorm(eps=eps), (6, 4)),
 ]
 norms = pytest.mark.parametrize(("make", "shape"), NORMS, ids=[repr(m()) for m, _ in NORMS])
 
@@ -169,7 +148,7 @@ def test_ordinary_rows_do_not_feel_the_others(make: Any, shape: Any, dtype: Any,
 
 @dtypes
 def test_batch_norm_remembers_only_what_its_dtype_holds(dtype: Any) -> None:
-    layer, rng = BatchNorm(), np.random.default_rng(0)
+    layer, rng = nn.BatchNorm(), np.random.default_rng(0)
     layer.build((3,), dtype=dtype)
     scale = np.array([1, LARGE[dtype][0], LARGE[dtype][-1]], dtype)
     for _ in range(5):
@@ -181,25 +160,22 @@ def test_batch_norm_remembers_only_what_its_dtype_holds(dtype: Any) -> None:
     with inference():
         Y = layer.forward(X)
     assert np.isfinite(Y).all()
-    plain = BatchNorm()
+    plain = nn.BatchNorm()
     plain.build((1,), dtype=dtype)
     plain.forward(np.full((4, 1), np.finfo(dtype).max, dtype))
     np.testing.assert_allclose(plain.running_mean, 0.1 * np.finfo(dtype).max, rtol=1e-6)
-
-
-# --- sums that must not carry what is not finite elsewhere ---------------------------------------
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize(
     ("make", "shape"),
     [
-        (lambda: MaxPool2D(2), (2, 4, 5, 3)),
-        (lambda: MaxPool2D((3, 2), (1, 2), 1), (2, 4, 5, 2)),
-        (lambda: MaxPool2D(3, 2, "same"), (2, 5, 4, 2)),
-        (lambda: MaxPool1D(2), (2, 6, 3)),
-        (lambda: MaxPool1D(3, 1), (2, 6, 3)),
-        (GlobalMaxPool, (2, 3, 4, 2)),
+        (lambda: nn.MaxPool2D(2), (2, 4, 5, 3)),
+        (lambda: nn.MaxPool2D((3, 2), (1, 2), 1), (2, 4, 5, 2)),
+        (lambda: nn.MaxPool2D(3, 2, "same"), (2, 5, 4, 2)),
+        (lambda: nn.MaxPool1D(2), (2, 6, 3)),
+        (lambda: nn.MaxPool1D(3, 1), (2, 6, 3)),
+        (nn.GlobalMaxPool, (2, 3, 4, 2)),
     ],
 )
 @dtypes
@@ -223,9 +199,7 @@ def test_max_pools_send_dY_to_the_winner_only(make: Any, shape: Any, dtype: Any,
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
 @pytest.mark.parametrize("vocabulary", [5, 600])
 @dtypes
-def test_an_embedding_adds_to_the_rows_of_its_tokens_only(
-    dtype: Any, vocabulary: int, bad: float
-) -> None:
+def test_an_embedding_adds_to_its_tokens_only(dtype: Any, vocabulary: int, bad: float) -> None:
     rng = np.random.default_rng(0)
     tokens, rows = np.array([3, 1, 3, 0, 4]), rng.standard_normal((5, 2)).astype(dtype)
     rows[2, 1] = bad
@@ -236,56 +210,51 @@ def test_an_embedding_adds_to_the_rows_of_its_tokens_only(
     np.testing.assert_allclose(dW, wanted, rtol=1e-6)
 
 
-# --- every layer -------------------------------------------------------------------------------
-
-ROWS = {repr(make()): (make, shape, tokens) for make, shape, tokens in TOOLS}
-ALL = {name: (make, shape) for name, (make, shape, tokens) in ROWS.items() if not tokens}
-all_layers = pytest.mark.parametrize(("make", "shape"), ALL.values(), ids=ALL)
+def rows(kernel_set: str) -> list[Row]:
+    """All rows with compiled kernels; with NumPy's, one for each kind of layer."""
+    return TOOLS if LONG or kernel_set == "numba" else KINDS
 
 
-@pytest.mark.parametrize("bad", [np.nan, LARGE[np.float32][1]])
 @pytest.mark.parametrize("dtype", few([np.float32, np.float64], 1))
-@all_layers
-def test_a_sample_does_not_reach_the_others(make: Make, shape: Shape, dtype: Any, bad: Any) -> None:
-    layer = made(make, shape, dtype)
-    if any(isinstance(part, BatchNorm) for _, part in layer.walk()):
-        layer.trainable = False  # else a batch is not its samples
-    if dtype == np.float64 and bad == bad:
-        bad = LARGE[np.float64][0]
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((3, *shape[1:])).astype(dtype)
-    dY = rng.standard_normal((3, *(layer.output_shape or ()))).astype(dtype)
-    wanted = passes(layer, X, dY)
-    X[1] *= bad
-    with np.errstate(all="ignore"):
-        found = passes(layer, X, dY)
-    for name in ("Y", "dX"):
-        np.testing.assert_array_equal(found[name][::2], wanted[name][::2], err_msg=name)
+@pytest.mark.parametrize("large", [False, True])
+def test_a_sample_does_not_reach_the_others(large: bool, dtype: Any, kernel_set: str) -> None:
+    for make, shape, tokens in rows(kernel_set):
+        if tokens:
+            continue
+        layer, rng = made(make, shape, dtype), np.random.default_rng(0)
+        if any(isinstance(part, nn.BatchNorm) for _, part in layer.walk()):
+            layer.trainable = False  # else a batch is not its samples
+        X = rng.standard_normal((3, *shape[1:])).astype(dtype)
+        dY = rng.standard_normal((3, *(layer.output_shape or ()))).astype(dtype)
+        wanted = passes(layer, X, dY)
+        X[1] *= LARGE[dtype][-2] if large else np.nan
+        with np.errstate(all="ignore"):
+            found = passes(layer, X, dY)
+        for name in ("Y", "dX"):
+            message = f"{name} of {layer!r}"
+            np.testing.assert_array_equal(found[name][::2], wanted[name][::2], message)
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize(("make", "shape", "tokens"), ROWS.values(), ids=ROWS)
-def test_no_samples_give_nothing_or_are_refused_by_name(
-    make: Make, shape: Shape, tokens: int, training: bool
-) -> None:
-    layer = made(make, shape)
-    X = np.empty((0, *shape[1:]), int if tokens else np.float64)
-    with calling(training=training):
-        try:
-            Y = layer.forward(X)
-        except ShapeError:
-            named = "|".join(type(part).__name__ for _, part in layer.walk())
-            with pytest.raises(ShapeError, match=rf"({named})\(.* needs at least one"):
-                layer.forward(X)
-            return
-        assert Y.shape == (0, *(layer.output_shape or ()))
-        dX = layer.backward(np.empty_like(Y))
-    assert (dX is None) == bool(tokens)
-    if dX is not None:
-        assert dX.shape == X.shape
-    for _, part in layer.walk():
-        for name, a in part.grads.items():
-            owner, own = part.tied.get(name, (part, name))
-            assert a.shape == owner.params[own].shape
-            assert not a.any()
-        assert all(np.isfinite(a).all() for a in part.state.values())
+def test_no_samples_give_nothing_or_are_refused_by_name(training: bool, kernel_set: str) -> None:
+    for make, shape, tokens in rows(kernel_set):
+        layer = made(make, shape)
+        X = np.empty((0, *shape[1:]), int if tokens else np.float64)
+        with calling(training=training):
+            try:
+                Y = layer.forward(X)
+            except ShapeError:
+                named = "|".join(type(part).__name__ for _, part in layer.walk())
+                with pytest.raises(ShapeError, match=rf"({named})\(.* needs at least one"):
+                    layer.forward(X)
+                continue
+            assert Y.shape == (0, *(layer.output_shape or ())), layer
+            dX = layer.backward(np.empty_like(Y))
+        assert (dX is None) == bool(tokens), layer
+        assert dX is None or dX.shape == X.shape, layer
+        for _, part in layer.walk():
+            for name, a in part.grads.items():
+                owner, own = part.tied.get(name, (part, name))
+                assert a.shape == owner.params[own].shape, layer
+                assert not a.any(), layer
+            assert all(np.isfinite(a).all() for a in part.state.values()), layer

@@ -8,19 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep import layers as nn
 from phitodeep.core.types import Array
-from phitodeep.layers import (
-    AvgPool1D,
-    AvgPool2D,
-    GlobalAvgPool,
-    GlobalMaxPool,
-    Layer,
-    MaxPool1D,
-    MaxPool2D,
-    Permute,
-    Upsample2D,
-    ZeroPad2D,
-)
 
 TABLE: list[tuple[tuple[int, ...], Any, Any, Any]] = [  # sizes, pool, stride, padding
     *[
@@ -37,14 +26,14 @@ TABLE: list[tuple[tuple[int, ...], Any, Any, Any]] = [  # sizes, pool, stride, p
     ((3, 3), 3, None, "valid"),
     ((2, 2), 2, 3, 1),
 ]
-KINDS = {"max": (MaxPool1D, MaxPool2D), "avg": (AvgPool1D, AvgPool2D)}
+KINDS = {"max": (nn.MaxPool1D, nn.MaxPool2D), "avg": (nn.AvgPool1D, nn.AvgPool2D)}
 
 
 def along(value: Any, rank: int) -> tuple[int, ...]:
     return value if isinstance(value, tuple) else (value,) * rank
 
 
-def pool(kind: str, row: Any) -> Layer:
+def pool(kind: str, row: Any) -> nn.Layer:
     sizes, k, s, p = row
     layer = KINDS[kind][len(sizes) - 1](k, s, p)
     layer.build((*sizes, 2), dtype=np.float64)
@@ -83,7 +72,7 @@ def by_loops(kind: str, row: Any, X: Array) -> Array:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_forward_is_that_of_each_window(kind: str, rng: np.random.Generator) -> None:
+def test_forward_is_that_of_each_window(kind: str, rng: Any) -> None:
     for row in TABLE:
         layer = pool(kind, row)
         X = rng.standard_normal((2, *row[0], 2)) - 3  # below 0, so that padding would win
@@ -92,30 +81,27 @@ def test_forward_is_that_of_each_window(kind: str, rng: np.random.Generator) -> 
         np.testing.assert_allclose(Y, by_loops(kind, row, X), rtol=1e-12, err_msg=str(row))
 
 
-def test_the_first_of_equals_wins() -> None:
+def test_the_first_of_equals_wins_and_flops_count_what_is_read_or_mixed() -> None:
     X = np.array([[1.0, 3, 3], [3, 0, 3], [2, 2, 2]]).reshape(1, 3, 3, 1)
-    layer = MaxPool2D(2, 1)
+    layer = nn.MaxPool2D(2, 1)
     np.testing.assert_array_equal(layer.forward(X).ravel(), [3, 3, 3, 3])
     dX = layer.backward(np.array([1.0, 10, 100, 1000]).reshape(1, 2, 2, 1))
     np.testing.assert_array_equal(dX.reshape(3, 3), [[0, 11, 0], [100, 0, 1000], [0, 0, 0]])
     flat = np.zeros((2, 5, 3))
-    for pooling in (MaxPool1D(2), MaxPool1D(3, 1, 1), MaxPool1D(2, 2, "same")):
+    for pooling in (nn.MaxPool1D(2), nn.MaxPool1D(3, 1, 1), nn.MaxPool1D(2, 2, "same")):
         Y = pooling.forward(flat)
         dX = pooling.backward(np.ones_like(Y))
         assert dX.sum() == Y.size  # what goes back is what came: once
-    top = GlobalMaxPool()
+    top = nn.GlobalMaxPool()
     top.forward(flat)
     np.testing.assert_array_equal(top.backward(np.ones((2, 3))).sum((0, 2)), [6, 0, 0, 0, 0])
-
-
-def test_flops_count_what_is_read_or_mixed() -> None:
     for layer, shape, flops in (
-        (MaxPool2D((3, 2)), (6, 4, 2), 2 * 2 * 2 * 6),
-        (AvgPool1D(3, 1), (5, 2), 3 * 2 * 3),
-        (GlobalAvgPool(), (3, 4, 2), 24),
-        (Upsample2D(2), (3, 4, 2), 96),
-        (Upsample2D(2, "bilinear"), (3, 4, 2), 4 * 96),
-        (ZeroPad2D(1), (3, 4, 2), 0),
-        (Permute(2, 1), (3, 4), 0),
+        (nn.MaxPool2D((3, 2)), (6, 4, 2), 2 * 2 * 2 * 6),
+        (nn.AvgPool1D(3, 1), (5, 2), 3 * 2 * 3),
+        (nn.GlobalAvgPool(), (3, 4, 2), 24),
+        (nn.Upsample2D(2), (3, 4, 2), 96),
+        (nn.Upsample2D(2, "bilinear"), (3, 4, 2), 4 * 96),
+        (nn.ZeroPad2D(1), (3, 4, 2), 0),
+        (nn.Permute(2, 1), (3, 4), 0),
     ):
         assert layer._measured(shape).flops() == flops

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any
@@ -39,28 +40,24 @@ def _compiled() -> Any:
     kernels.use(before)
 
 
-def in_python(monkeypatch: pytest.MonkeyPatch, layer: Layer, *data: Array, **call: Any) -> Any:
+def in_python(monkeypatch: Any, layer: Layer, *data: Array, **call: Any) -> Any:
     with monkeypatch.context() as patch:
         patch.setattr(_Recurrent, "_compiled_loops", lambda self: None)
         return passes(layer, *data, **call)
 
 
 @each
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("whole", [True, False], ids=["sequences", "last"])
-def test_both_loops_agree(
-    kind: Any, dtype: Any, sizes: tuple[int, ...], whole: bool, rng: Any, monkeypatch: Any
-) -> None:
-    N, T, H, D = sizes
-    layer = made(lambda: kind(H, return_sequences=whole), (N, T, D), dtype)
-    X = rng.standard_normal((N, T, D)).astype(dtype)
-    dY = rng.standard_normal((N, T, H) if whole else (N, H)).astype(dtype)
-    for mask in (None, rng.random((N, T)) < 0.6):
-        wanted = in_python(monkeypatch, layer, X, dY, mask=mask)
-        found = passes(layer, X, dY, mask=mask)
-        assert_same(found, wanted, **PRECISION[dtype])
-        assert {a.dtype for a in found.values()} == {np.dtype(dtype)}
+def test_both_loops_agree(kind: Any, whole: bool, rng: Any, monkeypatch: Any) -> None:
+    for (N, T, H, D), dtype in itertools.product(SIZES, PRECISION):
+        layer = made(lambda H=H: kind(H, return_sequences=whole), (N, T, D), dtype)
+        X = rng.standard_normal((N, T, D)).astype(dtype)
+        dY = rng.standard_normal((N, T, H) if whole else (N, H)).astype(dtype)
+        for mask in (None, rng.random((N, T)) < 0.6):
+            wanted = in_python(monkeypatch, layer, X, dY, mask=mask)
+            found = passes(layer, X, dY, mask=mask)
+            assert_same(found, wanted, **PRECISION[dtype])
+            assert {a.dtype for a in found.values()} == {np.dtype(dtype)}
 
 
 @each
@@ -116,14 +113,11 @@ class HalfTanh(RNN):
         d[0] = 0
 
 
-def test_a_cell_of_ones_own_runs_in_python(rng: Any) -> None:
+def test_a_cell_of_ones_own_runs_in_python_and_keeps_the_lock(rng: Any) -> None:
     assert not Renamed(3).keeps_lock
     layer = made(lambda: HalfTanh(3), (1, 4, 2))
     assert layer.keeps_lock
     check_gradients(layer, rng.standard_normal((2, 4, 2)))
-
-
-def test_what_keeps_the_lock(rng: Any) -> None:
     own = HalfTanh(3)
     assert not Dense(3).keeps_lock
     assert not Chain(Dense(3), LSTM(3), Bidirectional(GRU(3))).keeps_lock

@@ -7,21 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep import layers
+from phitodeep import layers as nn
 from phitodeep.core.call import calling
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
-from phitodeep.layers import (
-    Chain,
-    Dense,
-    Embedding,
-    Flatten,
-    Parallel,
-    Permute,
-    Reshape,
-    Residual,
-    Select,
-    SkipConcat,
-)
 from phitodeep.layers.base import Layer
 from phitodeep.testing.examples import made, passes
 
@@ -29,15 +17,15 @@ from phitodeep.testing.examples import made, passes
 @pytest.mark.parametrize(
     ("layer", "shape", "wanted"),
     [
-        (Flatten(), (2, 3, 4), (2, 12)),
-        (Flatten(), (2, 3), (2, 3)),
-        (Flatten(), (2,), (2, 1)),
-        (Flatten(), (0, 3, 4), (0, 12)),
-        (Reshape(4, 3), (2, 3, 4), (2, 4, 3)),
-        (Reshape(2, -1), (5, 3, 4), (5, 2, 6)),
-        (Reshape(-1), (5, 3, 4), (5, 12)),
-        (Reshape(1), (5,), (5, 1)),
-        (Reshape(2, -1, 2), (0, 12), (0, 2, 3, 2)),
+        (nn.Flatten(), (2, 3, 4), (2, 12)),
+        (nn.Flatten(), (2, 3), (2, 3)),
+        (nn.Flatten(), (2,), (2, 1)),
+        (nn.Flatten(), (0, 3, 4), (0, 12)),
+        (nn.Reshape(4, 3), (2, 3, 4), (2, 4, 3)),
+        (nn.Reshape(2, -1), (5, 3, 4), (5, 2, 6)),
+        (nn.Reshape(-1), (5, 3, 4), (5, 12)),
+        (nn.Reshape(1), (5,), (5, 1)),
+        (nn.Reshape(2, -1, 2), (0, 12), (0, 2, 3, 2)),
     ],
     ids=repr,
 )
@@ -53,84 +41,71 @@ def test_numbers_keep_their_order(layer: Any, shape: Any, wanted: Any) -> None:
     assert layer.flops() == 0
 
 
-def test_a_transposed_X_is_read_in_its_own_order() -> None:
+def test_a_transposed_X_is_read_in_its_own_order_and_sizes_must_fit() -> None:
     X = np.arange(12.0).reshape(3, 2, 2).T
-    np.testing.assert_array_equal(Flatten().forward(X), X.reshape(2, 6))
-
-
-@pytest.mark.parametrize(
-    "layer", [Reshape(5), Reshape(5, -1), Reshape(12, 2), Reshape(6)], ids=repr
-)
-def test_sizes_that_do_not_fit_are_refused(layer: Reshape) -> None:
+    np.testing.assert_array_equal(nn.Flatten().forward(X), X.reshape(2, 6))
     says = r"Reshape\(.*does not fit samples of shape \(3, 4\) \(12 elements\)"
-    with pytest.raises(ShapeError, match=says):
-        layer.build((3, 4))
-    with pytest.raises(ShapeError, match=says):
-        layer.forward(np.ones((2, 3, 4)))
+    for layer in (nn.Reshape(5), nn.Reshape(5, -1), nn.Reshape(12, 2), nn.Reshape(6)):
+        with pytest.raises(ShapeError, match=says):
+            layer.build((3, 4))
+        with pytest.raises(ShapeError, match=says):
+            layer.forward(np.ones((2, 3, 4)))
 
 
-# --- Select ------------------------------------------------------------------------------------
+COLUMNS = [[0], [3, 1], [-1, 0], [2, 2, -3], range(1, 4), np.array([4, 0]), 3, np.int64(-2)]
 
 
-@pytest.mark.parametrize("shape", [(5,), (4, 5), (2, 3, 5), (0, 5)], ids=str)
-@pytest.mark.parametrize(
-    "columns", [[0], [3, 1], [-1, 0], [2, 2, -3], range(1, 4), np.array([4, 0]), 3, np.int64(-2)]
-)
-def test_select_is_numpys_indexing(columns: Any, shape: Any, rng: Any) -> None:
-    X, layer = rng.standard_normal(shape), Select(columns)
-    if len(shape) == 1:
-        with pytest.raises(ShapeError, match="0 features"):
-            layer.forward(X)
-        return
+@pytest.mark.parametrize("columns", COLUMNS)
+def test_select_is_numpys_indexing(columns: Any, rng: Any) -> None:
     index = np.atleast_1d(columns)
-    Y = layer.forward(X)
-    np.testing.assert_array_equal(Y, X[..., index])
-    assert not np.shares_memory(Y, X)
-    dY = rng.standard_normal(Y.shape)
-    wanted = np.zeros(shape)
-    np.add.at(wanted, (..., index), dY)
-    np.testing.assert_allclose(layer.backward(dY), wanted)
-    assert layer.build(shape[1:]) == (*shape[1:-1], len(index))
-    assert layer.flops() == 0
+    for shape in ((4, 5), (2, 3, 5), (0, 5)):
+        X, layer = rng.standard_normal(shape), nn.Select(columns)
+        Y = layer.forward(X)
+        np.testing.assert_array_equal(Y, X[..., index])
+        assert not np.shares_memory(Y, X)
+        dY = rng.standard_normal(Y.shape)
+        wanted = np.zeros(shape)
+        np.add.at(wanted, (..., index), dY)
+        np.testing.assert_allclose(layer.backward(dY), wanted)
+        assert layer.build(shape[1:]) == (*shape[1:-1], len(index))
+        assert layer.flops() == 0
+    with pytest.raises(ShapeError, match="0 features"):
+        layer.forward(np.ones(5))
+    assert {type(c) for c in nn.Select(columns).columns} == {int}
 
 
-def test_select_holds_plain_integers() -> None:
+def test_select_holds_plain_integers_in_range_and_categories_are_declared() -> None:
     for columns in ([1, -1], (1, -1), np.array([1, -1])):
-        assert repr(Select(columns)) == "Select([1, -1])"
-        assert [type(c) for c in Select(columns).columns] == [int, int]
-    assert repr(Select(2, tokens=True)) == "Select([2], tokens=True)"
+        assert repr(nn.Select(columns)) == "Select([1, -1])"
+    assert repr(nn.Select(2, tokens=True)) == "Select([2], tokens=True)"
+    for columns, bad in (([0, 3], 3), ([-4, 1], -4)):
+        says = rf"Select\(.*cannot select column {bad} of 3 features.*\(4, 3\)"
+        with pytest.raises(ShapeError, match=says):
+            nn.Select(columns).build((4, 3))
+        with pytest.raises(ShapeError, match=says):
+            nn.Select(columns).forward(np.ones((2, 4, 3)))
+        assert nn.Select(columns).build((4, 5)) == (4, 2)
+    layer: Layer = nn.Chain(nn.Select([3]), nn.Embedding(3, 2))
+    layer.build((4,))
+    with pytest.raises(ArgumentTypeError, match=r"Embedding.*Select\(columns, tokens=True\)"):
+        layer.forward(np.zeros((2, 4)))
+    tokens = nn.Select([1, 0], tokens=True)
+    np.testing.assert_array_equal(tokens.forward(np.array([[3.0, 4.0]])), [[4, 3]])
+    assert tokens.backward(np.ones((1, 2))) is None
 
 
-@pytest.mark.parametrize(("columns", "bad"), [([0, 3], 3), ([-4, 1], -4)])
-def test_columns_out_of_range_are_refused(columns: Any, bad: int) -> None:
-    says = rf"Select\(.*cannot select column {bad} of 3 features.*\(4, 3\)"
-    layer = Select(columns)
-    with pytest.raises(ShapeError, match=says):
-        layer.build((4, 3))
-    with pytest.raises(ShapeError, match=says):
-        layer.forward(np.ones((2, 4, 3)))
-    assert Select(columns).build((4, 5)) == (4, 2)
-
-
-def table(rng: Any, n: int = 300) -> tuple[Any, Any]:
-    """Two numbers and two categories, and a target that needs all of them."""
-    numbers = rng.standard_normal((n, 2))
-    city, kind = rng.integers(0, 6, n), rng.integers(0, 3, n)
-    y = numbers @ [1.0, -0.5] + np.array([2, -1, 0, 1, 3, -2])[city] + 0.5 * kind
-    return np.column_stack([numbers[:, 0], city, numbers[:, 1], kind]), y
-
-
-def columns() -> Parallel:
-    return Parallel(
-        Select([0, 2]),
-        Chain(Select(1, tokens=True), Embedding(6, 3), Flatten()),
-        Chain(Select(3, tokens=True), Embedding(3, 2), Flatten(), checkpoint=True),
+def columns() -> nn.Parallel:
+    return nn.Parallel(
+        nn.Select([0, 2]),
+        nn.Chain(nn.Select(1, tokens=True), nn.Embedding(6, 3), nn.Flatten()),
+        nn.Chain(nn.Select(3, tokens=True), nn.Embedding(3, 2), nn.Flatten(), checkpoint=True),
     )
 
 
 def test_gradients_of_a_table(rng: Any) -> None:
     """By hand: a token's row has the sum of its dY, a number's column its dY, a token's none."""
-    X, _ = table(rng, 20)
+    X = np.column_stack([rng.standard_normal(20), rng.integers(0, 6, 20), np.arange(20)])
+    X = np.column_stack([X, rng.integers(0, 3, 20)])
     layer = made(columns, X.shape)
     dY = rng.standard_normal((20, 7))
     found = passes(layer, X, dY)
@@ -143,12 +118,18 @@ def test_gradients_of_a_table(rng: Any) -> None:
 
 
 WRAPPED: dict[str, Any] = {
-    "chain": lambda: Chain(Chain(Select([1], tokens=True), Embedding(6, 3)), Flatten()),
-    "after a layer that moves": lambda: Chain(
-        Reshape(2, 2), Select([1], tokens=True), Embedding(6, 3), Flatten()
+    "chain": lambda: nn.Chain(
+        nn.Chain(nn.Select([1], tokens=True), nn.Embedding(6, 3)), nn.Flatten()
     ),
-    "skip": lambda: Chain(Select([1], tokens=True), Embedding(6, 3), SkipConcat(Dense(2))),
-    "residual": lambda: Chain(Select([1], tokens=True), Embedding(6, 3), Residual(Dense(3))),
+    "after a layer that moves": lambda: nn.Chain(
+        nn.Reshape(2, 2), nn.Select([1], tokens=True), nn.Embedding(6, 3), nn.Flatten()
+    ),
+    "skip": lambda: nn.Chain(
+        nn.Select([1], tokens=True), nn.Embedding(6, 3), nn.SkipConcat(nn.Dense(2))
+    ),
+    "residual": lambda: nn.Chain(
+        nn.Select([1], tokens=True), nn.Embedding(6, 3), nn.Residual(nn.Dense(3))
+    ),
 }
 
 
@@ -176,32 +157,17 @@ def test_tokens_that_are_not_whole_are_refused_with_their_place(code: float) -> 
         layer.forward(X)
 
 
-def test_categories_that_were_not_declared_say_how() -> None:
-    layer: Layer = Chain(Select([3]), Embedding(3, 2))
-    layer.build((4,))
-    with pytest.raises(ArgumentTypeError, match=r"Embedding.*Select\(columns, tokens=True\)"):
-        layer.forward(np.zeros((2, 4)))
-
-
-@pytest.mark.parametrize(
-    ("dims", "shape"), [((1, 2), (2, 3, 4)), ((2, 1), (2, 1, 4)), ((2, 1), (2, 4, 1))]
-)
-def test_permute_gives_a_fresh_array(dims: Any, shape: Any, rng: Any) -> None:
-    X, layer = rng.standard_normal(shape), Permute(*dims)
-    Y = layer.forward(X)
-    assert not np.shares_memory(Y, X)
-    assert not np.shares_memory(layer.backward(Y), Y)
-
-
-def test_selected_tokens_have_no_gradient() -> None:
-    layer = Select([1, 0], tokens=True)
-    np.testing.assert_array_equal(layer.forward(np.array([[3.0, 4.0]])), [[4, 3]])
-    assert layer.backward(np.ones((1, 2))) is None
+def test_permute_gives_a_fresh_array(rng: Any) -> None:
+    for dims, shape in (((1, 2), (2, 3, 4)), ((2, 1), (2, 1, 4)), ((2, 1), (2, 4, 1))):
+        X, layer = rng.standard_normal(shape), nn.Permute(*dims)
+        Y = layer.forward(X)
+        assert not np.shares_memory(Y, X)
+        assert not np.shares_memory(layer.backward(Y), Y)
 
 
 def test_reshape_to_features_refuses_lengths() -> None:
     """Y (N, T) has no features at its steps: the next layer would take the steps for features."""
-    chain = Chain(Dense(2, 1), Reshape(-1), layers.BatchNorm())
+    chain = nn.Chain(nn.Dense(2, 1), nn.Reshape(-1), nn.BatchNorm())
     chain.build((3, 2), seed=1)
     X = np.ones((4, 3, 2), np.float32)
     with (
@@ -210,4 +176,4 @@ def test_reshape_to_features_refuses_lengths() -> None:
     ):
         chain.forward(X)
     assert chain.forward(X).shape == (4, 3)
-    assert made(lambda: Reshape(-1, 1, 2), (2, 3, 2)).time_steps == "independent"
+    assert made(lambda: nn.Reshape(-1, 1, 2), (2, 3, 2)).time_steps == "independent"

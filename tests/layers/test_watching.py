@@ -8,24 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep import layers as nn
 from phitodeep.core.call import Event, calling, current, inference, watching
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentTypeError
-from phitodeep.layers import (
-    Chain,
-    Conv2D,
-    Dense,
-    Dropout,
-    Flatten,
-    MaxPool2D,
-    Parallel,
-    ReLU,
-    Residual,
-    Softmax,
-    Tanh,
-)
 from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError
 from phitodeep.model import Sequential
+from tests.conftest import assert_same
 from tests.layers.test_containers import Own
 
 
@@ -54,8 +43,8 @@ def images(n: int = 12) -> tuple[Array, Array]:
 def cnn() -> Sequential:
     """A model that training runs in another order, without its last layer."""
     return Sequential(
-        *(Conv2D(4, 3, padding="same"), ReLU(), MaxPool2D(2), Flatten()),
-        *(Residual(Dense(36), Tanh()), Dense(3), Softmax()),
+        *(nn.Conv2D(4, 3, padding="same"), nn.ReLU(), nn.MaxPool2D(2), nn.Flatten()),
+        *(nn.Residual(nn.Dense(36), nn.Tanh()), nn.Dense(3), nn.Softmax()),
         loss_class=CategoricalCrossEntropy(),
         batch_size=6,
         epochs=1,
@@ -63,8 +52,8 @@ def cnn() -> Sequential:
     )
 
 
-def test_each_pass_is_told_once_in_order(rng: np.random.Generator) -> None:
-    chain = Chain(Dense(3, 4), Residual(Tanh()))
+def test_each_pass_and_loss_is_told_once_in_order(rng: Any) -> None:
+    chain = nn.Chain(nn.Dense(3, 4), nn.Residual(nn.Tanh()))
     X, notes = rng.standard_normal((5, 3)).astype(np.float32), Notes()
     with watching(notes):
         Y = chain.forward(X)
@@ -84,6 +73,17 @@ def test_each_pass_is_told_once_in_order(rng: np.random.Generator) -> None:
     assert [e.time for e in notes.events] == sorted(e.time for e in notes.events)
     assert notes.events[1].source is chain.layers[0]
     assert {e.value for e in notes.events} == {None}
+    P, T, notes = rng.standard_normal((4, 2)), rng.standard_normal((4, 2)), Notes()
+    loss = MeanSquaredError()
+    with watching(notes):
+        value = loss.loss_func(P, T)
+        dP = loss.loss_gradient(P, T)
+    assert notes.told() == ["before loss", "after loss"] * 2
+    assert notes.events[1].value == value
+    assert notes.events[1].array is None
+    assert notes.events[3].value == value
+    assert notes.events[3].array is dP
+    assert {e.source for e in notes.events} == {loss}
 
 
 def test_a_watched_training_is_the_same_to_the_bit() -> None:
@@ -92,8 +92,7 @@ def test_a_watched_training_is_the_same_to_the_bit() -> None:
     plain.train(X, y, X, y, verbose=0)
     with watching(notes):
         watched.train(X, y, X, y, verbose=0)
-    for path, a in plain.get_weights().items():
-        np.testing.assert_array_equal(a, watched.get_weights()[path])
+    assert_same(watched.get_weights(), plain.get_weights())
     assert plain.optimizer.t == watched.optimizer.t == 2
     assert notes.events
     assert current().watch is None
@@ -130,7 +129,7 @@ def test_paths_are_right_in_threads(threads: int, cut: Any) -> None:
     assert len(notes.told("step", "before")) <= 1
 
 
-class Scaled(Dense):
+class Scaled(nn.Dense):
     """Passes that call those of the class above."""
 
     def forward(self, X: Array) -> Array:
@@ -140,28 +139,23 @@ class Scaled(Dense):
         return super().backward(2 * dY)
 
 
-def test_super_is_not_told_again(rng: np.random.Generator) -> None:
+def test_super_is_not_told_again_and_ones_own_containers_have_paths() -> None:
     layer, notes = Scaled(3, 2), Notes()
     with watching(notes):
-        layer.backward(layer.forward(rng.standard_normal((4, 3))))
+        layer.backward(layer.forward(np.ones((4, 3))))
     assert notes.told() == ["before forward", "after forward", "before backward", "after backward"]
-
-
-def test_a_container_of_ones_own_has_paths(rng: np.random.Generator) -> None:
     notes = Notes()
     with watching(notes):
-        Chain(Own({"a": (Dense(3, 3), Tanh()), "out": Dense(3, 2)})).forward(np.ones((5, 3)))
-    paths = [
-        f"before forward 0{path}" for path in ("", ".inside.a.0", ".inside.a.1", ".inside.out")
-    ]
-    assert notes.told("forward", "before")[1:] == paths
+        nn.Chain(Own({"a": (nn.Dense(3, 3), nn.Tanh()), "out": nn.Dense(3, 2)})).forward(
+            np.ones((5, 3))
+        )
+    paths = ("", ".inside.a.0", ".inside.a.1", ".inside.out")
+    assert notes.told("forward", "before")[1:] == [f"before forward 0{path}" for path in paths]
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
-def test_a_checkpoint_tells_of_its_second_forward_if_asked(
-    recomputed: bool, rng: np.random.Generator
-) -> None:
-    chain, notes = Chain(Dense(3, 3), Tanh(), checkpoint=True), Notes()
+def test_a_checkpoint_tells_of_its_second_forward_if_asked(recomputed: bool, rng: Any) -> None:
+    chain, notes = nn.Chain(nn.Dense(3, 3), nn.Tanh(), checkpoint=True), Notes()
     X = rng.standard_normal((4, 3))
     with watching(notes, recomputed=recomputed):
         chain.backward(chain.forward(X))
@@ -169,9 +163,13 @@ def test_a_checkpoint_tells_of_its_second_forward_if_asked(
     assert notes.told("backward", "after").count("after backward 0") == 1
 
 
-def test_what_a_watcher_returns_replaces(rng: np.random.Generator) -> None:
-    first, second, X = Dense(3, 4), Dense(4, 2), rng.standard_normal((5, 3)).astype(np.float32)
-    chain = Chain(first, second)
+def test_what_a_watcher_returns_replaces(rng: Any) -> None:
+    first, second, X = (
+        nn.Dense(3, 4),
+        nn.Dense(4, 2),
+        rng.standard_normal((5, 3)).astype(np.float32),
+    )
+    chain = nn.Chain(first, second)
     silenced = np.zeros((5, 4))
 
     def watcher(event: Event) -> Array | None:
@@ -182,7 +180,7 @@ def test_what_a_watcher_returns_replaces(rng: np.random.Generator) -> None:
             return 3 * event.array
         return None
 
-    plain = Chain(first, second)
+    plain = nn.Chain(first, second)
     plain.backward(np.ones_like(plain.forward(X)))
     dW = first.grads["W"].copy()
     with watching(watcher):
@@ -192,23 +190,18 @@ def test_what_a_watcher_returns_replaces(rng: np.random.Generator) -> None:
         chain.backward(np.ones_like(Y))
     np.testing.assert_allclose(first.grads["W"], 3 * dW, rtol=1e-6)
     np.testing.assert_array_equal(second.grads["W"], np.zeros((4, 2)))  # it saw the zeros
+    for wrong in (np.zeros((5, 3)), 1.0, "Y"):
+        says = r"after the forward of Dense\(3, 4\).*\(5, 4\)"
+        replaces = watching(lambda e, wrong=wrong: wrong if e.when == "after" else None)
+        with replaces, pytest.raises(ArgumentTypeError, match=says):
+            first.forward(X)
+        with pytest.raises(ArgumentTypeError, match="expects a function"):
+            watching(wrong)
 
 
-@pytest.mark.parametrize("wrong", [np.zeros((5, 3)), 1.0, "Y"])
-def test_what_does_not_fit_cannot_replace(wrong: Any, rng: np.random.Generator) -> None:
-    layer = Dense(3, 4)
-    with (
-        watching(lambda e: wrong if e.when == "after" else None),
-        pytest.raises(ArgumentTypeError, match=r"after the forward of Dense\(3, 4\).*\(5, 4\)"),
-    ):
-        layer.forward(rng.standard_normal((5, 3)))
-    with pytest.raises(ArgumentTypeError, match="expects a function"):
-        watching(wrong)
-
-
-def test_a_replaced_gradient_of_the_loss_reaches_the_layers(rng: np.random.Generator) -> None:
+def test_a_replaced_gradient_of_the_loss_reaches_the_layers(rng: Any) -> None:
     X, y = rng.standard_normal((4, 3)), rng.standard_normal((4, 2))
-    model = Sequential(Dense(3, 2), optimizer="sgd", seed=0)
+    model = Sequential(nn.Dense(3, 2), optimizer="sgd", seed=0)
     before = model.layers[0].W.copy()
 
     def no_gradient(event: Event) -> Array | None:
@@ -224,57 +217,37 @@ def test_a_replaced_gradient_of_the_loss_reaches_the_layers(rng: np.random.Gener
     np.testing.assert_array_equal(model.layers[0].W, before)
 
 
-def test_losses_called_by_hand_are_told(rng: np.random.Generator) -> None:
-    P, T, notes = rng.standard_normal((4, 2)), rng.standard_normal((4, 2)), Notes()
-    loss = MeanSquaredError()
-    with watching(notes):
-        value = loss.loss_func(P, T)
-        dP = loss.loss_gradient(P, T)
-    assert notes.told() == ["before loss", "after loss"] * 2
-    assert notes.events[1].value == value
-    assert notes.events[1].array is None
-    assert notes.events[3].value == value
-    assert notes.events[3].array is dP
-    assert {e.source for e in notes.events} == {loss}
-
-
-def test_a_watcher_may_run_layers_itself(rng: np.random.Generator) -> None:
-    model = Sequential(Dense(3, 4), Tanh(), Dense(4, 2), seed=0)
-    X, told = rng.standard_normal((5, 3)), []
-
-    def watcher(event: Event) -> None:
-        told.append(event.path)
-        with inference():
-            model.forward(X)
-
-    with watching(watcher):
-        model.backward(model.forward(X))
-    assert len(told) == 2 * 2 * 4
-
-
-def test_paths_from_a_root(rng: np.random.Generator) -> None:
-    model, notes = Sequential(Dense(3, 4), Tanh(), seed=0), Notes()
+def test_paths_from_a_root_and_of_branches(rng: Any) -> None:
+    model, notes = Sequential(nn.Dense(3, 4), nn.Tanh(), seed=0), Notes()
     X = rng.standard_normal((5, 3))
     with watching(notes, root=model):
         for layer in model.layers:
             X = layer.forward(X)
-        Dense(4, 2).forward(X)
+        nn.Dense(4, 2).forward(X)
     assert [e.path for e in notes.events] == ["0", "0", "1", "1", "?", "?"]
-
-
-def test_parallel_branches_and_saliency(rng: np.random.Generator) -> None:
-    layer, notes = Parallel(Dense(2), Chain(Dropout(0.5))), Notes()
-    layer.build((3,))
+    both, notes = nn.Chain(nn.Dense(2, 3), model), Notes()
+    with watching(notes, root=both):
+        model.train(rng.standard_normal((4, 3)), rng.standard_normal((4, 4)), epochs=1, verbose=0)
+    paths = ("1", "1.layers.0", "1.layers.1")
+    assert notes.told("forward", "before") == [f"before forward {path}" for path in paths]
+    branches, notes = nn.Parallel(nn.Dense(2), nn.Chain(nn.Dropout(0.5))), Notes()
+    branches.build((3,))
     with watching(notes), calling(training=False):
-        layer.forward(rng.standard_normal((4, 3)))
-    paths = " branches.0", " branches.1.layers.0", " branches.1", ""
-    assert notes.told("forward", "after") == [f"after forward{path}" for path in paths]
+        branches.forward(rng.standard_normal((4, 3)))
+    ends = " branches.0", " branches.1.layers.0", " branches.1", ""
+    assert notes.told("forward", "after") == [f"after forward{path}" for path in ends]
 
 
-def test_the_call_is_there_for_the_watcher(rng: np.random.Generator) -> None:
+def test_the_call_is_there_for_the_watcher_which_may_run_layers_itself() -> None:
     X, y = images(6)
     model, training = cnn(), []
-    with watching(lambda e: training.append(current().training)):
+
+    def watcher(event: Event) -> None:
+        training.append(current().training)
+        with inference():
+            model.forward(X)
+
+    with watching(watcher):
         model.train(X, y, X, y, verbose=0)
     assert training[0] is True
     assert training[-1] is False
@@ -291,14 +264,3 @@ def test_a_softmax_that_metrics_ask_for_has_its_path() -> None:
     softmax = [e.path for e in notes.events if e.source is model.layers[-1]]
     assert softmax == [last, last] * 4  # two batches, the test data, and evaluate
     assert {e.path for e in notes.events if isinstance(e.source, Sequential)} == {""}
-
-
-def test_a_root_holds_in_training_too(rng: np.random.Generator) -> None:
-    model = Sequential(Dense(3, 4), Tanh(), Dense(4, 2))
-    both = Chain(Dense(2, 3), model)
-    notes = Notes()
-    with watching(notes, root=both):
-        model.train(rng.standard_normal((4, 3)), rng.standard_normal((4, 2)), epochs=1, verbose=0)
-    assert notes.told("forward", "before") == [
-        f"before forward {path}" for path in ("1", "1.layers.0", "1.layers.1", "1.layers.2")
-    ]

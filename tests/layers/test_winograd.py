@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from phitodeep import kernels
 from phitodeep.core.call import calling
 from phitodeep.core.types import Array
 from phitodeep.layers import Conv2D, winograd
+from tests.conftest import assert_same
 
 SIZES = [  # N, height, width, C, filters, padding
     (1, 16, 12, 12, 12, "valid"),
@@ -24,15 +24,12 @@ SIZES = [  # N, height, width, C, filters, padding
 sizes = pytest.mark.parametrize("size", SIZES, ids=str)
 
 
-@pytest.fixture
-def _kernels(kernel_set: str) -> Iterator[None]:
-    """Tiles with both kernel sets; without the compiled one, the layer takes windows."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "chosen", lambda: "numba")
-        yield
-
-
-both_kernel_sets = pytest.mark.usefixtures("_kernels")
+@pytest.fixture(autouse=True)
+def _compiled() -> Any:
+    pytest.importorskip("numba")
+    before = kernels.chosen()
+    yield kernels.use("numba")
+    kernels.use(before)
 
 
 def conv(size: Any, dtype: Any, *, bias: bool = True) -> Conv2D:
@@ -67,36 +64,22 @@ def by_windows(layer: Conv2D, X: Array, dY: Array) -> dict[str, Array]:
         return passes(layer, X, dY, tiled=False)
 
 
-@both_kernel_sets
 @sizes
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("block", [1, winograd.BLOCK])
-def test_tiles_give_what_windows_give(
-    size: Any, bias: bool, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(winograd, "BLOCK", block)
+def test_tiles_give_what_windows_give(size: Any, monkeypatch: Any) -> None:
+    """Exactly, and in float32 with small errors."""
     X, dY = given(size, np.float64)
-    layer = conv(size, np.float64, bias=bias)
-    wanted, found = by_windows(layer, X, dY), passes(layer, X, dY)
-    assert found.keys() == wanted.keys()
-    for name in wanted:
-        np.testing.assert_allclose(found[name], wanted[name], rtol=0, atol=1e-11, err_msg=name)
+    for block, bias in ((1, True), (winograd.BLOCK, True), (winograd.BLOCK, False)):
+        monkeypatch.setattr(winograd, "BLOCK", block)
+        layer = conv(size, np.float64, bias=bias)
+        wanted, found = by_windows(layer, X, dY), passes(layer, X, dY)
+        assert_same(found, wanted, atol=1e-11)
+        layer.cast(np.float32)
+        found = passes(layer, X.astype(np.float32), dY.astype(np.float32))
+        for name, exact in wanted.items():
+            assert found[name].dtype == np.float32
+            assert abs(found[name] - exact).max() < 2e-5 * abs(exact).max(), name
 
 
-@both_kernel_sets
-@pytest.mark.parametrize("size", [*SIZES, (8, 14, 14, 32, 64, 1), (12, 8, 8, 128, 128, 1)], ids=str)
-def test_errors_in_float32_stay_small(size: Any) -> None:
-    X, dY = given(size, np.float32)
-    layer = conv(size, np.float32)
-    found = passes(layer, X, dY)
-    layer.cast(np.float64)
-    wanted = by_windows(layer, X.astype(np.float64), dY.astype(np.float64))
-    for name, exact in wanted.items():
-        assert found[name].dtype == np.float32
-        assert abs(found[name] - exact).max() < 1e-5 * abs(exact).max(), name
-
-
-@both_kernel_sets
 @sizes
 def test_reused_buffers_and_a_shorter_last_batch(size: Any) -> None:
     X, dY = given(size, np.float32)
@@ -106,11 +89,9 @@ def test_reused_buffers_and_a_shorter_last_batch(size: Any) -> None:
     with calling(reuse=True):
         found = [passes(layer, X[:n], dY[:n], None) for n in (size[0], half, size[0], half)]
     for one, two in zip(found, wanted, strict=True):
-        for name in one:
-            np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+        assert_same(one, two)
 
 
-@both_kernel_sets
 def test_arrays_that_are_not_contiguous_or_read_only() -> None:
     size = (3, 7, 9, 13, 17, "same")
     X, dY = given(size, np.float32)
@@ -120,12 +101,9 @@ def test_arrays_that_are_not_contiguous_or_read_only() -> None:
     frozen_X, frozen_dY = X.copy(), dY.copy()
     frozen_X.flags.writeable = frozen_dY.flags.writeable = False
     for other in ((wide_X[:, :, ::2], wide_dY[:, :, :, ::2]), (frozen_X, frozen_dY)):
-        found = passes(layer, *other)
-        for name in wanted:
-            np.testing.assert_array_equal(found[name], wanted[name], err_msg=name)
+        assert_same(passes(layer, *other), wanted)
 
 
-@both_kernel_sets
 def test_dX_may_be_left_out() -> None:
     size = SIZES[1]
     X, dY = given(size, np.float32)
@@ -138,8 +116,7 @@ def test_dX_may_be_left_out() -> None:
         np.testing.assert_array_equal(layer.grads[name], wanted[f"d{name}"])
 
 
-def test_which_convolutions_are_in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "chosen", lambda: "numba")
+def test_which_convolutions_are_in_tiles(monkeypatch: Any) -> None:
     monkeypatch.delenv("PHITODEEP_WINOGRAD", raising=False)
 
     def tiled(N: int = 64, size: int = 14, C: int = 32, filters: int = 64, **options: Any) -> bool:
@@ -163,5 +140,5 @@ def test_which_convolutions_are_in_tiles(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not tiled()
     monkeypatch.setenv("PHITODEEP_WINOGRAD", "1")
     assert tiled()
-    monkeypatch.setattr(kernels, "chosen", lambda: "numpy")
+    kernels.use("numpy")
     assert not tiled()

@@ -16,4 +16,3 @@ from phitodeep.kernels.compiled import optimizers as optimizers
 from phitodeep.kernels.compiled import pooling as pooling
 from phitodeep.kernels.compiled import recurrent as recurrent
 from phitodeep.kernels.compiled import softmax as softmax
-from phitodeep.kernels.compiled import winograd as winograd

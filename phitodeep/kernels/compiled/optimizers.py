@@ -1,6 +1,7 @@
 """Compiled twins of the kernels in `optimization/rules.py`, one pass over n parameters each.
 
-Each twin converts its scalars to the parameters' dtype and calls the loop below it. The scratch
+Each twin first converts its scalars to the parameters' dtype. Two twins do so outside of the
+compiled loop, with 1 - beta, which the loop would otherwise merge into other terms. The scratch
 arrays are needed only by the NumPy forms.
 """
 
@@ -14,17 +15,13 @@ from phitodeep.kernels.compiled.jit import jit
 
 
 @twin
-def sgd(
-    theta: Array, g: Array, v: Array | None, s: Array, mu: float, nesterov: bool, lr: float
-) -> None:
-    """Update theta and v (n,): v <- mu v + g; theta <- theta - lr v."""
-    t = theta.dtype.type
-    _sgd(theta, g, v, t(mu), nesterov, t(lr))
-
-
 @jit
-def _sgd(theta: Array, g: Array, V: Array | None, mu: float, nesterov: bool, lr: float) -> None:
-    """The loop of `sgd`."""
+def sgd(
+    theta: Array, g: Array, V: Array | None, s: Array, mu: float, nesterov: bool, lr: float
+) -> None:
+    """Update theta and V (n,): V <- mu V + g; theta <- theta - lr V."""
+    t = theta.dtype.type
+    mu, lr = t(mu), t(lr)
     for i in range(theta.size):
         step = g[i]
         if V is not None:
@@ -101,15 +98,11 @@ def _rmsprop(
 
 
 @twin
-def adagrad(theta: Array, g: Array, v: Array, s: Array, lr: float, eps: float) -> None:
-    """Update theta and v (n,): v <- v + g^2; theta <- theta - lr g / (sqrt(v) + eps)."""
-    t = theta.dtype.type
-    _adagrad(theta, g, v, t(lr), t(eps))
-
-
 @jit
-def _adagrad(theta: Array, g: Array, V: Array, lr: float, eps: float) -> None:
-    """The loop of `adagrad`."""
+def adagrad(theta: Array, g: Array, V: Array, s: Array, lr: float, eps: float) -> None:
+    """Update theta and V (n,): V <- V + g^2; theta <- theta - lr g / (sqrt(V) + eps)."""
+    t = theta.dtype.type
+    lr, eps = t(lr), t(eps)
     for i in range(theta.size):
         v = V[i] + g[i] * g[i]
         V[i] = v
@@ -117,39 +110,29 @@ def _adagrad(theta: Array, g: Array, V: Array, lr: float, eps: float) -> None:
 
 
 @twin
+@jit
 def adadelta(
-    theta: Array, g: Array, v: Array, d: Array, u: Array, s: Array,
+    theta: Array, g: Array, V: Array, D: Array, u: Array, s: Array,
     rho: float, lr: float, eps: float,
 ) -> None:  # fmt: skip
-    """Update theta, v and d (n,): theta <- theta - lr u, u = g sqrt((d + eps) / (v + eps))."""
+    """Update theta, V and D (n,): theta <- theta - lr x, x = g sqrt((D + eps) / (V + eps))."""
     t = theta.dtype.type
-    _adadelta(theta, g, v, d, t(rho), t(1 - rho), t(lr), t(eps))
-
-
-@jit
-def _adadelta(
-    theta: Array, g: Array, V: Array, D: Array, rho: float, c: float, lr: float, eps: float
-) -> None:
-    """The loop of `adadelta`; c = 1 - rho."""
+    rho, c, lr, eps = t(rho), t(1 - rho), t(lr), t(eps)
     for i in range(theta.size):
         v = rho * V[i] + c * g[i] * g[i]
-        u = g[i] * np.sqrt((D[i] + eps) / (v + eps))
-        V[i], D[i] = v, rho * D[i] + c * u * u
-        theta[i] -= lr * u
+        x = g[i] * np.sqrt((D[i] + eps) / (v + eps))
+        V[i], D[i] = v, rho * D[i] + c * x * x
+        theta[i] -= lr * x
 
 
 @twin
-def lion(
-    theta: Array, g: Array, m: Array, s: Array, r: Array, beta1: float, beta2: float, lr: float
-) -> None:
-    """Update theta and m (n,): theta <- theta - lr sign(beta1 m + (1 - beta1) g)."""
-    t = theta.dtype.type
-    _lion(theta, g, m, t(1 - beta1), t(1 - beta2), t(lr))
-
-
 @jit
-def _lion(theta: Array, g: Array, M: Array, c1: float, c2: float, lr: float) -> None:
-    """The loop of `lion`; c1 = 1 - beta1 and c2 = 1 - beta2."""
+def lion(
+    theta: Array, g: Array, M: Array, s: Array, r: Array, beta1: float, beta2: float, lr: float
+) -> None:
+    """Update theta and M (n,): theta <- theta - lr sign(beta1 M + (1 - beta1) g)."""
+    t = theta.dtype.type
+    c1, c2, lr = t(1 - beta1), t(1 - beta2), t(lr)
     for i in range(theta.size):
         m = M[i]
         theta[i] -= lr * np.sign(m + c1 * (g[i] - m))

@@ -127,25 +127,12 @@ def gru_back(dh: Array, A: Array, before: Array, u_n: Array, dA: Array, dU: Arra
             du[j] = da[j]
 
 
-# The loops. Shapes: A, dA, dU (T, N, gH); Wh (H, gH), Wh_T (gH, H), bh (gH,) or None; S (states,
-# T + 1, N, H), K (T, N, kept H); mask (T, N) or None; d (states, N, H), which is 0 on entry. dY
-# (N, steps, H) belongs to the last steps. `gemm` comes from `blas.gemm`.
-
-
-@jit
-def _keep(mask: Array | None, t: int, S: Array) -> None:
-    """Copy the states of the samples that the mask leaves out at step t."""
-    if mask is not None:
-        for n in range(mask.shape[1]):
-            if not mask[t, n]:
-                S[:, t + 1, n] = S[:, t, n]
-
-
-@jit
-def _add_dY(dY: Array, t: int, d: Array) -> None:
-    """Add to d[0] the gradient of y_t; t counts from the end, from -1 downwards."""
-    if t >= -dY.shape[1]:
-        d[0] += dY[:, t]
+# The loops. Shapes: A, dA, dU (T, N, gH), where dU is dA except in a GRU; Wh (H, gH), Wh_T (gH, H),
+# bh (gH,) or None; S (states, T + 1, N, H), K (T, N, kept H); mask (T, N) or None; d
+# (states, N, H), which is 0 on entry. dY (N, steps, H) belongs to the last steps. `gemm` comes from
+# `blas.gemm`.
+RNN, LSTM, GRU = range(3)
+CELLS = {"rnn": RNN, "lstm": LSTM, "gru": GRU}
 
 
 @jit
@@ -164,81 +151,46 @@ def _swap(mask: Array | None, t: int, d: Array, passed_on: Array) -> None:
 
 
 @jit
-def rnn_forward(
-    gemm: tuple[int, int], A: Array, Wh: Array, bh: None, S: Array, K: Array, mask: Array | None
-) -> None:
-    """Run all steps of an RNN: write S[:, 1:]."""
-    for t in range(len(A)):
-        add_product(gemm, S[0, t], Wh, A[t])
-        rnn_step(A[t], S[0, t + 1])
-        _keep(mask, t, S)
-
-
-@jit
-def rnn_backward(
-    gemm: tuple[int, int], A: Array, Wh_T: Array, S: Array, K: Array, mask: Array | None,
-    dY: Array, d: Array, dA: Array, dU: Array,
+def forward(
+    gemm: tuple[int, int], cell: int, A: Array, Wh: Array, bh: Array | None, S: Array, K: Array,
+    mask: Array | None,
 ) -> None:  # fmt: skip
-    """Run all steps of an RNN backward: write dA."""
-    passed_on = np.zeros_like(d)
-    for t in range(len(A) - 1, -1, -1):
-        _add_dY(dY, t - len(A), d)
-        _swap(mask, t, d, passed_on)
-        rnn_back(d[0], S[0, t + 1], dA[t])
-        add_product(gemm, dA[t], Wh_T, d[0])
-        _swap(mask, t, d, passed_on)
-
-
-@jit
-def lstm_forward(
-    gemm: tuple[int, int], A: Array, Wh: Array, bh: None, S: Array, K: Array, mask: Array | None
-) -> None:
-    """Run all steps of an LSTM: A <- the gates; write S[:, 1:]."""
-    for t in range(len(A)):
-        add_product(gemm, S[0, t], Wh, A[t])
-        lstm_step(A[t], S[1, t], S[0, t + 1], S[1, t + 1])
-        _keep(mask, t, S)
-
-
-@jit
-def lstm_backward(
-    gemm: tuple[int, int], A: Array, Wh_T: Array, S: Array, K: Array, mask: Array | None,
-    dY: Array, d: Array, dA: Array, dU: Array,
-) -> None:  # fmt: skip
-    """Run all steps of an LSTM backward: write dA."""
-    passed_on = np.zeros_like(d)
-    for t in range(len(A) - 1, -1, -1):
-        _add_dY(dY, t - len(A), d)
-        _swap(mask, t, d, passed_on)
-        lstm_back(d[0], d[1], A[t], S[1, t], S[1, t + 1], dA[t])
-        add_product(gemm, dA[t], Wh_T, d[0])
-        _swap(mask, t, d, passed_on)
-
-
-@jit
-def gru_forward(
-    gemm: tuple[int, int], A: Array, Wh: Array, bh: Array, S: Array, K: Array, mask: Array | None
-) -> None:
-    """Run all steps of a GRU: A <- the gates; write S[:, 1:] and K."""
+    """Run all steps: A <- the gates; write S[:, 1:] and K."""
     U = np.empty_like(A[0])
     for t in range(len(A)):
-        U[:] = bh
-        add_product(gemm, S[0, t], Wh, U)
-        gru_step(A[t], U, S[0, t], S[0, t + 1], K[t])
-        _keep(mask, t, S)
+        if bh is not None:  # a GRU
+            U[:] = bh
+            add_product(gemm, S[0, t], Wh, U)
+            gru_step(A[t], U, S[0, t], S[0, t + 1], K[t])
+        else:
+            add_product(gemm, S[0, t], Wh, A[t])
+            if cell == LSTM:
+                lstm_step(A[t], S[1, t], S[0, t + 1], S[1, t + 1])
+            else:
+                rnn_step(A[t], S[0, t + 1])
+        if mask is not None:  # the samples that it leaves out at step t keep their states
+            for n in range(mask.shape[1]):
+                if not mask[t, n]:
+                    S[:, t + 1, n] = S[:, t, n]
 
 
 @jit
-def gru_backward(
-    gemm: tuple[int, int], A: Array, Wh_T: Array, S: Array, K: Array, mask: Array | None,
-    dY: Array, d: Array, dA: Array, dU: Array,
+def backward(
+    gemm: tuple[int, int], cell: int, A: Array, Wh_T: Array, S: Array, K: Array,
+    mask: Array | None, dY: Array, d: Array, dA: Array, dU: Array,
 ) -> None:  # fmt: skip
-    """Run all steps of a GRU backward: write dA and dU."""
+    """Run all steps backward: write dA and dU."""
     passed_on = np.zeros_like(d)
     for t in range(len(A) - 1, -1, -1):
-        _add_dY(dY, t - len(A), d)
+        if t - len(A) >= -dY.shape[1]:
+            d[0] += dY[:, t - len(A)]
         _swap(mask, t, d, passed_on)
-        gru_back(d[0], A[t], S[0, t], K[t], dA[t], dU[t])
+        if cell == GRU:
+            gru_back(d[0], A[t], S[0, t], K[t], dA[t], dU[t])
+        elif cell == LSTM:
+            lstm_back(d[0], d[1], A[t], S[1, t], S[1, t + 1], dA[t])
+        else:
+            rnn_back(d[0], S[0, t + 1], dA[t])
         add_product(gemm, dU[t], Wh_T, d[0])
         _swap(mask, t, d, passed_on)
 
@@ -250,16 +202,9 @@ class Loops(NamedTuple):
     backward: Callable[..., None]
 
 
-LOOPS = {
-    "rnn": (rnn_forward, rnn_backward),
-    "lstm": (lstm_forward, lstm_backward),
-    "gru": (gru_forward, gru_backward),
-}
-
-
 def loops(cell: str, dtype: np.dtype[Any]) -> Loops | None:
     """Return the loops of a cell, or None where the BLAS function is not found."""
     gemm = blas.gemm(dtype)
     if not gemm[0]:
         return None
-    return Loops(*(functools.partial(loop, gemm) for loop in LOOPS[cell]))
+    return Loops(*(functools.partial(loop, gemm, CELLS[cell]) for loop in (forward, backward)))

@@ -12,25 +12,30 @@ from phitodeep.kernels.compiled.jit import jit
 from phitodeep.kernels.compiled.scalar import exp
 
 
+@jit
+def softmax(x: Array, y: Array, count: int) -> None:
+    """Write the softmax of the first `count` numbers of x into y; if all are -inf, write 0."""
+    zero, one = x.dtype.type(0), x.dtype.type(1)
+    top = x[0]
+    for k in range(1, count):
+        top = max(top, x[k])
+    top = zero if top == -np.inf else top
+    for k in range(count):
+        y[k] = exp(x[k] - top)
+    s = zero
+    for k in range(count):
+        s += y[k]
+    inverse = one / (one if s == zero else s)
+    for k in range(count):
+        y[k] *= inverse
+
+
 @twin
 @jit
 def softmax_rows(X: Array, Y: Array) -> None:
     """Write the softmax of each row of X into Y, both (n, K); a row of all -inf becomes 0."""
-    n, K = X.shape
-    zero, one = X.dtype.type(0), X.dtype.type(1)
-    for i in range(n):
-        top = X[i, 0]
-        for k in range(1, K):
-            top = max(top, X[i, k])
-        top = zero if top == -np.inf else top
-        for k in range(K):
-            Y[i, k] = exp(X[i, k] - top)
-        s = zero
-        for k in range(K):
-            s += Y[i, k]
-        inverse = one / (one if s == zero else s)
-        for k in range(K):
-            Y[i, k] *= inverse
+    for i in range(len(X)):
+        softmax(X[i], Y[i], X.shape[1])
 
 
 @twin
@@ -51,24 +56,11 @@ def softmax_rows_back(dY: Array, Y: Array) -> None:
 def causal_softmax(S: Array, start: int) -> None:
     """S (n, rows, keys) <- its softmax, over keys 0 to start + i in row i; the others become 0."""
     n, rows, keys = S.shape
-    zero, one = S.dtype.type(0), S.dtype.type(1)
     for a in range(n):
         for i in range(rows):
-            visible = start + i + 1
-            top = S[a, i, 0]
-            for k in range(1, visible):
-                top = max(top, S[a, i, k])
-            top = zero if top == -np.inf else top
-            for k in range(visible):
-                S[a, i, k] = exp(S[a, i, k] - top)
-            s = zero
-            for k in range(visible):
-                s += S[a, i, k]
-            inverse = one / (one if s == zero else s)
-            for k in range(visible):
-                S[a, i, k] *= inverse
-            for k in range(visible, keys):
-                S[a, i, k] = zero
+            softmax(S[a, i], S[a, i], start + i + 1)
+            for k in range(start + i + 1, keys):
+                S[a, i, k] = S.dtype.type(0)
 
 
 @twin

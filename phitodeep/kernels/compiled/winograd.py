@@ -1,4 +1,4 @@
-"""Compiled twins of the kernels in `layers/winograd.py`.
+"""The compiled maps between images and tiles of `layers/winograd.py`.
 
 A map such as B^T x B is applied to the columns of x and then to the rows of the result, for a whole
 row of tiles at a time. Between the two, the place p along the width of an image is number p // 4 of
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from phitodeep.core.types import Array
-from phitodeep.kernels import twin
 from phitodeep.kernels.compiled.jit import jit
 
 TWO, FOUR, FIVE, EIGHT = map(np.float32, (2, 4, 5, 8))  # float64 times float32 is float64
@@ -55,7 +54,25 @@ def row(images: Array, n: int, y: int, outside: Array) -> Array:
     return images[n, y] if 0 <= y < images.shape[1] else outside
 
 
-@twin
+@jit
+def rows_from(images: Array, n: int, y: int, outside: Array) -> Any:
+    """Return the rows y to y + 3 of image n."""
+    r0, r1 = row(images, n, y, outside), row(images, n, y + 1, outside)
+    return r0, r1, row(images, n, y + 2, outside), row(images, n, y + 3, outside)
+
+
+@jit
+def points(V: Array, i: int, at: int) -> Any:
+    """Return the numbers of tiles at the points (i, 0) to (i, 5), from number `at` on."""
+    return V[i, 0, at:], V[i, 1, at:], V[i, 2, at:], V[i, 3, at:], V[i, 4, at:], V[i, 5, at:]
+
+
+@jit
+def places(t: Array, k: int, here: Any) -> Any:
+    """Return the numbers `here` of the six rows of t, at place k of a tile."""
+    return t[0, k, here], t[1, k, here], t[2, k, here], t[3, k, here], t[4, k, here], t[5, k, here]
+
+
 @jit
 def tiles_of_images(X: Array, pad: int, V: Array) -> None:
     """V (6, 6, N, rows, columns, C) <- B^T x B, for the 6 x 6 numbers x of each tile of X."""
@@ -66,29 +83,21 @@ def tiles_of_images(X: Array, pad: int, V: Array) -> None:
     for n in range(N):
         for r in range(rows):
             y = 4 * r - pad
-            r0, r1, r2 = row(X, n, y, zeros), row(X, n, y + 1, zeros), row(X, n, y + 2, zeros)
-            r3, r4, r5 = row(X, n, y + 3, zeros), row(X, n, y + 4, zeros), row(X, n, y + 5, zeros)
+            r0, r1, r2, r3 = rows_from(X, n, y, zeros)
+            r4, r5 = row(X, n, y + 4, zeros), row(X, n, y + 5, zeros)
             for x in range(W):
                 tile, k = divmod(x + pad, 4)
                 here = slice(tile * C, tile * C + C)
                 x0, x1, x2, x3, x4, x5 = r0[x], r1[x], r2[x], r3[x], r4[x], r5[x]
-                t0, t1, t2 = t[0, k, here], t[1, k, here], t[2, k, here]
-                t3, t4, t5 = t[3, k, here], t[4, k, here], t[5, k, here]
+                t0, t1, t2, t3, t4, t5 = places(t, k, here)
                 for c in range(C):
                     t0[c], t1[c], t2[c], t3[c], t4[c], t5[c] = B_T(
                         x0[c], x1[c], x2[c], x3[c], x4[c], x5[c]
                     )
             for i in range(6):
-                t0, t1, t2, t3, t4, t5 = (
-                    t[i, 0],
-                    t[i, 1],
-                    t[i, 2],
-                    t[i, 3],
-                    t[i, 0, C:],
-                    t[i, 1, C:],
-                )
-                v0, v1, v2 = V[i, 0, at:], V[i, 1, at:], V[i, 2, at:]
-                v3, v4, v5 = V[i, 3, at:], V[i, 4, at:], V[i, 5, at:]
+                t0, t1, t2, t3 = t[i, 0], t[i, 1], t[i, 2], t[i, 3]
+                t4, t5 = t[i, 0, C:], t[i, 1, C:]
+                v0, v1, v2, v3, v4, v5 = points(V, i, at)
                 for c in range(T):
                     v0[c], v1[c], v2[c], v3[c], v4[c], v5[c] = B_T(
                         t0[c], t1[c], t2[c], t3[c], t4[c], t5[c]
@@ -96,7 +105,6 @@ def tiles_of_images(X: Array, pad: int, V: Array) -> None:
             at += T
 
 
-@twin
 @jit
 def tiles_of_images_back(dV: Array, pad: int, dX: Array) -> None:
     """dX <- the sum of B dv B^T over the tiles that contain each number."""
@@ -109,8 +117,7 @@ def tiles_of_images_back(dV: Array, pad: int, dX: Array) -> None:
     for n in range(N):
         for r in range(rows):
             for i in range(6):
-                v0, v1, v2 = dV[i, 0, at:], dV[i, 1, at:], dV[i, 2, at:]
-                v3, v4, v5 = dV[i, 3, at:], dV[i, 4, at:], dV[i, 5, at:]
+                v0, v1, v2, v3, v4, v5 = points(dV, i, at)
                 t0, t1, t2, t3 = t[i, 0], t[i, 1], t[i, 2], t[i, 3]
                 t4, t5 = next[i, 0, C:], next[i, 1, C:]
                 for c in range(T):
@@ -125,21 +132,12 @@ def tiles_of_images_back(dV: Array, pad: int, dX: Array) -> None:
                         t0[c] = t4[c]
             at += T
             y = 4 * r - pad
-            r0, r1, r2 = (
-                row(dX, n, y, outside),
-                row(dX, n, y + 1, outside),
-                row(dX, n, y + 2, outside),
-            )
-            r3, r4, r5 = (
-                row(dX, n, y + 3, outside),
-                row(dX, n, y + 4, outside),
-                row(dX, n, y + 5, outside),
-            )
+            r0, r1, r2, r3 = rows_from(dX, n, y, outside)
+            r4, r5 = row(dX, n, y + 4, outside), row(dX, n, y + 5, outside)
             for x in range(W):
                 tile, k = divmod(x + pad, 4)
                 here = slice(tile * C, tile * C + C)
-                t0, t1, t2 = t[0, k, here], t[1, k, here], t[2, k, here]
-                t3, t4, t5 = t[3, k, here], t[4, k, here], t[5, k, here]
+                t0, t1, t2, t3, t4, t5 = places(t, k, here)
                 x0, x1, x2, x3, x4, x5 = r0[x], r1[x], r2[x], r3[x], r4[x], r5[x]
                 for c in range(C):
                     y0, y1, y2, y3, y4, y5 = B(t0[c], t1[c], t2[c], t3[c], t4[c], t5[c])
@@ -151,7 +149,6 @@ def tiles_of_images_back(dV: Array, pad: int, dX: Array) -> None:
                     x5[c] += y5
 
 
-@twin
 @jit
 def images_of_tiles(M: Array, b: Array, Y: Array) -> None:
     """Y (N, _, W, filters) <- A^T m A + b of each tile, cut off at the edges of Y."""
@@ -162,27 +159,22 @@ def images_of_tiles(M: Array, b: Array, Y: Array) -> None:
     for n in range(N):
         for r in range(rows):
             for i in range(6):
-                m0, m1, m2 = M[i, 0, at:], M[i, 1, at:], M[i, 2, at:]
-                m3, m4, m5 = M[i, 3, at:], M[i, 4, at:], M[i, 5, at:]
+                m0, m1, m2, m3, m4, m5 = points(M, i, at)
                 s0, s1, s2, s3 = s[i, 0], s[i, 1], s[i, 2], s[i, 3]
                 for k in range(T):
                     s0[k], s1[k], s2[k], s3[k] = A_T(m0[k], m1[k], m2[k], m3[k], m4[k], m5[k])
             at += T
-            y = 4 * r
-            y0, y1 = Y[n, y], row(Y, n, y + 1, outside)
-            y2, y3 = row(Y, n, y + 2, outside), row(Y, n, y + 3, outside)
+            y0, y1, y2, y3 = rows_from(Y, n, 4 * r, outside)
             for x in range(W):
                 tile, k = divmod(x, 4)
                 here = slice(tile * K, tile * K + K)
-                m0, m1, m2 = s[0, k, here], s[1, k, here], s[2, k, here]
-                m3, m4, m5 = s[3, k, here], s[4, k, here], s[5, k, here]
+                m0, m1, m2, m3, m4, m5 = places(s, k, here)
                 r0, r1, r2, r3 = y0[x], y1[x], y2[x], y3[x]
                 for k in range(K):
                     p, q, u, v = A_T(m0[k], m1[k], m2[k], m3[k], m4[k], m5[k])
                     r0[k], r1[k], r2[k], r3[k] = p + b[k], q + b[k], u + b[k], v + b[k]
 
 
-@twin
 @jit
 def images_of_tiles_back(dY: Array, dM: Array) -> None:
     """dM <- A dy A^T, for the 4 x 4 numbers dy of each tile, which are zeros outside dY."""
@@ -192,21 +184,17 @@ def images_of_tiles_back(dY: Array, dM: Array) -> None:
     s, zeros = np.zeros((6, 4, T), dY.dtype), np.zeros((W, K), dY.dtype)
     for n in range(N):
         for r in range(rows):
-            y = 4 * r
-            y0, y1 = dY[n, y], row(dY, n, y + 1, zeros)
-            y2, y3 = row(dY, n, y + 2, zeros), row(dY, n, y + 3, zeros)
+            y0, y1, y2, y3 = rows_from(dY, n, 4 * r, zeros)
             for x in range(W):
                 tile, k = divmod(x, 4)
                 here = slice(tile * K, tile * K + K)
-                s0, s1, s2 = s[0, k, here], s[1, k, here], s[2, k, here]
-                s3, s4, s5 = s[3, k, here], s[4, k, here], s[5, k, here]
+                s0, s1, s2, s3, s4, s5 = places(s, k, here)
                 r0, r1, r2, r3 = y0[x], y1[x], y2[x], y3[x]
                 for k in range(K):
                     s0[k], s1[k], s2[k], s3[k], s4[k], s5[k] = A(r0[k], r1[k], r2[k], r3[k])
             for i in range(6):
                 s0, s1, s2, s3 = s[i, 0], s[i, 1], s[i, 2], s[i, 3]
-                m0, m1, m2 = dM[i, 0, at:], dM[i, 1, at:], dM[i, 2, at:]
-                m3, m4, m5 = dM[i, 3, at:], dM[i, 4, at:], dM[i, 5, at:]
+                m0, m1, m2, m3, m4, m5 = points(dM, i, at)
                 for k in range(T):
                     m0[k], m1[k], m2[k], m3[k], m4[k], m5[k] = A(s0[k], s1[k], s2[k], s3[k])
             at += T
