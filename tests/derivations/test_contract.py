@@ -133,7 +133,7 @@ def places(scope: Scope, step: Step) -> Iterator[tuple[Scope, tuple[int, ...]]]:
     for t in rounds:
         seen = scope.at(t)
         A = np.asarray(seen[step.symbol])
-        for _ in range(3 if A.size else 0):
+        for _ in range((3 if t is None else 1) * (A.size > 0)):
             yield seen, tuple(int(rng.integers(0, n)) for n in A.shape)
 
 
@@ -143,7 +143,8 @@ def test_each_cell_has_its_terms_and_each_step_its_formulas(
 ) -> None:
     layer = made(make, shape)
     X, dY = data(layer, shape, tokens)
-    for training, mask in product((True, False), masks(layer, shape)):
+    modes = [(True, mask) for mask in masks(layer, shape)]
+    for training, mask in [*modes, (False, modes[-1][1])]:
         for scope in scopes(by_steps(layer, X, dY, training=training, mask=mask)):
             own = {*scope.layer.params, *scope.layer.tied, *scope.layer.state, "X", "dY"}
             with calling(mask=scope.call.mask):

@@ -146,7 +146,7 @@ def test_tokens_have_no_gradient() -> None:
         assert check_same(make, (3, 4), tokens=5).find("dX") is None
 
 
-@pytest.mark.parametrize(("checkpoint", "mask"), [(True, HOLES[:2, :3]), (False, None)])
+@pytest.mark.parametrize(("checkpoint", "mask"), few([(True, HOLES[:2, :3]), (False, None)], 1))
 def test_nested_chains(checkpoint: bool, mask: Array | None) -> None:
     def make() -> Layer:
         inside = layers.Chain(layers.RNN(4), layers.Dense(4), checkpoint=checkpoint)
