@@ -18,30 +18,22 @@ def reshape(layer: Any) -> Derivation:
         X = symbols["X"]
         return (len(X), *layer.create(X.shape[1:]))
 
-    return Derivation(
-        [
-            Given("shape_Y", "the shape of Y", shape),
-            Arrange("Y", "X.reshape(shape_Y)", "X", "X in the shape of Y, in the same order"),
-        ],
-        [
-            Given("shape_X", "the shape of X", lambda symbols: symbols["X"].shape),
-            Arrange("dX", "dY.reshape(shape_X)", "dY", "dY in the shape of X, in the same order"),
-        ],
+    return Derivation.of(
+        Given("shape_Y", "the shape of Y", shape),
+        Arrange("Y", "X.reshape(shape_Y)", "X", "X in the shape of Y, in the same order"),
+        Given("shape_X", "the shape of X", lambda symbols: symbols["X"].shape),
+        Arrange("dX", "dY.reshape(shape_X)", "dY", "dY in the shape of X, in the same order"),
     )
 
 
 def permute(layer: Any) -> Derivation:
     """The axes of dY return to their places in X."""
     axes = (0, *layer.dims)
-    return Derivation(
-        [
-            Given("axes", "the axis of X that each axis of Y is", lambda _: axes),
-            Arrange("Y", "X.transpose(axes)", "X", "X with its axes in another order"),
-        ],
-        [
-            Given("back", "the axis of Y that each axis of X is", lambda _: np.argsort(axes)),
-            Arrange("dX", "dY.transpose(back)", "dY", "dY with its axes as in X"),
-        ],
+    return Derivation.of(
+        Given("axes", "the axis of X that each axis of Y is", lambda _: axes),
+        Arrange("Y", "X.transpose(axes)", "X", "X with its axes in another order"),
+        Given("back", "the axis of Y that each axis of X is", lambda _: np.argsort(axes)),
+        Arrange("dX", "dY.transpose(back)", "dY", "dY with its axes as in X"),
     )
 
 
@@ -57,11 +49,10 @@ def select(layer: Any) -> Derivation:
     c = Given("c", "the selected columns", columns)
     if layer.tokens:
         chosen = Arrange("chosen", "X[..., c]", "X", "the columns c of X")
-        return Derivation([c, chosen, Let("Y", "np.int64(chosen)", "tokens")], [])
-    return Derivation(
-        [c, Arrange("Y", "X[..., c]", "X", "the columns c of X")],
-        [
-            Given("S", "1 at [j, i] where column j of Y is column i of X, else 0", places),
-            Sum("dX", "...j,ji->...i", "dY", "S"),
-        ],
+        return Derivation.of(c, chosen, Let("Y", "np.int64(chosen)", "tokens"))
+    return Derivation.of(
+        c,
+        Arrange("Y", "X[..., c]", "X", "the columns c of X"),
+        Given("S", "1 at [j, i] where column j of Y is column i of X, else 0", places),
+        Sum("dX", "...j,ji->...i", "dY", "S"),
     )

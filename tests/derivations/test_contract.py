@@ -31,7 +31,7 @@ from phitodeep.testing.examples import Make, data, made, passes
 from tests.derivations.test_mathml import check_mathml
 from tests.loss.test_loss import EXAMPLES as LOSSES
 from tests.loss.test_loss import pair
-from tests.rows import ALL, KINDS, TOOLS, few, masks, over
+from tests.rows import ALL, KINDS, LONG, TOOLS, few, masks, over
 
 every_loss = pytest.mark.parametrize("loss", LOSSES, ids=repr)
 REDUCTIONS = {"sum", "mean", "dot", "matmul", "einsum", "cumsum", "prod", "var", "std", "trace"}
@@ -280,6 +280,8 @@ def test_steps_of_a_loss_equal_its_fast_pass(
         scope = loss_scope(loss, P, T, checked, total)
         assert_close(scope["L"], loss.value(P, T, checked, total), "L")
         assert_close(scope["dP"], loss.gradient(P, T, checked, total), "dP")
+        if total == 0 and not LONG:
+            continue
         check_terms(scope)
         check_formulas(scope)
         check_written(scope, {"P", "T", "w", "share", "total"}, repr(loss))

@@ -571,7 +571,7 @@ LARGE: dict[str, Callable[[], Any]] = {
     "numbers": lambda: list(range(10_000)),
     "dict": lambda: {f"k{i}": i for i in range(5_000)},
     "texts": lambda: [*["a"] * 2000, "y" * 200_000],
-    "lists": lambda: [[]] * 20_000,
+    "lists": lambda: [[]] * 10_000,
     "layers": lambda: [{"layer": "ReLU"}] * 11_000,
     "layers in layers": lambda: nested(
         95, {"layer": "ReLU"}, lambda inside: {"layer": "Chain", "config": {"layers": [inside]}}
@@ -584,8 +584,11 @@ LARGE: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", LARGE)
-@pytest.mark.parametrize(("name", "key"), [("mlp", "model"), ("nadam", "state")])
+PLACES = [("mlp", "model", what) for what in LARGE]
+PLACES += [("nadam", "state", what) for what in (LARGE if LONG else ("text", "numbers", "deep"))]
+
+
+@pytest.mark.parametrize(("name", "key", "what"), PLACES)
 def test_no_large_value_takes_much_memory_or_time(
     name: str, key: str, what: str, place: Path
 ) -> None:

@@ -138,6 +138,6 @@ def test_a_rate_that_grows_without_limit_is_infinite(decay: Any) -> None:
 def test_a_small_file_that_unzips_into_a_large_one(tmp_path: Path) -> None:
     names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
     for name in names:
-        (tmp_path / f"{name}-ubyte.gz").write_bytes(gzip.compress(bytes(50_000_000)))
+        (tmp_path / f"{name}-ubyte.gz").write_bytes(gzip.compress(bytes(10_000_000)))
     with pytest.raises(DataError, match="when they are unzipped"):
         load_mnist(folder=tmp_path)

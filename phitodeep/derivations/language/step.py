@@ -15,7 +15,8 @@ their formulas look.
 
 A derivation is a list of steps for each direction. The forward steps start from X and the
 parameters, and end with Y. The backward steps start from dY and all of these, and compute dX and
-the gradient of each parameter W under the name dW. A loss computes L from P, and then dP.
+the gradient of each parameter W under the name dW. A loss computes L from P, and then dP. So one
+list of all steps is enough: see `Derivation.of`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Step:
 
     def value(self, symbols: Any) -> Any:
         """Compute the symbol from the values of earlier ones: see `Scope`."""
-        raise NotImplementedError
+        return evaluate(self.code, symbols)
 
     def __repr__(self) -> str:
         return f"{self.symbol} = {self.code or self.words}"
@@ -87,6 +88,11 @@ class Derivation(NamedTuple):
     forward: Sequence[Step]
     backward: Sequence[Step]
 
+    @classmethod
+    def of(cls, *steps: Step) -> Derivation:
+        """Return these steps: those up to Y or, in a loss, up to L are the forward pass."""
+        return cls(*split(steps, "Y" if any(step.symbol == "Y" for step in steps) else "L"))
+
     def every(self) -> Iterator[Step]:
         """Yield all steps, those inside loops included."""
         for steps in self:
@@ -96,6 +102,12 @@ class Derivation(NamedTuple):
         """A list of all formulas."""
         forward, backward = map(_listed, self)
         return "\n".join(["forward", *forward, "backward", *backward])
+
+
+def split(steps: Sequence[Step], symbol: str) -> tuple[Sequence[Step], Sequence[Step]]:
+    """Return the steps up to the one that computes this symbol, and those after it."""
+    end = [step.symbol for step in steps].index(symbol) + 1
+    return steps[:end], steps[end:]
 
 
 def flat(steps: Sequence[Step]) -> Iterator[Step]:
@@ -137,9 +149,6 @@ class Let(Step):
     def __init__(self, symbol: str, code: str, words: str = "") -> None:
         super().__init__(symbol, code, names_in(code), words)
 
-    def value(self, symbols: Any) -> Any:
-        return evaluate(self.code, symbols)
-
     def _right(self, style: Plain) -> str:
         return style.expression(self.code)
 
@@ -155,9 +164,6 @@ class Arrange(Step):
         super().__init__(symbol, code, (of, *others), words)
         self.of = of
 
-    def value(self, symbols: Any) -> Any:
-        return evaluate(self.code, symbols)
-
 
 class Join(Step):
     """The elements of all operands, side by side along the last axis."""
@@ -165,9 +171,6 @@ class Join(Step):
     def __init__(self, symbol: str, *operands: str, words: str = "side by side") -> None:
         code = f"np.concatenate([{', '.join(operands)}], axis=-1)"
         super().__init__(symbol, code, operands, words)
-
-    def value(self, symbols: Any) -> Any:
-        return evaluate(self.code, symbols)
 
     def _right(self, style: Plain) -> str:
         return style.joined(*map(style.symbol, self.operands))
