@@ -237,12 +237,11 @@ def check_shape(shape: Any, who: str) -> Shape:
 
 def choose(name: str, options: Mapping[str, T], kind: str) -> T:
     """Return the option with this name, ignoring case and punctuation."""
-    plain = {_plain(key): value for key, value in options.items()}
-    if _plain(name) in plain:
-        return plain[_plain(name)]
-    near = difflib.get_close_matches(_plain(name), plain, n=1)
-    guess = next((key for key in options if near and _plain(key) == near[0]), None)
-    hint = f" Did you mean {guess!r}?" if guess else ""
+    known = {_plain(key): key for key in options}
+    if _plain(name) in known:
+        return options[known[_plain(name)]]
+    near = difflib.get_close_matches(_plain(name), known, n=1)
+    hint = f" Did you mean {known[near[0]]!r}?" if near else ""
     raise ArgumentError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(sorted(options))}.")
 
 

@@ -1,4 +1,4 @@
-"""Dense and TiedDense: Y = X W + b, one row at a time."""
+"""Dense, TiedDense and LowRank: Y = X W + b and Y = s X A B, one row at a time."""
 
 from __future__ import annotations
 
@@ -25,4 +25,18 @@ def tied_dense(layer: Any) -> Derivation:
         Sum("Y", "...d,vd->...v", "X", "W"),
         Sum("dW", "...v,...d->vd", "dY", "X"),
         Sum("dX", "...v,vd->...d", "dY", "W"),
+    )
+
+
+def low_rank(layer: Any) -> Derivation:
+    """y_j = sum_r h_r B_rj with h_r = (alpha / rank) sum_i x_i A_ir; every row uses both."""
+    return Derivation.of(
+        Sum("XA", "...i,ir->...r", "X", "A"),
+        Let("H", "alpha / rank * XA"),
+        Sum("Y", "...r,rj->...j", "H", "B"),
+        Sum("dB", "...r,...j->rj", "H", "dY"),
+        Sum("dH", "...j,rj->...r", "dY", "B"),
+        Let("dXA", "alpha / rank * dH"),
+        Sum("dA", "...i,...r->ir", "X", "dXA"),
+        Sum("dX", "...r,ir->...i", "dXA", "A"),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import functools
 import json
@@ -56,7 +55,6 @@ from tests.core.test_config import (
     SCHEDULES,
     SETTINGS,
     label,
-    optimizers,
 )
 from tests.core.test_state import OPTIONS
 from tests.rows import KINDS, LONG, ONE_EACH
@@ -169,25 +167,11 @@ EXACT: dict[str, Callable[[], Sequential]] = {
     "groups in float64": lambda: net(OPTIONS["groups"](), dtype="float64"),
     "no seed": lambda: net(seed=None),
 }
-MORE: dict[str, Callable[[], Sequential]] = {
-    **{
-        f"{i}: {label(made)}": lambda i=i: net(optimizers()[i])
-        for i, made in enumerate(optimizers())
-    },
-    **{
-        label(made): lambda i=i: net(alpha=copy.deepcopy(SCHEDULES[i]))
-        for i, made in enumerate(SCHEDULES)
-    },
-    **{
-        f"{name} in float64": lambda make=make: net(make(), dtype="float64")
-        for name, make in OPTIONS.items()
-    },
-}
 
 
-@pytest.mark.parametrize("name", [*EXACT, *(MORE if LONG else ())])
+@pytest.mark.parametrize("name", EXACT)
 def test_training_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
-    model = (EXACT | MORE)[name]()
+    model = EXACT[name]()
     if isinstance(model.optimizer, LBFGS):
         pytest.importorskip("scipy")
     train(model)
@@ -281,6 +265,7 @@ def test_tied_weights_stay_tied(tmp_path: Path) -> None:
     other = loaded(model, tmp_path / "a.st", optimizer=True)
     with open_tensors(tmp_path / "a.st") as file:
         assert {n for n in file.entries if not n.startswith("state/")} == {"0.W", "1.W", "1.b"}
+    assert model.state_dict()["optimizer"]["parameters"].keys() == {"0.W", "1.W", "1.b"}
     assert other.layers[2].embedding is other.layers[0]
     for each in (model, other):
         each.train(tokens, tokens, epochs=2, verbose=0)
@@ -672,20 +657,6 @@ def test_a_write_that_fails_leaves_the_old_file_whole(
     assert os.listdir(tmp_path) == ["a.st"]
     model.save(path)
     assert_same(phitodeep.load(path).get_weights(), model.get_weights())
-
-
-def test_places_where_no_file_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = net()
-    with pytest.raises(DataError, match=r"cannot write .*: Is a directory"):
-        model.save(tmp_path)
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(DataError, match=r"cannot create .*file: File exists"):
-        model.save(tmp_path / "file" / "a.st")
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "file")
-    with pytest.raises(DataError, match=r"cannot write .*file: Permission denied"):
-        model.save(tmp_path / "file")
-    assert os.listdir(tmp_path) == ["file"]
-    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_a_link_stays_a_link_and_rights_stay(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ import ast
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -182,6 +182,8 @@ class _Indexed(Step):
     "..." stands for all axes that have no letter, and "1" in the result for an axis of length 1.
     """
 
+    operator: ClassVar[str]  # along the indices that the result does not have
+
     def __init__(self, symbol: str, code: str, *operands: str, words: str = "") -> None:
         super().__init__(symbol, code, operands, words)
 
@@ -211,15 +213,14 @@ class _Indexed(Step):
         along = "".join(dict.fromkeys(i for part in parts for i in part if i not in out))
         factors = [style.symbol(n, part) for n, part in zip(self.operands, parts, strict=True)]
         body = style.beside.join(factors)
-        return style.infix(style.symbol(self.symbol, out), "=", self._over(style, along, body))
-
-    def _over(self, style: Plain, along: str, body: str) -> str:
-        """What happens to the factors along the indices that the result does not have."""
-        raise NotImplementedError
+        whole = style.along(self.operator, along, body) if along else body
+        return style.infix(style.symbol(self.symbol, out), "=", whole)
 
 
 class Sum(_Indexed):
     """The sum of the products of all operands over the indices that the result does not have."""
+
+    operator = "sum"
 
     def value(self, symbols: Any) -> Any:
         parts, out = self.letters(symbols)
@@ -230,12 +231,11 @@ class Sum(_Indexed):
         total = np.asarray(total, order="C")  # the layout affects how later sums round
         return total if "1" not in out else np.expand_dims(total, ones_in(out))
 
-    def _over(self, style: Plain, along: str, body: str) -> str:
-        return style.sum(along, body) if along else body
-
 
 class Max(_Indexed):
     """The largest element of the operand along the indices that the result does not have."""
+
+    operator = "max"
 
     def value(self, symbols: Any) -> Any:
         (part,), out = self.letters(symbols)
@@ -244,9 +244,6 @@ class Max(_Indexed):
         A = np.einsum(f"{part}->{kept}{along}", symbols[self.operands[0]])
         largest = A.max(axis=tuple(range(len(kept), A.ndim)))
         return largest if "1" not in out else np.expand_dims(largest, ones_in(out))
-
-    def _over(self, style: Plain, along: str, body: str) -> str:
-        return style.max(along, body)
 
 
 def ones_in(out: str) -> tuple[int, ...]:
