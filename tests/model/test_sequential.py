@@ -492,9 +492,8 @@ def test_samples_of_any_rank() -> None:
 
 def test_a_double_softmax_is_warned_of_once() -> None:
     builder = SequentialBuilder().dense(4, 3).softmax().loss("softmax_cross_entropy")
-    with pytest.warns(
-        PhitodeepWarning, match=r"SoftmaxCrossEntropy\(\).*leave out Softmax"
-    ) as caught:
+    says = r"SoftmaxCrossEntropy\(\).*leave out Softmax"
+    with pytest.warns(PhitodeepWarning, match=says) as caught:
         model = builder.build()
     assert len(caught) == 1
     model.train(X, LABELS, epochs=1, verbose=0)  # a warning here would be an error
