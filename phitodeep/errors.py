@@ -6,7 +6,7 @@ import difflib
 import re
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
 LONGEST = 2000  # characters of a message: a value in it may have millions
@@ -54,6 +54,18 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:half]} ... {text[-half:]}"
 
 
+def did_you_mean(name: object, known: Iterable[str], most: int = 3) -> str:
+    """Return the question whether one of the similar names is meant; "" if none is similar."""
+    near = difflib.get_close_matches(str(name), known, n=most)
+    return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def first_few(names: Sequence[str], most: int = 5) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
 class ShapeError(PhitodeepError, ValueError):
     """An array or a layer has a shape that does not fit."""
 
@@ -73,10 +85,8 @@ class UnknownNameError(PhitodeepError, KeyError):
     def of(cls, name: object, known: Iterable[str], what: str) -> Self:
         """Return the error to raise if `name`, which should be `what`, is not in `known`."""
         names = list(known)
-        near = difflib.get_close_matches(str(name), names, n=3)
-        meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
         listed = ", ".join(map(repr, names)) or "none"
-        return cls(f"{name!r} is not {what}, which are {listed}.{meant}")
+        return cls(f"{name!r} is not {what}, which are {listed}.{did_you_mean(name, names)}")
 
 
 class DataError(PhitodeepError, ValueError, OSError):

@@ -69,13 +69,13 @@ def test_the_strategy_knows_every_public_layer() -> None:
 # --- gradients ---------------------------------------------------------------------------------
 
 
-@examples(17)
+@examples(6)
 @given(networks(), st.booleans())
 def test_gradients_are_central_differences(net: Network, training: bool) -> None:
     check_gradients(net.chain, net.X, training=training, max_probes=4, rtol=1e-6)
 
 
-@examples(10)
+@examples(6)
 @given(networks(), st.sampled_from([np.float32, np.float64]))
 def test_passes_keep_the_dtype_and_what_they_are_given(net: Network, dtype: Any) -> None:
     chain, X = net.chain, net.X if net.X.dtype.kind == "i" else net.X.astype(dtype)
@@ -124,7 +124,7 @@ LENGTHS = st.lists(st.integers(1, 3), min_size=4, max_size=4)
 STEPS: dict[str, Any] = {"kinds": ("sequences", "tokens"), "samples": (3, 4), "masked": True}
 
 
-@examples(37)
+@examples(8)
 @given(networks(**STEPS, without=(Centred,)), LENGTHS)
 def test_a_padded_sample_is_as_it_is_alone(net: Network, lengths: list[int]) -> None:
     N, T = net.X.shape[:2]
@@ -156,7 +156,7 @@ def test_a_padded_sample_is_as_it_is_alone(net: Network, lengths: list[int]) -> 
     assert_close(whole.grads, total)
 
 
-@examples(37)
+@examples(8)
 @given(networks(**STEPS), st.integers(0, 2**12 - 1), st.booleans(), st.booleans())
 def test_what_a_mask_leaves_out_changes_nothing(
     net: Network, bits: int, holes: bool, training: bool
@@ -180,7 +180,7 @@ def test_what_a_mask_leaves_out_changes_nothing(
         np.testing.assert_allclose(first.dX[~mask], 0, atol=1e-13)
 
 
-@examples(10)
+@examples(6)
 @given(networks(**STEPS), LENGTHS, st.booleans())
 def test_gradients_under_a_mask(net: Network, lengths: list[int], training: bool) -> None:
     N, T = net.X.shape[:2]
@@ -329,7 +329,7 @@ def step_by_hand(
     sgd.t += 1
 
 
-@examples(17)
+@examples(6)
 @given(TRAINED, SETTINGS, st.sampled_from([1, 2, 3]), st.sampled_from([None, False, True]))
 def test_train_is_the_loop_by_hand(
     net: Network, how: Setting, parts: int, checkpoint: bool | None
@@ -342,7 +342,7 @@ def test_train_is_the_loop_by_hand(
     assert_same_bits(train(again, net.X, y, how, parts), found)
 
 
-@examples(15)
+@examples(8)
 @given(
     networks(samples=(5, 6), without=(BatchNorm, Ladder, Centred)),  # parts take all others
     SETTINGS,
@@ -361,7 +361,7 @@ def test_parts_may_freeze_and_thaw_in_the_middle(
     assert_close(found, train_by_hand(other, net.X, y, how, switch))
 
 
-@examples(10)
+@examples(6)
 @given(TRAINED, SETTINGS, st.sampled_from(["deepcopy", "pickle"]), st.sampled_from([1, 2]))
 def test_a_copy_in_the_middle_of_training_goes_on_to_the_bit(
     net: Network, how: Setting, kind: str, parts: int
@@ -384,7 +384,7 @@ def test_a_copy_in_the_middle_of_training_goes_on_to_the_bit(
     assert_same_bits(train(twin, net.X, y, how, parts, shuffle=True), expected)
 
 
-@examples(10)
+@examples(6)
 @given(TRAINED, SETTINGS, st.sampled_from([1, 2]))
 def test_float32_training_stays_float32(net: Network, how: Setting, parts: int) -> None:
     model, y = model_of(net, how, np.float32)
@@ -410,7 +410,7 @@ def test_float32_training_stays_float32(net: Network, how: Setting, parts: int) 
 # --- watching ----------------------------------------------------------------------------------
 
 
-@examples(10)
+@examples(6)
 @given(TRAINED, SETTINGS, st.sampled_from([1, 2, 3]))
 def test_a_watcher_that_returns_nothing_changes_no_bit(
     net: Network, how: Setting, parts: int
@@ -421,7 +421,7 @@ def test_a_watcher_that_returns_nothing_changes_no_bit(
     assert_same_bits(found, train(model_of(net, how)[0], net.X, y, how, parts))
 
 
-@examples(15)
+@examples(8)
 @given(networks())
 def test_a_watcher_sees_each_layer_once_in_a_pass(net: Network) -> None:
     events: list[tuple[str, str, str]] = []

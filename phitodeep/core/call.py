@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
@@ -11,14 +11,6 @@ import numpy as np
 
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentTypeError
-
-
-class Tree(Protocol):
-    """What a watcher needs from a layer."""
-
-    @property
-    def _original(self) -> Tree: ...
-    def walk(self, path: str = "") -> Iterator[tuple[str, Any]]: ...
 
 
 class Summing(Protocol):
@@ -166,7 +158,7 @@ class Watch(NamedTuple):
         return given.astype(array.dtype, copy=False)
 
     def run(
-        self, what: str, layer: Tree, run: Callable[..., Any], A: Array, kwargs: dict[str, Any]
+        self, what: str, layer: Any, run: Callable[..., Any], A: Array, kwargs: dict[str, Any]
     ) -> Any:
         """Run the pass `run(layer, A, **kwargs)`, and call the watcher before and after it."""
         call = current()
@@ -179,7 +171,7 @@ class Watch(NamedTuple):
             A = watch.notify(what, "before", layer, A, path=path)
             return watch.notify(what, "after", layer, run(layer, A, **kwargs), path=path)
 
-    def of(self, root: Tree) -> Watch:
+    def of(self, root: Any) -> Watch:
         """Return this watch with paths as seen from `root`, unless it already has paths."""
         if self.paths is not None:
             return self
@@ -207,9 +199,7 @@ class watching(within):
     the watcher. Training overwrites its arrays, so keep copies.
     """
 
-    def __init__(
-        self, watcher: Watcher, *, root: Tree | None = None, recomputed: bool = False
-    ) -> None:
+    def __init__(self, watcher: Watcher, *, root: Any = None, recomputed: bool = False) -> None:
         if not callable(watcher):
             raise ArgumentTypeError(f"watching expects a function of an event, got {watcher!r}.")
         watch = Watch(watcher, recomputed, None)

@@ -9,6 +9,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ParamSpec, SupportsFloat, TypeVar
 
 import numpy as np
@@ -48,7 +49,8 @@ def _conversion_hint(array: Array) -> str:
     for index, value in np.ndenumerate(array):
         where = f" at [{', '.join(map(str, index))}]" if index else ""
         if isinstance(value, str | bytes):
-            if _is_number(value):
+            with suppress(ValueError):
+                float(value)
                 continue
             return (
                 f", such as {str(value)!r}{where}: encode labels and categories as integers, "
@@ -63,14 +65,6 @@ def _conversion_hint(array: Array) -> str:
         if array.dtype.kind == "O" and not isinstance(value, SupportsFloat):
             return f", with a {type(value).__name__}{where}"
     return " (convert with .astype(float)?)"
-
-
-def _is_number(text: str | bytes) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def as_float(X: Any, dtype: DType, who: object) -> Array:
@@ -237,12 +231,11 @@ def check_shape(shape: Any, who: str) -> Shape:
 
 def choose(name: str, options: Mapping[str, T], kind: str) -> T:
     """Return the option with this name, ignoring case and punctuation."""
-    plain = {_plain(key): value for key, value in options.items()}
-    if _plain(name) in plain:
-        return plain[_plain(name)]
-    near = difflib.get_close_matches(_plain(name), plain, n=1)
-    guess = next((key for key in options if near and _plain(key) == near[0]), None)
-    hint = f" Did you mean {guess!r}?" if guess else ""
+    known = {_plain(key): key for key in options}
+    if _plain(name) in known:
+        return options[known[_plain(name)]]
+    near = difflib.get_close_matches(_plain(name), known, n=1)
+    hint = f" Did you mean {known[near[0]]!r}?" if near else ""
     raise ArgumentError(f"unknown {kind} {name!r}.{hint} Known: {', '.join(sorted(options))}.")
 
 

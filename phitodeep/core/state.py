@@ -12,7 +12,7 @@ import numpy as np
 
 from phitodeep.core.checks import as_real
 from phitodeep.core.types import Array, Shape
-from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, first_few
 
 StateDict = dict[str, Any]  # nested dicts with string keys, of plain JSON values and arrays
 
@@ -43,19 +43,12 @@ def check_entries(state: Any, wanted: Collection[str], who: str) -> StateDict:
     missing = [key for key in wanted if key not in state]
     extra = [key for key in state if key not in wanted]
     if missing or extra:
-        named = []
-        if missing:
-            named.append(f"lacks {', '.join(map(repr, missing[:5]))}{_more(missing)}")
-        if extra:
-            named.append(f"has the unknown {', '.join(map(repr, extra[:5]))}{_more(extra)}")
+        found = ("lacks", missing), ("has the unknown", extra)
+        named = [f"{what} {first_few([*map(repr, keys)])}" for what, keys in found if keys]
         near = difflib.get_close_matches(str(extra[0]), wanted, n=3) if extra else []
         hint = f" (similar: {', '.join(map(repr, near))})" if near else ""
         raise ArgumentError(f"{who} {' and '.join(named)}{hint}.")
     return dict(state)
-
-
-def _more(keys: list[str]) -> str:
-    return f" and {len(keys) - 5} more" if len(keys) > 5 else ""
 
 
 def is_number(value: Any) -> bool:

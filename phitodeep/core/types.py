@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,18 +18,23 @@ DType = npt.DTypeLike | None
 
 def parameters(cls: type) -> list[inspect.Parameter]:
     """Return the constructor's parameters, with the next base class's instead of `**options`."""
-    found: list[inspect.Parameter] = []
-    first = next((owner for owner in cls.__mro__ if "__init__" in vars(owner)), None)
+    found: dict[str, inspect.Parameter] = {}
+    for k, own in enumerate(constructors(cls)):
+        for p in own:
+            by_name = p.kind not in (p.VAR_POSITIONAL, p.POSITIONAL_ONLY)  # as what is passed on
+            if p.kind is not p.VAR_KEYWORD and (by_name or not k):
+                found.setdefault(p.name, p)
+    return list(found.values())
+
+
+def constructors(cls: type) -> Iterator[tuple[inspect.Parameter, ...]]:
+    """Yield the parameters of the constructor, then the base classes' that get its `**options`."""
     for owner in cls.__mro__[:-1]:  # object has no settings
         if "__init__" in vars(owner):
-            own = list(_arguments(vars(owner)["__init__"]))
-            if owner is not first:  # arguments that are passed on are passed by name
-                own = [p for p in own if p.kind not in (p.VAR_POSITIONAL, p.POSITIONAL_ONLY)]
-            known = {p.name for p in found}
-            found += [p for p in own if p.kind is not p.VAR_KEYWORD and p.name not in known]
+            own = _arguments(vars(owner)["__init__"])
+            yield own
             if all(p.kind is not p.VAR_KEYWORD for p in own):
-                break
-    return found
+                return
 
 
 @functools.lru_cache(1 << 10)  # describing a nested model asks for each class very often

@@ -27,11 +27,8 @@ def make_moons(n: int = 100, noise: float = 0.1, seed: int = 0) -> tuple[Points,
     Raises ArgumentError for n < 2, noise < 0 or seed < 0.
     Source: the geometry of scikit-learn's `sklearn.datasets.make_moons`.
     """
-    n, noise, rng = (
-        check_count(n, "n", minimum=2),
-        check_number(noise, "noise", minimum=0),
-        _rng(seed),
-    )
+    n, noise = check_count(n, "n", minimum=2), check_number(noise, "noise", minimum=0)
+    rng = _rng(seed)
     upper, lower = np.linspace(0, np.pi, n // 2), np.linspace(0, np.pi, n - n // 2)
     X = np.concatenate(
         [

@@ -27,25 +27,22 @@ from phitodeep.functional.rotary import Rope
 def multi_head_attention(layer: Any) -> Derivation:
     """QKV = X Wqkv + bqkv, the attention of each head, and Y = Z Wo + bo."""
     inner, back = _attention(layer, "QKV", "Z")
-    forward = [
+    return Derivation.of(
         *_sizes("X"),
         size("D", "X", 2, "the number of features"),
         *_product("QKV", "nti,ij->ntj", "X", "Wqkv", "bqkv", layer.bias),
         *inner,
         *_product("Y", "nti,ij->ntj", "Z", "Wo", "bo", layer.bias),
-    ]
-    backward = [
         *_product_back("Y", "Z", "Wo", "bo", layer.bias),
         *back,
         *_product_back("QKV", "X", "Wqkv", "bqkv", layer.bias),
-    ]
-    return Derivation(forward, backward)
+    )
 
 
 def scaled_dot_product_attention(layer: Any) -> Derivation:
     """The attention of each head, for X that holds queries, keys and values."""
     inner, back = _attention(layer, "X", "Y")
-    return Derivation([*_sizes("X"), *inner], back)
+    return Derivation.of(*_sizes("X"), *inner, *back)
 
 
 def _sizes(X: str) -> list[Step]:
@@ -66,9 +63,7 @@ def _attention(layer: Any, QKV: str, Z: str) -> tuple[list[Step], list[Step]]:
         *_softmax(layer),
         *([m, Let("A", "P * m", "the probabilities after dropout")] if drops else []),
         Sum("O", "nhqk,nhkd->nhqd", A, "V"),
-        Arrange(
-            Z, "O.transpose(0, 2, 1, 3).reshape(N, T, heads * d)", "O", "the heads side by side"
-        ),
+        Arrange(Z, _COLUMNS.format("O", "heads"), "O", "the heads side by side"),
     ]
     by_head = f"d{Z}.reshape(N, T, heads, d).transpose(0, 2, 1, 3)"
     backward = [
@@ -85,6 +80,9 @@ def _attention(layer: Any, QKV: str, Z: str) -> tuple[list[Step], list[Step]]:
         Join(f"d{QKV}", "dQ_columns", "dK_columns", "dV_columns", words="side by side again"),
     ]
     return forward, backward
+
+
+_COLUMNS = "{}.transpose(0, 2, 1, 3).reshape(N, T, {} * d)"  # of the heads, side by side
 
 
 def _product(out: str, code: str, X: str, W: str, b: str, bias: bool) -> list[Step]:
@@ -109,9 +107,9 @@ def _softmax(layer: Any) -> list[Step]:
     hides = masked or layer.causal
     scores = "np.where(visible, QK / np.sqrt(d), -np.inf)" if hides else "QK / np.sqrt(d)"
     visible = Given("visible", "which keys a query may attend to", _visible(layer))
-    top = Let(
-        "top", "np.where(largest > -np.inf, largest, 0)", "a query without keys has no maximum"
-    )
+    finite = "np.where(largest > -np.inf, largest, 0)"
+    top = Let("top", finite, "a query without keys has no maximum")
+    shifted = f"np.exp(S - {'top' if masked else 'largest'})"
     without = "0 for a query without keys"
     return [
         *([visible] if hides else []),
@@ -119,9 +117,7 @@ def _softmax(layer: Any) -> list[Step]:
         Let("S", scores),
         Max("largest", "nhqk->nhq1", "S"),
         *([top] if masked else []),
-        Let(
-            "E", f"np.exp(S - {'top' if masked else 'largest'})", "the shift changes no probability"
-        ),
+        Let("E", shifted, "the shift changes no probability"),
         Sum("total", "nhqk->nhq1", "E"),
         Let("P", "E / np.where(total > 0, total, 1)", without) if masked else Let("P", "E / total"),
     ]
@@ -176,7 +172,7 @@ def _operand(layer: Any, name: str, QKV: str) -> tuple[list[Step], list[Step]]:
     ends = {"Q": f":{first_key}", "K": f"{first_key}:{first_value}", "V": f"{first_value}:"}[name]
     words = {"Q": "the queries, by head", "K": "the keys, by head", "V": "the values, by head"}
     split = f"{QKV}[:, :, {ends}].reshape(N, T, {heads}, d).transpose(0, 2, 1, 3)"
-    joined = f"d{first}.transpose(0, 2, 1, 3).reshape(N, T, {heads} * d)"
+    joined = _COLUMNS.format(f"d{first}", heads)
     forward: list[Step] = [Arrange(first, split, QKV, words[name])]
     back: list[Step] = [Arrange(f"d{name}_columns", joined, f"d{first}", "the heads side by side")]
     if rope:

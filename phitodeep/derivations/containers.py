@@ -11,27 +11,26 @@ from phitodeep.derivations.language.step import Arrange, Derivation, Join, Let, 
 def chain(layer: Any) -> Derivation:
     """Y = f_n(... f_2(f_1(X))): the gradient goes through the layers from the last to the first."""
     forward, backward = through(layer, "Y", "dY", "dX")
-    return Derivation(forward, backward)
+    return Derivation.of(*forward, *backward)
 
 
 def residual(layer: Any) -> Derivation:
     """Y = X + F(X): X reaches Y directly and through F."""
     forward, backward = through(layer, "F", "dY", "dF")
-    return Derivation([*forward, Let("Y", "X + F")], [*backward, Let("dX", "dY + dF")])
+    return Derivation.of(*forward, Let("Y", "X + F"), *backward, Let("dX", "dY + dF"))
 
 
 def skip_concat(layer: Any) -> Derivation:
     """Y = [X, F(X)]: X reaches Y directly, as its first C features, and through F."""
     forward, backward = through(layer, "F", "dF", "through_F")
-    return Derivation(
-        [*forward, Join("Y", "X", "F", words="X and F(X) side by side")],
-        [
-            size("C", "X", -1, "the number of features of X"),
-            Arrange("direct", "dY[..., :C]", "dY", "what arrives at X directly"),
-            Arrange("dF", "dY[..., C:]", "dY", "what arrives at F"),
-            *backward,
-            Let("dX", "direct + through_F"),
-        ],
+    return Derivation.of(
+        *forward,
+        Join("Y", "X", "F", words="X and F(X) side by side"),
+        size("C", "X", -1, "the number of features of X"),
+        Arrange("direct", "dY[..., :C]", "dY", "what arrives at X directly"),
+        Arrange("dF", "dY[..., C:]", "dY", "what arrives at F"),
+        *backward,
+        Let("dX", "direct + through_F"),
     )
 
 
@@ -57,13 +56,12 @@ def parallel(layer: Any) -> Derivation:
     every = range(len(layer.branches))
     outs = [f"Y_{i}" for i in every]
     merge, shares, split = merging(layer.merge, outs)
-    return Derivation(
-        [*(Through(outs[i], "X", f"branches.{i}") for i in every), merge],
-        [
-            *split,
-            *(Through(f"dX_{i}", shares[i], f"branches.{i}", back=True) for i in every),
-            Let("dX", " + ".join(f"dX_{i}" for i in every)),
-        ],
+    return Derivation.of(
+        *(Through(outs[i], "X", f"branches.{i}") for i in every),
+        merge,
+        *split,
+        *(Through(f"dX_{i}", shares[i], f"branches.{i}", back=True) for i in every),
+        Let("dX", " + ".join(f"dX_{i}" for i in every)),
     )
 
 
@@ -96,16 +94,12 @@ def time_distributed(layer: Any) -> Derivation:
     rows = "X.reshape(-1, *X.shape[2:])"
     back = "dY.reshape(-1, *dY.shape[2:])"
     Y = "Y_rows.reshape(*X.shape[:2], *Y_rows.shape[1:])"
-    return Derivation(
-        [
-            size("T", "X", 1, "the number of steps"),
-            Arrange("X_rows", rows, "X", "X with every step as a sample"),
-            Through("Y_rows", "X_rows", "layer", mask=None, each="T"),
-            Arrange("Y", Y, "Y_rows", "the samples as steps again"),
-        ],
-        [
-            Arrange("dY_rows", back, "dY", "dY with every step as a sample"),
-            Through("dX_rows", "dY_rows", "layer", back=True),
-            Arrange("dX", "dX_rows.reshape(X.shape)", "dX_rows", "the samples as steps again"),
-        ],
+    return Derivation.of(
+        size("T", "X", 1, "the number of steps"),
+        Arrange("X_rows", rows, "X", "X with every step as a sample"),
+        Through("Y_rows", "X_rows", "layer", mask=None, each="T"),
+        Arrange("Y", Y, "Y_rows", "the samples as steps again"),
+        Arrange("dY_rows", back, "dY", "dY with every step as a sample"),
+        Through("dX_rows", "dY_rows", "layer", back=True),
+        Arrange("dX", "dX_rows.reshape(X.shape)", "dX_rows", "the samples as steps again"),
     )

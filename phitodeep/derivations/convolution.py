@@ -45,14 +45,15 @@ def _sums(layer: Any, reads: Table, read_by: Table, groups: str, split_W: str) -
         return [Arrange(f"{A}_g", code, A, f"{A} by groups")] if _g else []
 
     def joined(A: str, shape: str) -> list[Step]:
-        return (
-            [Arrange(A, f"{A}_g.reshape({shape})", f"{A}_g", "all groups in one axis")]
-            if _g
-            else []
-        )
+        whole = Arrange(A, f"{A}_g.reshape({shape})", f"{A}_g", "all groups in one axis")
+        return [whole] if _g else []
 
-    forward = [
-        *(_masking(layer) if masked else ()),
+    def mask(symbols: Any) -> Any:
+        return layer.check_steps(symbols["X"])[..., None]
+
+    kept = Given("mask", "whether each step counts", mask), Let("X_kept", "X * mask")
+    return Derivation.of(
+        *(kept if masked else ()),
         *split(X),
         *split("W", split_W.format(G)),
         *tables,
@@ -60,8 +61,6 @@ def _sums(layer: Any, reads: Table, read_by: Table, groups: str, split_W: str) -
         Sum(f"{Y}{_g}", f"{at}{taps}{c},{ick}->{at}{k}", "U", f"W{_g}"),
         *joined(Y, f"*{Y}_g.shape[:-2], -1"),
         *([Let("Y", "UW + b")] if layer.bias else ()),
-    ]
-    backward = [
         *([Sum("db", f"{at}k->k", "dY")] if layer.bias else ()),
         *split("dY"),
         Sum(f"dW{_g}", f"{at}{taps}{c},{at}{k}->{ick}", "U", f"dY{_g}"),
@@ -71,12 +70,4 @@ def _sums(layer: Any, reads: Table, read_by: Table, groups: str, split_W: str) -
         Sum(f"d{X}{_g}", f"{at}{taps}{k},{ick}->{at}{c}", "V", f"W{_g}"),
         *joined(f"d{X}", "X.shape"),
         *([Let("dX", "dX_kept * mask")] if masked else ()),
-    ]
-    return Derivation(forward, backward)
-
-
-def _masking(layer: Any) -> list[Step]:
-    return [
-        Given("mask", "whether each step counts", lambda s: layer.check_steps(s["X"])[..., None]),
-        Let("X_kept", "X * mask"),
-    ]
+    )

@@ -19,29 +19,23 @@ def embedding(layer: Any) -> Derivation:
     def rows(symbols: Any) -> Any:
         return one_hot(symbols["X"], layer.vocab_size, symbols["dY"].dtype)
 
-    return Derivation(
-        [Arrange("Y", "W[X]", "W", "row x of W for each token x")],
-        [
-            Given("onehot", "1 in column x of the row of token x, else 0", rows),
-            Sum("dW", "...v,...d->vd", "onehot", "dY"),
-        ],
+    return Derivation.of(
+        Arrange("Y", "W[X]", "W", "row x of W for each token x"),
+        Given("onehot", "1 in column x of the row of token x, else 0", rows),
+        Sum("dW", "...v,...d->vd", "onehot", "dY"),
     )
 
 
 def positional_embedding(layer: Any) -> Derivation:
     """y_t = x_t + W[t]: every sample uses row t."""
     around = "((start, max_len - start - T), (0, 0))"
-    return Derivation(
-        [
-            *_steps(layer),
-            Arrange("E", "W[start : start + T]", "W", "one row for each position"),
-            Let("Y", "X + E"),
-        ],
-        [
-            Sum("dE", "ntd->td", "dY"),
-            Arrange("dW", f"np.pad(dE, {around})", "dE", "0 for the other positions"),
-            Let("dX", "dY"),
-        ],
+    return Derivation.of(
+        *_steps(layer),
+        Arrange("E", "W[start : start + T]", "W", "one row for each position"),
+        Let("Y", "X + E"),
+        Sum("dE", "ntd->td", "dY"),
+        Arrange("dW", f"np.pad(dE, {around})", "dE", "0 for the other positions"),
+        Let("dX", "dY"),
     )
 
 
@@ -52,8 +46,8 @@ def sinusoidal_encoding(layer: Any) -> Derivation:
         return layer._encoding(symbols["start"], symbols["X"])
 
     words = "sin(t w_i) at [t, 2i] and cos(t w_i) at [t, 2i + 1], with w_i = 10000^(-2i / D)"
-    return Derivation(
-        [*_steps(layer), Given("e", words, encoding), Let("Y", "X + e")], [Let("dX", "dY")]
+    return Derivation.of(
+        *_steps(layer), Given("e", words, encoding), Let("Y", "X + e"), Let("dX", "dY")
     )
 
 
@@ -64,9 +58,11 @@ def rotary_embedding(layer: Any) -> Derivation:
         T, D = symbols["X"].shape[1:]
         return Rope(layer.base).cos_and_sin(symbols["start"], T, D, symbols["X"].dtype)
 
-    return Derivation(
-        [*_steps(layer), *angles(turn, "base^(-2i / D)"), *rotated("X", "Y")],
-        rotated("dY", "dX", "-"),
+    return Derivation.of(
+        *_steps(layer),
+        *angles(turn, "base^(-2i / D)"),
+        *rotated("X", "Y"),
+        *rotated("dY", "dX", "-"),
     )
 
 

@@ -19,6 +19,7 @@ from phitodeep.derivations.language.step import (
     Max,
     Step,
     Sum,
+    split,
 )
 from phitodeep.functional import one_hot
 
@@ -41,36 +42,32 @@ def givens(loss: Any, P: Any, T: Any, w: Any, total: float | None) -> dict[str, 
 
 def mean_squared_error(loss: Any) -> Derivation:
     """Each element costs (p - t)^2."""
-    return elementwise([Let("each", "(P - T) ** 2")], [Let("slope", "2 * (P - T)")])
+    return elementwise(Let("each", "(P - T) ** 2"), Let("slope", "2 * (P - T)"))
 
 
 def mean_absolute_error(loss: Any) -> Derivation:
     """Each element costs |p - t|."""
-    return elementwise([_E, Let("each", "np.abs(e)")], [Let("slope", "np.sign(e)")])
+    return elementwise(_E, Let("each", "np.abs(e)"), Let("slope", "np.sign(e)"))
 
 
 def huber(loss: Any) -> Derivation:
     """The square, e^2 / 2, up to delta, and a straight line of slope delta beyond it."""
     return elementwise(
-        [
-            _E,
-            Let("size", "np.abs(e)"),
-            Let("near", "np.minimum(size, delta)", "the part of |e| up to delta"),
-            Let("each", "near * (size - near / 2)", "e^2 / 2, or delta (|e| - delta / 2)"),
-        ],
-        [Let("slope", "np.clip(e, -delta, delta)")],
+        _E,
+        Let("size", "np.abs(e)"),
+        Let("near", "np.minimum(size, delta)", "the part of |e| up to delta"),
+        Let("each", "near * (size - near / 2)", "e^2 / 2, or delta (|e| - delta / 2)"),
+        Let("slope", "np.clip(e, -delta, delta)"),
     )
 
 
 def log_cosh(loss: Any) -> Derivation:
     """Each element costs log(cosh(e))."""
     return elementwise(
-        [
-            _E,
-            Let("size", "np.abs(e)"),
-            Let("each", "size + np.log((1 + np.exp(-2 * size)) / 2)", "log(cosh(e))"),
-        ],
-        [Let("slope", "np.tanh(e)")],
+        _E,
+        Let("size", "np.abs(e)"),
+        Let("each", "size + np.log((1 + np.exp(-2 * size)) / 2)", "log(cosh(e))"),
+        Let("slope", "np.tanh(e)"),
     )
 
 
@@ -78,27 +75,26 @@ def poisson_nll(loss: Any) -> Derivation:
     """A count t costs rate - t log(rate)."""
     if loss.log_input:
         rate = Let("rate", "np.exp(P)", "the expected count")
-        return elementwise([rate, Let("each", "rate - T * P")], [Let("slope", "rate - T")])
+        return elementwise(rate, Let("each", "rate - T * P"), Let("slope", "rate - T"))
     return elementwise(
-        [_TINY, _log("P"), Let("each", "P - T * log_P")],
-        [_reciprocal("P"), Let("slope", "1 - T * over_P")],
+        _TINY,
+        _log("P"),
+        Let("each", "P - T * log_P"),
+        _reciprocal("P"),
+        Let("slope", "1 - T * over_P"),
     )
 
 
 def cosine_similarity(loss: Any) -> Derivation:
     """Each row costs 1 - c, for the cosine c of the angle between p and t."""
     return _rowwise(
-        [
-            _TINY,
-            *_unit("P"),
-            *_unit("T"),
-            Sum("c", "...d,...d->...1", "P_hat", "T_hat", words="the cosine; 0 for a row of 0"),
-            Let("each", "1 - c"),
-        ],
-        [
-            Let("slope", "(c * P_hat - T_hat) * over_length_P / top_P", "(c p_hat - t_hat) / |p|"),
-            _pass_on("dP", "slope"),
-        ],
+        _TINY,
+        *_unit("P"),
+        *_unit("T"),
+        Sum("c", "...d,...d->...1", "P_hat", "T_hat", words="the cosine; 0 for a row of 0"),
+        Let("each", "1 - c"),
+        Let("slope", "(c * P_hat - T_hat) * over_length_P / top_P", "(c p_hat - t_hat) / |p|"),
+        _pass_on("dP", "slope"),
     )
 
 
@@ -126,20 +122,20 @@ def binary_cross_entropy(loss: Any) -> Derivation:
     """Each element costs -t log p - (1 - t) log q, with q = 1 - p."""
     below = "np.log1p(-np.where(P >= 1, 0, P))"  # more exact than the log of a rounded 1 - p
     return elementwise(
-        [
-            _TINY,
-            Let("Q", "1 - P", "the probability of the negative class"),
-            _log("P"),
-            Let("log_Q", f"np.where(P >= 1, np.log(tiny), {below})", "log(1 - p)"),
-            Let("each", "-T * log_P - (1 - T) * log_Q"),
-        ],
-        [_reciprocal("P"), _reciprocal("Q"), Let("slope", "(1 - T) * over_Q - T * over_P")],
+        _TINY,
+        Let("Q", "1 - P", "the probability of the negative class"),
+        _log("P"),
+        Let("log_Q", f"np.where(P >= 1, np.log(tiny), {below})", "log(1 - p)"),
+        Let("each", "-T * log_P - (1 - T) * log_Q"),
+        _reciprocal("P"),
+        _reciprocal("Q"),
+        Let("slope", "(1 - T) * over_Q - T * over_P"),
     )
 
 
 def binary_cross_entropy_with_logits(loss: Any) -> Derivation:
     """The cross-entropy of p = sigmoid(z) has the slope p - t."""
-    return elementwise(_softplus("P", "each"), _sigmoid("P", "slope"))
+    return elementwise(*_softplus("P", "each"), *_sigmoid("P", "slope"))
 
 
 def _softplus(z: str, cost: str) -> list[Step]:
@@ -158,12 +154,12 @@ def _sigmoid(z: str, slope: str) -> list[Step]:
 
 def hinge(loss: Any) -> Derivation:
     """Each element costs what its margin t p lacks to 1."""
-    return elementwise([_LACK, Let("each", "lack")], [Let("slope", "np.where(lack > 0, -T, 0)")])
+    return elementwise(_LACK, Let("each", "lack"), Let("slope", "np.where(lack > 0, -T, 0)"))
 
 
 def squared_hinge(loss: Any) -> Derivation:
     """Each element costs the square of what its margin t p lacks to 1."""
-    return elementwise([_LACK, Let("each", "lack ** 2")], [Let("slope", "-2 * T * lack")])
+    return elementwise(_LACK, Let("each", "lack ** 2"), Let("slope", "-2 * T * lack"))
 
 
 _LACK = Let("lack", "np.maximum(1 - T * P, 0)", "how far the margin t p is below 1")
@@ -175,31 +171,25 @@ _LACK = Let("lack", "np.maximum(1 - T * P, 0)", "how far the margin t p is below
 def kl_divergence(loss: Any) -> Derivation:
     """Each element costs t (log t - p), for log-probabilities p; `total` counts samples."""
     ratio = Let("log_ratio", "np.where(T > 0, log_T - P, 0)", "0 where t is 0")
-    return elementwise(
-        [_TINY, _log("T"), ratio, Let("each", "T * log_ratio")], [Let("slope", "-T")]
-    )
+    return elementwise(_TINY, _log("T"), ratio, Let("each", "T * log_ratio"), Let("slope", "-T"))
 
 
 def negative_elbo(loss: Any) -> Derivation:
     """E + beta KL for each sample; P holds the means m, the log variances s and the logits z."""
     return _rowwise(
-        [
-            Arrange("m", "P[..., :latent]", "P", "the means"),
-            Arrange("s", "P[..., latent : 2 * latent]", "P", "the log variances"),
-            Arrange("z", "P[..., 2 * latent :]", "P", "the logits"),
-            *_softplus("z", "costs"),
-            Sum("rebuilt", "...d->...1", "costs", words="E, the reconstruction error"),
-            Let("apart", "(m ** 2 + np.exp(s) - s - 1) / 2", "of N(m, exp(s)) from N(0, 1)"),
-            Sum("KL", "...l->...1", "apart"),
-            Let("each", "rebuilt + beta * KL"),
-        ],
-        [
-            Let("slope_m", "beta * m"),
-            Let("slope_s", "beta * (np.exp(s) - 1) / 2"),
-            *_sigmoid("z", "slope_z"),
-            *(_pass_on(f"d{part}", f"slope_{part}") for part in "msz"),
-            Join("dP", "dm", "ds", "dz"),
-        ],
+        Arrange("m", "P[..., :latent]", "P", "the means"),
+        Arrange("s", "P[..., latent : 2 * latent]", "P", "the log variances"),
+        Arrange("z", "P[..., 2 * latent :]", "P", "the logits"),
+        *_softplus("z", "costs"),
+        Sum("rebuilt", "...d->...1", "costs", words="E, the reconstruction error"),
+        Let("apart", "(m ** 2 + np.exp(s) - s - 1) / 2", "of N(m, exp(s)) from N(0, 1)"),
+        Sum("KL", "...l->...1", "apart"),
+        Let("each", "rebuilt + beta * KL"),
+        Let("slope_m", "beta * m"),
+        Let("slope_s", "beta * (np.exp(s) - 1) / 2"),
+        *_sigmoid("z", "slope_z"),
+        *(_pass_on(f"d{part}", f"slope_{part}") for part in "msz"),
+        Join("dP", "dm", "ds", "dz"),
     )
 
 
@@ -209,7 +199,7 @@ def negative_elbo(loss: Any) -> Derivation:
 def categorical_cross_entropy(loss: Any) -> Derivation:
     """A row costs -sum_k q_k log p_k, and log p has the slope 1 / p."""
     return _cross_entropy(
-        loss, [_TINY, _log("P")], [_DLOG_P, _reciprocal("P"), Let("dP", "dlog_P * over_P")]
+        loss, _TINY, _log("P"), _DLOG_P, _reciprocal("P"), Let("dP", "dlog_P * over_P")
     )
 
 
@@ -217,31 +207,27 @@ def softmax_cross_entropy(loss: Any) -> Derivation:
     """The cross-entropy of p = softmax(z) has the slope p - q, if q sums to 1."""
     return _cross_entropy(
         loss,
-        [
-            Max("top", "...k->...1", "P"),
-            Let("Z", "P - top", "so that exp cannot overflow"),
-            Let("E", "np.exp(Z)"),
-            Sum("s", "...k->...1", "E"),
-            Let("log_P", "Z - np.log(s)", "the log of softmax(z)"),
-        ],
-        [
-            Let("p", "E / s", "softmax(z)"),
-            Sum("mass", "...k->...1", "q", words="1 without class weights"),
-            Let("slope", "p * mass - q", "p - q, if q sums to 1"),
-            _pass_on("dP", "slope"),
-        ],
+        Max("top", "...k->...1", "P"),
+        Let("Z", "P - top", "so that exp cannot overflow"),
+        Let("E", "np.exp(Z)"),
+        Sum("s", "...k->...1", "E"),
+        Let("log_P", "Z - np.log(s)", "the log of softmax(z)"),
+        Let("p", "E / s", "softmax(z)"),
+        Sum("mass", "...k->...1", "q", words="1 without class weights"),
+        Let("slope", "p * mass - q", "p - q, if q sums to 1"),
+        _pass_on("dP", "slope"),
     )
 
 
 def negative_log_likelihood(loss: Any) -> Derivation:
     """A row costs -sum_k q_k p_k, for log-probabilities p."""
     return _cross_entropy(
-        loss, [Let("log_P", "P", "P holds log-probabilities")], [_DLOG_P, Let("dP", "dlog_P")]
+        loss, Let("log_P", "P", "P holds log-probabilities"), _DLOG_P, Let("dP", "dlog_P")
     )
 
 
-def _cross_entropy(loss: Any, log_P: list[Step], slope: list[Step]) -> Derivation:
-    """The weighted mean of the rows' -sum_k q_k log p_k."""
+def _cross_entropy(loss: Any, *steps: Step) -> Derivation:
+    """The weighted mean of the rows' -sum_k q_k log p_k, by the steps to log_P and from there."""
 
     def rows(symbols: Any) -> Array:
         P = symbols["P"]
@@ -252,33 +238,33 @@ def _cross_entropy(loss: Any, log_P: list[Step], slope: list[Step]) -> Derivatio
         P = symbols["P"]
         return loss._weighted(symbols["T"], symbols["w"], P.shape, P.dtype)[1][..., None]
 
-    return Derivation(
-        [
-            Given("q", "the target rows: one-hot, smoothed, times the class weights", rows),
-            Given("v", "the weights of the rows, 0 for ignored labels", weights),
-            *log_P,
-            Let("surprise", "np.where(q > 0, -log_P, 0)", "0 where q is 0"),
-            Sum("each", "...k,...k->...1", "q", "surprise"),
-            *weighted_mean("v"),
-        ],
-        [_arrives("v"), *slope],
+    log_P, backward = split(steps, "log_P")
+    return Derivation.of(
+        Given("q", "the target rows: one-hot, smoothed, times the class weights", rows),
+        Given("v", "the weights of the rows, 0 for ignored labels", weights),
+        *log_P,
+        Let("surprise", "np.where(q > 0, -log_P, 0)", "0 where q is 0"),
+        Sum("each", "...k,...k->...1", "q", "surprise"),
+        *weighted_mean("v"),
+        _arrives("v"),
+        *backward,
     )
 
 
 # --- what they share ---------------------------------------------------------------------------
 
 
-def elementwise(each: list[Step], slope: list[Step]) -> Derivation:
+def elementwise(*steps: Step) -> Derivation:
     """The weighted mean of `each`, whose derivative with respect to P is `slope`."""
-    return Derivation(
-        [*each, *weighted_mean("w")], [_arrives("w"), *slope, _pass_on("dP", "slope")]
-    )
+    each, slope = split(steps, "each")
+    return Derivation.of(*each, *weighted_mean("w"), _arrives("w"), *slope, _pass_on("dP", "slope"))
 
 
-def _rowwise(each: list[Step], backward: list[Step]) -> Derivation:
+def _rowwise(*steps: Step) -> Derivation:
     """The weighted mean of `each`, which has one number per row; v holds the rows' weights."""
     v = Arrange("v", "w[..., None]", "w", "the weights of the rows")
-    return Derivation([v, *each, *weighted_mean("v")], [_arrives("v"), *backward])
+    each, backward = split(steps, "each")
+    return Derivation.of(v, *each, *weighted_mean("v"), _arrives("v"), *backward)
 
 
 def weighted_mean(w: str) -> list[Step]:
@@ -309,8 +295,5 @@ def _log(A: str) -> Step:
 
 def _reciprocal(A: str) -> Step:
     """The derivative of `_log`."""
-    return Let(
-        f"over_{A}",
-        f"np.where({A} >= tiny, 1 / np.maximum({A}, tiny), 0)",
-        f"1 / {A}, the slope of log({A})",
-    )
+    code = f"np.where({A} >= tiny, 1 / np.maximum({A}, tiny), 0)"
+    return Let(f"over_{A}", code, f"1 / {A}, the slope of log({A})")

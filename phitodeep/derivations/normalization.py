@@ -18,65 +18,55 @@ from phitodeep.derivations.language.step import Arrange, Derivation, Given, Let,
 def layer_norm(layer: Any) -> Derivation:
     """Each row of D features: directly, through mu, and through r."""
     row, one = "...d", "...1"
-    return Derivation(
-        [
-            size("D", "X", -1, "the number of features"),
-            *_mean("X", row, one, "D"),
-            Let("C", "X - mu", "centred"),
-            *_inverse_size("C", row, one, "D"),
-            Let("X_hat", "C * r"),
-            Let("Y", "gamma * X_hat + beta"),
-        ],
-        [
-            *_scale_and_shift("dY"),
-            *_through_mu("g", row, one, "D"),
-            *_through_r("g", "X_hat", row, one, "D"),
-            Let("dX", "r * (g - through_mu - through_r)"),
-        ],
+    return Derivation.of(
+        size("D", "X", -1, "the number of features"),
+        *_mean("X", row, one, "D"),
+        Let("C", "X - mu", "centred"),
+        *_inverse_size("C", row, one, "D"),
+        Let("X_hat", "C * r"),
+        Let("Y", "gamma * X_hat + beta"),
+        *_scale_and_shift("dY"),
+        *_through_mu("g", row, one, "D"),
+        *_through_r("g", "X_hat", row, one, "D"),
+        Let("dX", "r * (g - through_mu - through_r)"),
     )
 
 
 def rms_norm(layer: Any) -> Derivation:
     """Nothing is centred, so each row reaches x_hat directly and through r."""
     row, one = "...d", "...1"
-    return Derivation(
-        [
-            size("D", "X", -1, "the number of features"),
-            *_inverse_size("X", row, one, "D"),
-            Let("X_hat", "X * r"),
-            Let("Y", "gamma * X_hat"),
-        ],
-        [*_scale("dY"), *_through_r("g", "X_hat", row, one, "D"), Let("dX", "r * (g - through_r)")],
+    return Derivation.of(
+        size("D", "X", -1, "the number of features"),
+        *_inverse_size("X", row, one, "D"),
+        Let("X_hat", "X * r"),
+        Let("Y", "gamma * X_hat"),
+        *_scale("dY"),
+        *_through_r("g", "X_hat", row, one, "D"),
+        Let("dX", "r * (g - through_r)"),
     )
 
 
 def group_norm(layer: Any) -> Derivation:
     """A row is a group of channels c of one sample n, at all positions p."""
     row, one = "npgc", "n1g1"
-    return Derivation(
-        [
-            size("N", "X", 0, "the number of samples"),
-            size("channels", "X", -1, "the number of channels"),
-            Given("groups", "the number of groups", lambda s: layer._count(s["channels"])),
-            Given(
-                "D", "the number of elements of a group", lambda s: s["X"][0].size // s["groups"]
-            ),
-            Arrange("G", "X.reshape(N, -1, groups, channels // groups)", "X", "X in groups"),
-            *_mean("G", row, one, "D"),
-            Let("C", "G - mu", "centred"),
-            *_inverse_size("C", row, one, "D"),
-            Let("G_hat", "C * r"),
-            Arrange("X_hat", "G_hat.reshape(X.shape)", "G_hat", "G_hat in the shape of X"),
-            Let("Y", "gamma * X_hat + beta"),
-        ],
-        [
-            *_scale_and_shift("dY"),
-            Arrange("dG_hat", "g.reshape(G.shape)", "g", "g in groups"),
-            *_through_mu("dG_hat", row, one, "D"),
-            *_through_r("dG_hat", "G_hat", row, one, "D"),
-            Let("dG", "r * (dG_hat - through_mu - through_r)"),
-            Arrange("dX", "dG.reshape(X.shape)", "dG", "dG in the shape of X"),
-        ],
+    return Derivation.of(
+        size("N", "X", 0, "the number of samples"),
+        size("channels", "X", -1, "the number of channels"),
+        Given("groups", "the number of groups", lambda s: layer._count(s["channels"])),
+        Given("D", "the number of elements of a group", lambda s: s["X"][0].size // s["groups"]),
+        Arrange("G", "X.reshape(N, -1, groups, channels // groups)", "X", "X in groups"),
+        *_mean("G", row, one, "D"),
+        Let("C", "G - mu", "centred"),
+        *_inverse_size("C", row, one, "D"),
+        Let("G_hat", "C * r"),
+        Arrange("X_hat", "G_hat.reshape(X.shape)", "G_hat", "G_hat in the shape of X"),
+        Let("Y", "gamma * X_hat + beta"),
+        *_scale_and_shift("dY"),
+        Arrange("dG_hat", "g.reshape(G.shape)", "g", "g in groups"),
+        *_through_mu("dG_hat", row, one, "D"),
+        *_through_r("dG_hat", "G_hat", row, one, "D"),
+        Let("dG", "r * (dG_hat - through_mu - through_r)"),
+        Arrange("dX", "dG.reshape(X.shape)", "dG", "dG in the shape of X"),
     )
 
 
@@ -84,26 +74,26 @@ def batch_norm(layer: Any) -> Derivation:
     """A row is one feature of the whole batch; outside training, mu and r are constants."""
     row, one = "...d", "d"
     X, dY, only, kept, arriving = _masked(current().mask)
-    forward: list[Step] = [
-        *kept,
-        Let("C", f"{X} - running_mean", "centred"),
-        Let("r", "1 / np.sqrt(running_var + eps)", _R),
-    ]
-    back: list[Step] = [Let("dX", "r * g", "the running statistics are constants")]
-    if current().training and layer.trainable:
-        forward = [
+    scaled = [Let("X_hat", "C * r"), Let("Y", only.format("gamma * X_hat + beta"))]
+    middle = [*scaled, *arriving, *_scale_and_shift(dY)]
+    if not (current().training and layer.trainable):
+        return Derivation.of(
             *kept,
-            *_mean(X, row, one, "m"),
-            Let("C", only.format(f"{X} - mu"), "centred"),
-            *_inverse_size("C", row, one, "m"),
-        ]
-        back = [
-            *_through_mu("g", row, one, "m"),
-            *_through_r("g", "X_hat", row, one, "m"),
-            Let("dX", only.format("r * (g - through_mu - through_r)")),
-        ]
-    out = [Let("X_hat", "C * r"), Let("Y", only.format("gamma * X_hat + beta"))]
-    return Derivation([*forward, *out], [*arriving, *_scale_and_shift(dY), *back])
+            Let("C", f"{X} - running_mean", "centred"),
+            Let("r", "1 / np.sqrt(running_var + eps)", _R),
+            *middle,
+            Let("dX", "r * g", "the running statistics are constants"),
+        )
+    return Derivation.of(
+        *kept,
+        *_mean(X, row, one, "m"),
+        Let("C", only.format(f"{X} - mu"), "centred"),
+        *_inverse_size("C", row, one, "m"),
+        *middle,
+        *_through_mu("g", row, one, "m"),
+        *_through_r("g", "X_hat", row, one, "m"),
+        Let("dX", only.format("r * (g - through_mu - through_r)")),
+    )
 
 
 def _masked(mask: Array | None) -> tuple[str, str, str, list[Step], list[Step]]:
@@ -138,22 +128,17 @@ def _mean(X: str, row: str, one: str, n: str) -> list[Step]:
 
 
 def _inverse_size(C: str, row: str, one: str, n: str) -> list[Step]:
-    return [
-        Sum("squares", f"{row},{row}->{one}", C, C),
-        Let(
-            "r", f"1 / np.sqrt(squares / {n} + eps)", _R if C != "X" else "1 / the root mean square"
-        ),
-    ]
+    words = _R if C != "X" else "1 / the root mean square"
+    squares = Sum("squares", f"{row},{row}->{one}", C, C)
+    return [squares, Let("r", f"1 / np.sqrt(squares / {n} + eps)", words)]
 
 
 # --- backward ----------------------------------------------------------------------------------
 
 
 def _scale(dY: str) -> list[Step]:
-    return [
-        Sum("dgamma", "...d,...d->d", dY, "X_hat"),
-        Let("g", f"gamma * {dY}", "the gradient of x_hat"),
-    ]
+    dgamma = Sum("dgamma", "...d,...d->d", dY, "X_hat")
+    return [dgamma, Let("g", f"gamma * {dY}", "the gradient of x_hat")]
 
 
 def _scale_and_shift(dY: str) -> list[Step]:

@@ -29,20 +29,17 @@ def avg_pool(layer: Any) -> Derivation:
         shares: Array = layer._shares(layer._windows_on(X), X.dtype)
         return shares
 
-    forward = [
+    return Derivation.of(
         *tables,
         arranged("U", "X", tables, U_WORDS),
         Sum("total", f"{at}{taps}c->{at}c", "U"),
         Given("share", f"1 / m, where m counts the cells of the window{uncounted}", share),
         Let("Y", "total * share"),
-    ]
-    backward = [
         Let("g", "dY * share", "what a window passes to each of its cells"),
         *back,
         arranged("V", "g", back, V_WORDS),
         Sum("dX", f"{at}{taps}c->{at}c", "V"),
-    ]
-    return Derivation(forward, backward)
+    )
 
 
 def max_pool(layer: Any) -> Derivation:
@@ -63,19 +60,17 @@ def max_pool(layer: Any) -> Derivation:
         Given("inside", "whether the tap lies on X, not on padding", inside),
         Let("U_kept", "np.where(inside, U, -np.inf)", "padding is never the largest"),
     ]
-    forward = [
-        *tables,
-        arranged("U", "X", tables, U_WORDS),
-        *(padding if padded else ()),
-        Max("Y", f"{at}{taps}c->{at}c", U),
-    ]
     row, shape = f"{at}{taps}c", (*layer.pool, 1)
 
     def wide(symbol: str, of: str) -> Arrange:
         index = ", ".join([*[":"] * (1 + rank), *["None"] * rank])
         return Arrange(symbol, f"{of}[{index}]", of, "for each cell of the window")
 
-    backward = [
+    return Derivation.of(
+        *tables,
+        arranged("U", "X", tables, U_WORDS),
+        *(padding if padded else ()),
+        Max("Y", f"{row}->{at}c", U),
         Given("tap", _TAP, lambda _: np.arange(math.prod(shape)).reshape(shape)),
         *_winner(U, "Y", row, f"{at}c", "tap", wide),
         *back,
@@ -83,9 +78,8 @@ def max_pool(layer: Any) -> Derivation:
         arranged("V", "dY", back, V_WORDS),
         arranged("won", "winner", back, "whether the cell is the winner there", rank + 1, tap_of),
         Let("passed", "np.where(won, V, 0)"),
-        Sum("dX", f"{at}{taps}c->{at}c", "passed"),
-    ]
-    return Derivation(forward, backward)
+        Sum("dX", f"{row}->{at}c", "passed"),
+    )
 
 
 def _tap(layer: Any, axis: int) -> Given:
@@ -122,24 +116,20 @@ def global_avg_pool(layer: Any) -> Derivation:
         X = symbols["X"]
         return _kept(layer, X)[..., 0].astype(X.dtype)
 
-    return Derivation(
-        [
-            Given("kept", "1 for each position, 0 if a mask leaves it out", kept),
-            Sum("m", "n...->n1", "kept"),
-            Sum("total", "n...c,n...->nc", "X", "kept"),
-            Let("Y", "total / np.maximum(m, 1)"),
-        ],
-        [
-            Let("g", "dY / np.maximum(m, 1)", "what each position that counts receives"),
-            Sum("dX", "nc,n...->n...c", "g", "kept"),
-        ],
+    return Derivation.of(
+        Given("kept", "1 for each position, 0 if a mask leaves it out", kept),
+        Sum("m", "n...->n1", "kept"),
+        Sum("total", "n...c,n...->nc", "X", "kept"),
+        Let("Y", "total / np.maximum(m, 1)"),
+        Let("g", "dY / np.maximum(m, 1)", "what each position that counts receives"),
+        Sum("dX", "nc,n...->n...c", "g", "kept"),
     )
 
 
 def global_max_pool(layer: Any) -> Derivation:
     """y = the largest x of all positions, which receives dy; without a position, y is 0."""
     if current().mask is None:
-        return Derivation([Max("Y", "n...c->nc", "X")], _to_winner("X", "Y", "dY"))
+        return Derivation.of(Max("Y", "n...c->nc", "X"), *_to_winner("X", "Y", "dY"))
     forward: list[Step] = [
         Given("kept", "whether each position counts", lambda s: _kept(layer, s["X"])),
         Max("some", "n...z->nz", "kept", words="whether any position counts"),
@@ -148,7 +138,7 @@ def global_max_pool(layer: Any) -> Derivation:
         Let("Y", "np.where(some, largest, 0)"),
     ]
     dlargest = Let("dlargest", "np.where(some, dY, 0)")
-    return Derivation(forward, [dlargest, *_to_winner("X_kept", "largest", "dlargest")])
+    return Derivation.of(*forward, dlargest, *_to_winner("X_kept", "largest", "dlargest"))
 
 
 def _to_winner(X: str, largest: str, dY: str) -> list[Step]:

@@ -22,13 +22,11 @@ def dropout(layer: Any) -> Derivation:
         drawn: Array = layer.uniform(layer._mask_shape(X.shape))
         return (drawn >= layer.rate).astype(X.dtype)
 
-    return Derivation(
-        [
-            Given("kept", words, kept),
-            Let("m", "kept / (1 - rate)", "so that the mean of y is x"),
-            Let("Y", "m * X"),
-        ],
-        [Let("dX", "m * dY")],
+    return Derivation.of(
+        Given("kept", words, kept),
+        Let("m", "kept / (1 - rate)", "so that the mean of y is x"),
+        Let("Y", "m * X"),
+        Let("dX", "m * dY"),
     )
 
 
@@ -36,12 +34,10 @@ def gaussian_noise(layer: Any) -> Derivation:
     """y = x + std e; in prediction, y = x."""
     if not current().training:
         return _unchanged()
-    return Derivation(
-        [
-            Given("e", _NORMAL, lambda symbols: _normal(layer, symbols["X"])),
-            Let("Y", "X + std * e"),
-        ],
-        [Let("dX", "dY")],
+    return Derivation.of(
+        Given("e", _NORMAL, lambda symbols: _normal(layer, symbols["X"])),
+        Let("Y", "X + std * e"),
+        Let("dX", "dY"),
     )
 
 
@@ -53,21 +49,17 @@ def reparameterize(layer: Any) -> Derivation:
         Arrange("S", "X[..., L:]", "X", "the log variances"),
     ]
     if not current().training:
-        return Derivation(
-            [*halves, Let("Y", "M")], [Let("dM", "dY"), Let("dS", "0 * S"), Join("dX", "dM", "dS")]
+        return Derivation.of(
+            *halves, Let("Y", "M"), Let("dM", "dY"), Let("dS", "0 * S"), Join("dX", "dM", "dS")
         )
-    return Derivation(
-        [
-            *halves,
-            Given("e", _NORMAL, lambda symbols: _normal(layer, symbols["M"])),
-            Let("sigma", "np.exp(np.minimum(S, 88) / 2)", "finite in float32"),
-            Let("Y", "M + sigma * e"),
-        ],
-        [
-            Let("dM", "dY"),
-            Let("dS", "np.where(S <= 88, dY * e * sigma / 2, 0)"),
-            Join("dX", "dM", "dS"),
-        ],
+    return Derivation.of(
+        *halves,
+        Given("e", _NORMAL, lambda symbols: _normal(layer, symbols["M"])),
+        Let("sigma", "np.exp(np.minimum(S, 88) / 2)", "finite in float32"),
+        Let("Y", "M + sigma * e"),
+        Let("dM", "dY"),
+        Let("dS", "np.where(S <= 88, dY * e * sigma / 2, 0)"),
+        Join("dX", "dM", "dS"),
     )
 
 
@@ -79,7 +71,7 @@ def _normal(layer: Any, like: Array) -> Any:
 
 
 def _unchanged() -> Derivation:
-    return Derivation([Let("Y", "X")], [Let("dX", "dY")])
+    return Derivation.of(Let("Y", "X"), Let("dX", "dY"))
 
 
 # --- images ------------------------------------------------------------------------------------
@@ -92,13 +84,11 @@ def random_flip(layer: Any) -> Derivation:
         places = np.arange(symbols["X"].shape[axis + 1])
         return np.where(symbols["flips"][:, axis, None], places[::-1], places)
 
-    return Derivation(
-        [
-            Given("flips", "drawn: (upside down, left to right)", lambda s: layer._flips(s["X"])),
-            *_image("row", "column", places),
-            Arrange("Y", "X[n, row, column]", "X", "X, mirrored where drawn"),
-        ],
-        [Arrange("dX", "dY[n, row, column]", "dY", "dY, mirrored back")],
+    return Derivation.of(
+        Given("flips", "drawn: (upside down, left to right)", lambda s: layer._flips(s["X"])),
+        *_image("row", "column", places),
+        Arrange("Y", "X[n, row, column]", "X", "X, mirrored where drawn"),
+        Arrange("dX", "dY[n, row, column]", "dY", "dY, mirrored back"),
     )
 
 
@@ -119,35 +109,24 @@ def random_crop(layer: Any) -> Derivation:
         return _framed(-symbols["shift"][:, axis], shape[axis], window[axis])
 
     frame = "np.pad({}, ((0, 0), (1, 1), (1, 1), (0, 0)))"
-    return Derivation(
-        [
-            Given("shift", "how far each window is moved down and right", shift),
-            *_image("row", "column", places),
-            Arrange("framed", frame.format("X"), "X", "X with one pixel of zeros around it"),
-            Arrange("Y", "framed[n, row, column]", "framed", "the windows in framed"),
-        ],
-        [
-            *_image("row_back", "column_back", back)[1:],
-            Arrange("framed_dY", frame.format("dY"), "dY", "dY with one pixel of zeros around it"),
-            Arrange("dX", "framed_dY[n, row_back, column_back]", "framed_dY", "dY, moved back"),
-        ],
+    return Derivation.of(
+        Given("shift", "how far each window is moved down and right", shift),
+        *_image("row", "column", places),
+        Arrange("framed", frame.format("X"), "X", "X with one pixel of zeros around it"),
+        Arrange("Y", "framed[n, row, column]", "framed", "the windows in framed"),
+        *_image("row_back", "column_back", back)[1:],
+        Arrange("framed_dY", frame.format("dY"), "dY", "dY with one pixel of zeros around it"),
+        Arrange("dX", "framed_dY[n, row_back, column_back]", "framed_dY", "dY, moved back"),
     )
 
 
 def _image(row: str, column: str, places: Any) -> list[Step]:
     """The sample n, and the row and column to read, in the shape of images without channels."""
+    reads = "the {} that each pixel reads"
     return [
-        Given(
-            "n",
-            "the number of each sample",
-            lambda symbols: np.arange(len(symbols["X"]))[:, None, None],
-        ),
-        Given(row, "the row that each pixel reads", lambda symbols: places(symbols, 0)[:, :, None]),
-        Given(
-            column,
-            "the column that each pixel reads",
-            lambda symbols: places(symbols, 1)[:, None, :],
-        ),
+        Given("n", "the number of each sample", lambda s: np.arange(len(s["X"]))[:, None, None]),
+        Given(row, reads.format("row"), lambda s: places(s, 0)[:, :, None]),
+        Given(column, reads.format("column"), lambda s: places(s, 1)[:, None, :]),
     ]
 
 

@@ -140,12 +140,12 @@ def _through_time(
     def mask(symbols: Any) -> Any:
         return np.asarray(current().mask)[:, :, None]
 
-    starts = [Given(f"{s}_start", f"{s} before the first step", zeros) for s in states]
-    ends = [Given(f"d{s}_end", "0: no step follows the last one", zeros) for s in states]
-    forward = [
+    arrives, dh = _arriving(layer)
+    later = "what arrives from step t + 1"
+    return Derivation.of(
         *([Given("m", "which steps count: the others are padding", mask)] if masked else []),
         *([size("H", "Wh", 0, "the number of units")] if layer.gates > 1 else []),
-        *starts,
+        *(Given(f"{s}_start", f"{s} before the first step", zeros) for s in states),
         Loop(
             "X",
             [
@@ -159,19 +159,13 @@ def _through_time(
             ],
         ),
         _output(layer),
-    ]
-    arrives, dh = _arriving(layer)
-    backward = [
-        *ends,
+        *(Given(f"d{s}_end", "0: no step follows the last one", zeros) for s in states),
         *arrives,
         Loop(
             "X",
             [
                 Arrange("dy_t", f"{dh}[:, t]", dh, f"step t of {dh}"),
-                *(
-                    Carry(f"d{s}_later", f"d{s}_prev", f"d{s}_end", "what arrives from step t + 1")
-                    for s in states
-                ),
+                *(Carry(f"d{s}_later", f"d{s}_prev", f"d{s}_end", later) for s in states),
                 Let("dh_t", "dy_t + dh_later"),
                 *([Let("dh_new", _kept("dh_t"))] if masked else []),
                 *back,
@@ -184,8 +178,7 @@ def _through_time(
         Sum("db", "ntg->g", "da_t"),
         *([Sum("dbh", "ntg->g", du)] if du != "da_t" else []),
         Sum("dX", "ntg,dg->ntd", "da_t", "Wx"),
-    ]
-    return Derivation(forward, backward)
+    )
 
 
 def _output(layer: Any) -> Step:
@@ -215,12 +208,12 @@ def _passed_on(direct: dict[str, str], du: str) -> list[Step]:
     if masked and "c" in ways:
         ways["c"].append("np.where(m_t, 0, dc_later)")
     through_Wh = "dh_Wh" if ways["h"] else "dh_prev"
-    steps: list[Step] = [
-        Sum(through_Wh, "ng,hg->nh", du, "Wh", words="through the product with Wh")
-    ]
     if ways["h"]:
         ways["h"].insert(0, through_Wh)
-    return steps + [Let(f"d{s}_prev", " + ".join(codes)) for s, codes in ways.items() if codes]
+    return [
+        Sum(through_Wh, "ng,hg->nh", du, "Wh", words="through the product with Wh"),
+        *(Let(f"d{s}_prev", " + ".join(codes)) for s, codes in ways.items() if codes),
+    ]
 
 
 def bidirectional(layer: Any) -> Derivation:
@@ -234,20 +227,16 @@ def bidirectional(layer: Any) -> Derivation:
     def flipped(symbol: str, of: str) -> Step:
         return Arrange(symbol, f"{of}[:, ::-1]", of, f"{of} in reverse order")
 
-    return Derivation(
-        [
-            Through("Y_forward", "X", "layer"),
-            flipped("X_flipped", "X"),
-            Through(Y, "X_flipped", "reverse", mask=mask),
-            *([flipped("Y_reverse", Y)] if steps else []),
-            merge,
-        ],
-        [
-            *split,
-            Through("dX_forward", shares[0], "layer", back=True),
-            *([flipped(dY, shares[1])] if steps else []),
-            Through("dX_flipped", dY, "reverse", back=True),
-            flipped("dX_reverse", "dX_flipped"),
-            Let("dX", "dX_forward + dX_reverse"),
-        ],
+    return Derivation.of(
+        Through("Y_forward", "X", "layer"),
+        flipped("X_flipped", "X"),
+        Through(Y, "X_flipped", "reverse", mask=mask),
+        *([flipped("Y_reverse", Y)] if steps else []),
+        merge,
+        *split,
+        Through("dX_forward", shares[0], "layer", back=True),
+        *([flipped(dY, shares[1])] if steps else []),
+        Through("dX_flipped", dY, "reverse", back=True),
+        flipped("dX_reverse", "dX_flipped"),
+        Let("dX", "dX_forward + dX_reverse"),
     )

@@ -30,7 +30,7 @@ from phitodeep.core.config import Configurable, restored
 from phitodeep.core.state import StateDict
 from phitodeep.core.types import Array
 from phitodeep.core.version import __version__
-from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, first_few
 from phitodeep.io.json_text import parsed
 from phitodeep.io.tensors import Entry, Tensors, open_tensors
 
@@ -182,9 +182,7 @@ def weights_in(tensors: Tensors) -> dict[str, Entry]:
 
 def _listed(paths: list[str]) -> str:
     """Return the first paths; one with line breaks is quoted, or it could look like a message."""
-    first = (path if path.isprintable() else repr(path) for path in paths[:5])
-    more = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
-    return f"{', '.join(first)}{more}"
+    return first_few([path if path.isprintable() else repr(path) for path in paths])
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from phitodeep.core.call import current
 from phitodeep.core.checks import check_count, check_number
 from phitodeep.core.config import being_written
 from phitodeep.core.types import Array, Shape
-from phitodeep.derivations import lora as derived
+from phitodeep.derivations import dense as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.attention import MultiHeadAttention
 from phitodeep.layers.base import Layer, Param

@@ -8,7 +8,7 @@ import numpy as np
 
 from phitodeep.core.checks import check_option
 from phitodeep.core.types import Array, Shape
-from phitodeep.derivations import resizing as derived
+from phitodeep.derivations import reshape as derived
 from phitodeep.errors import ArgumentError
 from phitodeep.layers.windows import Spatial, spread
 

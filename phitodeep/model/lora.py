@@ -24,6 +24,7 @@ from phitodeep.errors import (
     NotBuiltError,
     OrderError,
     PhitodeepError,
+    first_few,
 )
 from phitodeep.io.model_file import differences
 from phitodeep.io.tensors import Entry, Tensors, open_tensors, write_tensors
@@ -48,7 +49,7 @@ class Share(NamedTuple):
         percent = 100 * self.learning / self.parameters
         return (
             f"{self.learning:,} of {self.parameters:,} parameters learn ({percent:.2f} %): "
-            f"updates of {_few(self.weights, 3)}"
+            f"updates of {first_few(self.weights, 3)}"
         )
 
 
@@ -204,8 +205,8 @@ class Adaptable(Trainable, registered=False):
             found = matching(p, every, "add_lora")
             if not {*found} & {*able}:
                 raise ArgumentError(
-                    f"add_lora: {p!r} matches only {_few(found)}, and only {ABLE} can have "
-                    f"updates. This model has {_few(able)}."
+                    f"add_lora: {p!r} matches only {first_few(found, 8)}, and only {ABLE} can have "
+                    f"updates. This model has {first_few(able, 8)}."
                 )
             chosen |= {*found} & {*able}
         return [weight for weight in able if weight in chosen]
@@ -355,8 +356,3 @@ class Adaptable(Trainable, registered=False):
         frozen = check_list(entries["frozen"], "the config: frozen of lora")
         self._adapt(plan)
         self._frozen_before = [str(path) for path in frozen]
-
-
-def _few(paths: Sequence[str], most: int = 8) -> str:
-    more = f" and {len(paths) - most} more" if len(paths) > most else ""
-    return f"{', '.join(paths[:most])}{more}"

@@ -653,7 +653,7 @@ class Sequential(Inspectable, Adaptable):
         """Return the arrays and texts of a model file, given a state without the weights."""
         weights = {name: store[key] for name, store, key in self._stored()}
         parts = {"model": self, "tokenizer": check_tokenizer(self.tokenizer)}
-        configs = written(parts, "the file", "callback")
+        configs = written(parts, "the file")
         return packed(weights, state, **configs, run=run)
 
     def _resume(self, path: str | os.PathLike[str], run: TrainingRun) -> None:
@@ -668,7 +668,7 @@ class Sequential(Inspectable, Adaptable):
             found = differences(self._entries(), file.weights)
             if any(found):
                 raise DataError(f"{path} does not fit {self!r}: {found}.")
-            here = written({"model": self}, "this model", "callback")["model"]
+            here = written({"model": self}, "this model")["model"]
             wrong = difference(fixed(file.model), fixed(here), "the model")
             if wrong:
                 raise ArgumentError(f"{path} was written with {wrong}: resume with the same model.")

@@ -71,7 +71,7 @@ def test_a_device_is_written_and_not_replaced() -> None:
     assert Path("/dev/null").is_char_device()
 
 
-def test_a_folder_in_the_way(tmp_path: Path) -> None:
+def test_places_where_no_file_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="cannot write") as caught:
         write(tmp_path, b"x")
     assert isinstance(caught.value, OSError)
@@ -80,7 +80,11 @@ def test_a_folder_in_the_way(tmp_path: Path) -> None:
     for path in (tmp_path / "file" / "a.bin", tmp_path / "file" / "folder" / "a.bin"):
         with pytest.raises(DataError, match=r"cannot create \S+: (File exists|Not a directory)"):
             write(path, b"x")
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "file")
+    with pytest.raises(DataError, match=r"cannot write .*file: Permission denied"):
+        write(tmp_path / "file", b"x")
     assert names(tmp_path) == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"mine"
 
 
 def picture(path: Path) -> None:

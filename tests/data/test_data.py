@@ -12,6 +12,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -126,29 +127,22 @@ def test_package_needs_neither_lzma_nor_datasets_until_they_are_used() -> None:
 # A folder of IDX files
 
 
-@pytest.mark.parametrize("dot", ["-", "."])
-@pytest.mark.parametrize("zipped", [True, False])
-@pytest.mark.parametrize("suffix", [".gz", ""])  # a browser may unzip, or not, and keep the name
-def test_folder_round_trip(
-    dot: str, zipped: bool, suffix: str, arrays: dict[str, Array], tmp_path: Path
-) -> None:
-    for name, a in arrays.items():
-        path = tmp_path / (name.replace("-idx", f"{dot}idx") + suffix)
-        path.write_bytes(gzip.compress(idx(a)) if zipped else idx(a))
-    assert_loaded(load_mnist(folder=tmp_path), arrays)
+def test_folder_round_trip(arrays: dict[str, Array], tmp_path: Path) -> None:
+    for dot, zipped, suffix in product("-.", (True, False), (".gz", "")):
+        folder = tmp_path / f"{dot}{zipped}{suffix}"  # browsers may unzip, and keep the name
+        folder.mkdir()
+        for name, a in arrays.items():
+            path = folder / (name.replace("-idx", f"{dot}idx") + suffix)
+            path.write_bytes(gzip.compress(idx(a)) if zipped else idx(a))
+        assert_loaded(load_mnist(folder=folder), arrays)
 
 
-def test_folder_replaces_either_source(
+def test_folder_replaces_either_source_and_may_start_at_home(
     folder: Path, arrays: dict[str, Array], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert_loaded(load_mnist("full", folder=str(folder)), arrays)
     assert_loaded(load_mnist("small", folder), arrays)
-
-
-def test_folder_may_start_at_home(
-    folder: Path, arrays: dict[str, Array], monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("HOME", str(folder.parent))
     monkeypatch.setenv("USERPROFILE", str(folder.parent))
     assert_loaded(load_mnist(folder=f"~/{folder.name}"), arrays)
@@ -200,17 +194,14 @@ def test_files_that_do_not_fit_are_refused(
         load_mnist(folder=folder)
 
 
-@pytest.mark.parametrize("name", [IMAGES, LABELS, TEST_IMAGES, TEST_LABELS])
-def test_missing_file_is_named(folder: Path, name: str) -> None:
-    (folder / name).unlink()
-    (folder / name).mkdir()  # as some archives unpack
-    with pytest.raises(DataError, match=rf"has no file {name} or .*\.gz.*four IDX files"):
-        load_mnist(folder=folder)
-
-
-def test_missing_folder_is_named(tmp_path: Path) -> None:
+def test_missing_files_and_folders_are_named(folder: Path) -> None:
+    for name in (TEST_LABELS, TEST_IMAGES, LABELS, IMAGES):  # the first that is missing
+        (folder / name).unlink()
+        (folder / name).mkdir()  # as some archives unpack
+        with pytest.raises(DataError, match=rf"has no file {name} or .*\.gz.*four IDX files"):
+            load_mnist(folder=folder)
     with pytest.raises(DataError, match="nowhere is not a folder"):
-        load_mnist(folder=tmp_path / "nowhere")
+        load_mnist(folder=folder / "nowhere")
 
 
 def test_bad_arguments_of_load_mnist(folder: Path) -> None:
@@ -262,31 +253,21 @@ def test_full_comes_from_hugging_face(
     assert_loaded(load_mnist("full"), arrays)
 
 
-@pytest.mark.parametrize("module", [None, ModuleType("datasets")], ids=["absent", "a folder"])
-def test_missing_datasets_names_the_extra(
-    module: ModuleType | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", module)
-    with pytest.raises(MissingExtraError, match=r'datasets.*"phitodeep\[data\]"'):
-        load_mnist("full")
-
-
-def test_missing_pillow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_datasets_or_pillow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (None, ModuleType("datasets")):  # absent, or a folder of this name
+        monkeypatch.setitem(sys.modules, "datasets", module)
+        with pytest.raises(MissingExtraError, match=r'datasets.*"phitodeep\[data\]"'):
+            load_mnist("full")
     fake_datasets(monkeypatch, error=ImportError("please install 'Pillow'"))
     with pytest.raises(MissingExtraError, match=r'Pillow.*"phitodeep\[data\]"'):
         load_mnist("full")
 
 
-@pytest.mark.parametrize("error", [ConnectionError("no route"), RuntimeError("no route")])
-def test_failing_download_names_the_way_out(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake_datasets(monkeypatch, error=error)
-    with pytest.raises(DataError, match=rf"{type(error).__name__}: no route.*folder="):
-        load_mnist("full")
-
-
-def test_download_of_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_and_wrong_downloads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (ConnectionError("no route"), RuntimeError("no route")):
+        fake_datasets(monkeypatch, error=error)
+        with pytest.raises(DataError, match=rf"{type(error).__name__}: no route.*folder="):
+            load_mnist("full")
     fake_datasets(monkeypatch, lambda *a, **k: FakeSplit(ZEROS[:, :5], np.zeros(3, np.int64)))
     with pytest.raises(DataError, match=r"shape \(3, 5, 28\)"):
         load_mnist("full")

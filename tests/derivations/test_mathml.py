@@ -10,16 +10,9 @@ import numpy as np
 import pytest
 
 from phitodeep import SequentialBuilder
-from phitodeep.core.call import calling
-from phitodeep.core.types import Shape
 from phitodeep.derivations.language.mathml import MATHML, MathML
 from phitodeep.derivations.language.notation import Plain
 from phitodeep.derivations.language.step import Arrange, Given, Let, Loop, Step
-from phitodeep.loss import Loss
-from phitodeep.testing.examples import Make, data, made
-from tests.derivations.test_contract import by_steps, every_loss, loss_scope, scopes
-from tests.loss.test_loss import pair
-from tests.rows import TOOLS, masks, over
 
 CORE = {"math", "mrow", "mi", "mo", "mn", "mtext", "msub", "msup", "mover", "munder", "mfrac"}
 CORE |= {"msqrt", "mtable", "mtr", "mtd"}
@@ -63,7 +56,8 @@ def bare(text: str) -> str:
     return re.sub(r"[\s\u2061\u2062]", "", text).replace("\u2212", "-").replace("∑", "Σ")
 
 
-def check(step: Step, symbols: Any = None) -> None:
+def check_mathml(step: Step, symbols: Any = None) -> None:
+    """The contract of layers and losses calls this for each of their steps."""
     tree = ET.fromstring(step.written(MATHML, symbols))
     assert tree.tag == "math"
     for node in tree.iter():
@@ -75,28 +69,6 @@ def check(step: Step, symbols: Any = None) -> None:
     words = isinstance(step, Arrange | Given)  # their formulas are words
     wanted = set() if isinstance(step, Loop) else {step.symbol, *step.operands[words * 99 :]}
     assert set(told) == wanted, step
-
-
-@over(TOOLS)
-def test_every_formula_of_a_layer(make: Make, shape: Shape, tokens: int) -> None:
-    layer = made(make, shape)
-    mask = masks(layer, shape)[-1]
-    with calling(step=0, mask=mask):
-        for scope in scopes(by_steps(layer, *data(layer, shape, tokens), mask=mask)):
-            for step in scope.derivation.every():
-                check(step)
-                if not isinstance(step, Loop):
-                    check(step, scope)
-
-
-@every_loss
-def test_every_formula_of_a_loss(loss: Loss) -> None:
-    P, y = pair(loss, (5, 4))
-    T = loss.targets(y, P.shape)
-    scope = loss_scope(loss, P, T, loss.weights(None, T, P.shape), None)
-    for step in scope.derivation.every():
-        check(step)
-        check(step, scope)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def mask_of(net: Network, rng: np.random.Generator, least: int) -> Array | None:
     return mask
 
 
-@examples(15)
+@examples(8)
 @given(NETWORKS, st.booleans(), st.sampled_from([*DTYPES]))
 def test_steps_equal_the_fast_passes(net: Network, training: bool, dtype: Any) -> None:
     chain, rng = net.chain, np.random.default_rng(net.seed)
@@ -155,7 +155,7 @@ def all_gradients(db: Debugger) -> dict[str, Array]:
     return found
 
 
-@examples(15)
+@examples(8)
 @given(NETWORKS, st.sampled_from(WORDS))
 def test_traces_and_the_debugger_have_the_gradients_of_training(net: Network, kind: str) -> None:
     model, y = model_of(net, kind)
@@ -209,7 +209,7 @@ def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-@examples(12)
+@examples(8)
 @given(NETWORKS, st.sampled_from(WORDS), st.data())
 def test_the_debugger_goes_back_to_where_it_was(
     net: Network, kind: str, data: st.DataObject

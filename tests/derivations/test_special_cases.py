@@ -1,4 +1,4 @@
-"""Derivations at inputs, masks, modes and settings that the table of examples lacks."""
+"""Derivations at inputs, masks, modes and settings that the table of examples lacks; in words."""
 
 from __future__ import annotations
 
@@ -8,13 +8,26 @@ import numpy as np
 import pytest
 
 from phitodeep import layers
+from phitodeep import loss as losses
 from phitodeep.core.call import calling
 from phitodeep.core.types import Shape
+from phitodeep.derivations.language.notation import PLAIN
 from phitodeep.derivations.language.run import passes as by_passes
-from phitodeep.derivations.language.step import Sum
+from phitodeep.derivations.language.step import Carry, Let, Sum
+from phitodeep.derivations.language.terms import why
 from phitodeep.layers import Layer
+from phitodeep.loss import Loss
 from phitodeep.testing.examples import ELEMENTWISE, Make, data, made, passes
-from tests.derivations.test_contract import by_steps, check_terms, check_written, same_passes
+from tests.derivations.test_contract import (
+    assert_close,
+    by_steps,
+    check_terms,
+    check_written,
+    loss_scope,
+    same_passes,
+)
+from tests.loss.test_loss import EXAMPLES as LOSSES
+from tests.loss.test_loss import pair
 from tests.rows import over
 
 EDGES = [0, 5e-324, 1e-310, 1, 3, 20, 41, 710, 1e4, 1e30, 1e200]  # where fast passes differ
@@ -55,8 +68,7 @@ def test_batch_norm_with_a_mask(shape: Shape, kept: float, training: bool, train
     X[~mask] = dY[~mask] = np.nan  # padding is never read
     call = {"training": training, "mask": mask}
     scope = same_passes(layer, X, dY, **call)
-    own = {*layer.params, *layer.state, "X", "dY", "eps"}
-    check_written(list(scope.derivation.every()), own, repr(layer))
+    check_written(scope, {*layer.params, *layer.state, "X", "dY"}, repr(layer))
     check_terms(by_steps(layer, np.nan_to_num(X), np.nan_to_num(dY), **call))
 
 
@@ -106,10 +118,7 @@ RANDOM: list[tuple[Make, Shape]] = [
 each_draw = pytest.mark.parametrize(("make", "shape"), RANDOM, ids=[repr(m()) for m, _ in RANDOM])
 
 
-ROWS = [*(((make, (4, 5), 0)) for make in ELEMENTWISE), *((*row, 0) for row in RANDOM)]
-
-
-@over(ROWS)
+@over([*(((make, (4, 5), 0)) for make in ELEMENTWISE), *((*row, 0) for row in RANDOM)])
 def test_float32_stays_float32(make: Make, shape: Shape, tokens: int) -> None:
     layer = made(make, shape, np.float32)
     scope = by_steps(layer, *data(layer, shape, tokens))
@@ -167,31 +176,20 @@ POOLS: list[tuple[Make, Shape]] = [
     (layers.GlobalMaxPool, (2, 3, 4, 2)),
     (layers.GlobalMaxPool, (2, 9, 2)),
 ]
-pools = pytest.mark.parametrize(("make", "shape"), POOLS)
 
 
-@pytest.mark.parametrize("nan", [False, True])
-@pools
-def test_of_equal_cells_the_same_one_receives_the_gradient(
-    make: Make, shape: Shape, nan: bool
+@pytest.mark.parametrize(("make", "shape"), POOLS)
+def test_one_of_equal_cells_wins_and_only_winners_receive_inf_or_nan(
+    make: Make, shape: Shape
 ) -> None:
     layer = made(make, shape)
     X, dY = data(layer, shape)
-    X = np.sign(X)
-    X[X < 0] = np.nan if nan else 1
-    same_passes(layer, X, dY)
-
-
-@pytest.mark.parametrize("bad", [np.inf, np.nan])
-@pools
-def test_only_winners_receive_a_gradient_that_is_not_finite(
-    make: Make, shape: Shape, bad: float
-) -> None:
-    layer = made(make, shape)
-    X, dY = data(layer, shape)
-    dY = dY.copy()
-    dY.flat[0] = bad
-    same_passes(layer, X, dY)
+    for other in (np.nan, 1):
+        same_passes(layer, np.where(X < 0, other, np.sign(X)), dY)
+    for bad in (np.inf, np.nan):
+        changed = dY.copy()
+        changed.flat[0] = bad
+        same_passes(layer, X, changed)
 
 
 @pytest.mark.parametrize("make", [layers.GlobalMaxPool, layers.GlobalAvgPool])
@@ -204,3 +202,184 @@ def test_global_pools_of_masked_images(make: Make) -> None:
 def test_nearest_pixels_of_two_factors() -> None:
     layer = made(lambda: layers.Upsample2D((3, 2)), (2, 3, 4, 2))
     same_passes(layer, *data(layer, (2, 3, 4, 2)))
+
+
+# --- losses: terms that do not count, ignored labels, float32 ----------------------------------
+
+INF = np.inf
+LOGITS = [[-INF, 1.0, 2.0], [0.5, -INF, -INF], [0.0, 1.0, 1.0]]
+LOG_P = [[-INF, 0.0, -INF], [0.0, -INF, -INF], [-INF, -0.5, -0.9]]
+P = np.exp(LOG_P)
+ROWS = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.5, 0.5]])
+SIDE = [[1.0, 0.3, -INF], [1.0, -0.4, INF], [0.2, 0.1, -INF]]  # m, s and z
+
+
+@pytest.mark.parametrize(("w", "total"), [(None, 2.0), ([1.0, 0.0, 2.0], None), (None, 0.0)])
+@pytest.mark.parametrize(
+    ("loss", "P", "T"),
+    [
+        (losses.SoftmaxCrossEntropy(), LOGITS, ROWS),
+        (losses.SoftmaxCrossEntropy(), LOGITS, [1, 0, 2]),
+        (losses.CategoricalCrossEntropy(), P, ROWS),
+        (losses.NegativeLogLikelihood(), LOG_P, ROWS),
+        (losses.KLDivergence(), LOG_P, ROWS),
+        (losses.BinaryCrossEntropy(), P, ROWS),
+        (losses.BinaryCrossEntropyWithLogits(), LOG_P, ROWS),
+        (losses.PoissonNLL(log_input=False), P, ROWS),
+        (losses.CosineSimilarityLoss(), [[0, 0, 0], [1e200, 2e200, 0], [1e-300, 0, 0]], ROWS),
+        (losses.NegativeELBO(1), SIDE, ROWS[:, :1]),
+    ],
+    ids=repr,
+)
+def test_terms_that_cost_nothing_may_be_infinite(
+    loss: Loss, P: Any, T: Any, w: Any, total: float | None
+) -> None:
+    compare(loss, P, T, w, total)
+
+
+@pytest.mark.parametrize("total", [None, 2.0])
+@pytest.mark.parametrize(
+    ("loss", "P", "T"),
+    [
+        (losses.SoftmaxCrossEntropy(), LOGITS, [1, 2, 2]),
+        (losses.SoftmaxCrossEntropy(ignore_index=2), LOGITS[1::-1] + LOGITS[2:], [0, 2, 1]),
+        (losses.NegativeLogLikelihood(), LOG_P, [1, 2, 2]),
+        (losses.KLDivergence(), LOG_P, ROWS[[0, 2, 2]]),
+        (losses.MeanAbsoluteError(), [[1.0], [INF], [0.5]], [[1.0], [0.0], [2.0]]),
+        (losses.MeanSquaredError(), [[1.0], [INF], [0.5]], [[1.0], [0.0], [2.0]]),
+    ],
+    ids=repr,
+)
+def test_an_infinite_loss_of_weight_0_does_not_count(
+    loss: Loss, P: Any, T: Any, total: float | None
+) -> None:
+    scope = compare(loss, P, T, [1.0, 0.0, 2.0], total)
+    assert np.isinf(scope["each"]).any()
+    assert np.isfinite(scope["L"])
+    assert not scope["dP"][1].any()
+
+
+def test_nothing_counts_if_total_is_0() -> None:
+    scope = compare(losses.SoftmaxCrossEntropy(), LOGITS, [0, 1, 2], None, 0.0)
+    assert np.isinf(scope["each"]).any()
+    assert scope["L"] == 0
+    assert not scope["dP"].any()
+
+
+@pytest.mark.parametrize("w", [None, [1.0, 0.5, 2.0]])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        losses.SoftmaxCrossEntropy(ignore_index=-1),
+        losses.CategoricalCrossEntropy(0.2, -1, [0.5, 2.0, 1.0]),
+        losses.NegativeLogLikelihood(-1, {2: 3.0}),
+    ],
+    ids=repr,
+)
+def test_ignored_labels(loss: Loss, w: Any) -> None:
+    given, _ = pair(loss, (3, 2, 3))
+    found = compare(loss, given, [[0, -1], [-1, -1], [2, 1]], w, None)
+    assert not found["dP"][1].any()
+    assert not found["v"][1].any()
+    assert found["L"] > 0
+    assert compare(loss, given, np.full((3, 2), -1), w, None)["L"] == 0
+
+
+def compare(loss: Loss, P: Any, T: Any, w: Any, total: float | None) -> Any:
+    P = np.array(P, np.float64)
+    T = loss.targets(np.array(T), P.shape)
+    checked = loss.weights(w, T, P.shape)
+    scope = loss_scope(loss, P, T, checked, total)
+    assert_close(scope["L"], loss.value(P, T, checked, total), "L")
+    assert_close(scope["dP"], loss.gradient(P, T, checked, total), "dP")
+    return scope
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_losses_stay_float32(loss: Loss) -> None:
+    P, y = pair(loss, (3, 4))
+    P = P.astype(np.float32)
+    scope = loss_scope(loss, P, loss.targets(y, P.shape), None, None)
+    for step in scope.derivation.every():
+        assert np.asarray(scope[step.symbol]).dtype != np.float64, step
+
+
+# --- what `why` says, and how formulas are written ---------------------------------------------
+
+
+def built(layer: Layer, shape: tuple[int, ...]) -> tuple[Layer, Any, Any]:
+    layer.build(shape[1:], seed=0, dtype="float64")
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal(shape)
+    return layer, X, rng.standard_normal(layer.forward(X).shape)
+
+
+def test_a_choice_is_shown_as_the_branch_that_was_taken() -> None:
+    step = Let("y", "scale * np.where(x > 0, x, alpha * (x + np.where(x < -1, 2, z)))")
+    symbols = {"x": np.array([3.0, -2.0]), "z": np.zeros(2), "alpha": 0.5, "scale": 10.0}
+    symbols["y"] = step.value(symbols)
+    first, second = why(step, symbols, 0), why(step, symbols, 1)
+    assert first.total == 30
+    assert str(first) == ("y[0] = 30  (since x > 0)\n  +30  = scale · x, with scale 10, x 3")
+    assert second.total == 0
+    assert second.words.endswith("(since not x > 0)  (since x < -1, with x -2)")
+    assert sorted(term.value for term in second) == [-10, 10]
+
+
+@pytest.mark.parametrize("cell", [(1, 0, 2), (1, 3, 2), (0, 4, 1)])
+@pytest.mark.parametrize("layer", [layers.RNN(3), layers.LSTM(3), layers.GRU(3)], ids=repr)
+def test_a_carried_number_comes_from_the_round_before(layer: Layer, cell: Any) -> None:
+    layer, X, dY = built(layer, (2, 5, 2))
+    scope = by_steps(layer, X, dY)
+    carries = [s for s in scope.derivation.every() if isinstance(s, Carry)]
+    assert len(carries) >= 2
+    n, t, j = cell
+    for step in carries:
+        back = step in scope.derivation.backward or step.symbol.endswith("later")
+        (term,) = why(step, scope.at(t), n, j)
+        before = t + 1 if back else t - 1
+        if 0 <= before < 5:
+            assert term.at == {"t": before}
+            assert term.factors == {f"{step.of}[{n}, {j}]": scope[step.of][n, before, j]}
+        else:
+            assert term.at == {}
+            assert list(term.factors) == [f"{step.start}[{n}, {j}]"]
+        assert term.value == scope[step.symbol][cell]
+
+
+@pytest.mark.parametrize(
+    ("code", "written"),
+    [
+        ("Y * (1 - Y)", "Y · (1 - Y)"),
+        ("-2 * T * lack", "-2 · T · lack"),
+        ("a - -b * c", "a - (-b · c)"),
+        ("a * -b", "a · (-b)"),
+        ("(-a) ** 2", "(-a)²"),
+        ("-a ** 2 / 2", "-a² / 2"),
+        ("-(a + b) * c", "-(a + b) · c"),
+        ("np.logaddexp(0, X)", "log(1 + exp(X))"),
+        ("X * Phi", "X · Φ"),
+    ],
+)
+def test_signs_and_factors(code: str, written: str) -> None:
+    assert PLAIN.expression(code) == written
+
+
+def test_a_layer_inside_is_written_as_its_call() -> None:
+    steps = layers.Residual(layers.Dense(2, 2)).steps()
+    assert steps.forward[0].formula == "F = layers.0.forward(X)"
+    assert steps.backward[0].formula == "dF = layers.0.backward(dY)"
+
+
+def test_a_derivation_is_listed_with_its_loops_and_words() -> None:
+    layer, X, _ = built(layers.RNN(3), (2, 5, 2))
+    layer.forward(X)
+    lines = str(layer.steps()).splitlines()
+    assert lines[0] == "forward"
+    assert lines[2:4] == ["  for t from 0 to T - 1:", "    x_t = step t of X"]
+    assert (
+        "    dh_later = the previous dh_prev, at first dh_end  (what arrives from step t + 1)"
+        in lines
+    )
+    assert lines[-1] == "  dX_ntd = Σ_g da_t,ntg Wx_dg"
+    assert len(lines) == 2 + len([*layer.steps().every()])

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import numpy as np
 import pytest
 
 import phitodeep
-from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, PhitodeepWarning
 from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.layers import BatchNorm, Dense, ReLU
 from phitodeep.model import Sequential
@@ -82,10 +84,8 @@ def refused(use: Callable[[Any], Any], path: Any, says: str) -> None:
 
 def run(code: str, *args: str | Path) -> None:
     """Run code in another process, which may lose rights that this one keeps."""
-    start = "import sys\nimport numpy as np\nimport phitodeep\n"
-    start += "from phitodeep.errors import PhitodeepWarning\n"
-    start += f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-    start += "from test_faults import READERS, WRITERS, refused, small, train\n"
+    start = f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+    start += "from test_faults import READERS, WRITERS, check_full, checkpoints, refused\n"
     command = [sys.executable, "-c", start + textwrap.dedent(code), *map(str, args)]
     environment = {**os.environ, "PHITODEEP_KERNELS": "numpy"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
@@ -96,23 +96,20 @@ def run(code: str, *args: str | Path) -> None:
 
 
 @pytest.mark.parametrize("use", READERS | WRITERS)
-@pytest.mark.parametrize(
-    ("path", "says"),
-    [
+def test_a_path_that_is_not_the_name_of_a_file(
+    use: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path: Any
+    for path, says in (
         ("", "folder|No such|no such|Is a directory"),
         (".", "folder|Is a directory"),
         ("x" * 300, "File name too long"),
         ("a\0b", "NUL"),
         (3, "path|PathLike"),
-    ],
-    ids=["empty", "folder", "long", "NUL", "number"],
-)
-def test_a_path_that_is_not_the_name_of_a_file(
-    use: str, path: Any, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises((DataError, ArgumentError, ArgumentTypeError), match=says):
-        (READERS | WRITERS)[use](path)
+    ):
+        with pytest.raises((DataError, ArgumentError, ArgumentTypeError), match=says):
+            (READERS | WRITERS)[use](path)
     assert os.listdir(tmp_path) == []
 
 
@@ -154,21 +151,24 @@ def test_without_permission(tmp_path_factory: pytest.TempPathFactory) -> None:
 
     with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to others
         folder = Path(name)
-        path, secret = folder / "a.safetensors", folder / "secret"
+        path, secret, shut = (folder / name for name in ("a.safetensors", "secret", "shut"))
         secret.mkdir()
         before = former(path)
+        former(shut)
         former(secret / "a.safetensors")
         secret.chmod(0o700)
         folder.chmod(0o755)
         path.chmod(0o644)
+        shut.chmod(0o000)
         run(
             """
             import os
-            path, secret = sys.argv[1:]
+            path, secret, shut = sys.argv[1:]
             for use in WRITERS.values():  # imports all that it needs, while that may be read
                 use(secret + "/b.safetensors")
             for use in READERS.values():
                 use(secret + "/a.safetensors")
+                use(shut)
             os.setgid(65534)
             os.setuid(65534)
             for use in WRITERS.values():
@@ -177,52 +177,40 @@ def test_without_permission(tmp_path_factory: pytest.TempPathFactory) -> None:
             for use in READERS.values():
                 use(path)
                 refused(use, secret + "/a.safetensors", "Permission denied")
+                refused(use, shut, "ermission")
             """,
-            *(path, secret),
+            *(path, secret, shut),
         )
         assert path.read_bytes() == before
-        path.chmod(0o000)
-        run(
-            """
-            import os
-            for use in READERS.values():
-                use(sys.argv[1])
-            os.setuid(65534)
-            for use in READERS.values():
-                refused(use, sys.argv[1], "ermission")
-            """,
-            path,
-        )
-        assert sorted(os.listdir(folder)) == ["a.safetensors", "secret"]
+        assert sorted(os.listdir(folder)) == ["a.safetensors", "secret", "shut"]
 
 
-FULL = """
-    import resource, signal, warnings
-    from phitodeep.training.callbacks import ModelCheckpoint
-    path = sys.argv[1]
-    if len(sys.argv) > 2:  # a limit on the size of files, in bytes
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        limit = int(sys.argv[2])
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+def check_full(path: str | Path) -> None:
+    """Nothing can be written to this path, and the former file can still be read."""
     for name in ("save", "save_weights"):
         refused(WRITERS[name], path, "cannot write")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         train(small(), path, callbacks=[ModelCheckpoint(path, every_steps=1)], epochs=2)
-    found = [str(w.message) for w in caught if w.category is PhitodeepWarning]
-    replaced, *found = found
+    replaced, *found = [str(w.message) for w in caught if w.category is PhitodeepWarning]
     assert "will be replaced" in replaced, replaced
-    assert len(found) >= 4 and all("cannot write" in text for text in found), found
+    assert len(found) >= 4
+    assert all("cannot write" in text for text in found), found
     for use in READERS.values():
         use(path)
-"""
 
 
 @linux
 def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     before = former(path)
-    run(FULL, path, "64")
+    code = """
+        import resource, signal
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+        check_full(sys.argv[1])
+    """
+    run(code, path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["a.safetensors"]
 
@@ -246,7 +234,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
             with contextlib.suppress(OSError):  # until nothing is left
                 while True:
                     os.write(rest.fileno(), bytes(4096))
-            run(FULL, path)
+            check_full(path)
         assert path.read_bytes() == before
         assert sorted(os.listdir(disk)) == ["a.safetensors", "rest"]
     finally:
@@ -256,34 +244,33 @@ def test_a_full_disk(tmp_path: Path) -> None:
 # --- several processes and threads ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("names", [("a", "a"), ("a", "b")], ids=["same name", "other names"])
-def test_two_processes_write_checkpoints_into_one_folder(
-    names: tuple[str, str], tmp_path: Path
-) -> None:
-    code = """
-        from phitodeep.training.callbacks import ModelCheckpoint
-        path, seed = sys.argv[1], int(sys.argv[2])
-        train(small(seed), path, epochs=8, callbacks=[ModelCheckpoint(path, keep=3)])
-    """
-    threads = [
-        threading.Thread(target=run, args=(code, tmp_path / f"{name}.safetensors", str(seed)))
-        for seed, name in enumerate(names)
-    ]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
+def checkpoints(path: Any) -> None:
+    train(small(), path, epochs=8, callbacks=[ModelCheckpoint(path, keep=3)])
+
+
+def test_two_processes_write_checkpoints_into_one_folder(tmp_path: Path) -> None:
+    """Another one writes a and then b, and this one writes a again and again."""
+    a, b = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    code = "for path in [sys.argv[1]] * 2 + [sys.argv[2]]:\n    checkpoints(path)"
+    other = threading.Thread(target=run, args=(code, a, b))
+    other.start()
+    while other.is_alive():
+        if not a.exists():
+            time.sleep(0.01)  # it is still importing
+            continue
+        with warnings.catch_warnings():  # that both write the same file
+            warnings.simplefilter("ignore")
+            checkpoints(a)
         for path in tmp_path.glob("[!.]*.safetensors"):
             try:
                 phitodeep.load(path)
             except DataError:
                 assert not path.exists()  # removed by its own run since it was listed
-    for thread in threads:
-        thread.join()
-    kept = {f"{name}{mark}" for name in names for mark in ("", "-epoch6", "-epoch7", "-epoch8")}
+    other.join()
     found = {path.stem for path in tmp_path.iterdir()}
-    assert kept <= found
-    if names[0] != names[1]:
-        assert kept == found
+    marks = ("", "-epoch6", "-epoch7", "-epoch8")
+    assert {f"{name}{mark}" for name in "ab" for mark in marks} <= found
+    assert {name for name in found if name[0] == "b"} == {f"b{mark}" for mark in marks}
     for path in tmp_path.iterdir():
         phitodeep.load(path)
 

@@ -17,7 +17,7 @@ from phitodeep import layers as L
 from phitodeep import loss as losses
 from phitodeep import model as model_room
 from phitodeep.core.checks import snake_case
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, PhitodeepWarning, ShapeError
 from phitodeep.layers import (
     Chain,
@@ -99,16 +99,6 @@ def test_the_main_job_as_written(capsys: pytest.CaptureFixture[str]) -> None:
     P = model.predict(X_test)
     assert P.shape == (100, 10)
     np.testing.assert_allclose(P.sum(axis=1), 1, rtol=1e-5)
-
-
-def test_a_reasonable_rate_learns_the_images() -> None:
-    options = {"loss_class": "categorical_cross_entropy", "metrics": ["accuracy"], "alpha": 0.002}
-    layers = (Flatten(), Dense(32), ReLU(), Dense(10), Softmax())
-    model = Sequential(*layers, **options, batch_size=32, epochs=8, seed=0)
-    images, labels = digits(600)
-    history = model.train(images, labels, *digits(200, seed=1), verbose=0)
-    assert history.metrics["test_accuracy"][-1] > 0.95
-    assert model.evaluate(*digits(200, seed=2))["accuracy"] > 0.95
 
 
 # --- building ----------------------------------------------------------------------------------
@@ -203,12 +193,12 @@ def test_the_builder_has_a_method_for_every_public_layer() -> None:
     assert {"relu", "prelu", "elu", "gelu", "silu", "swish", "selu", "celu"} <= methods
 
 
-@pytest.mark.parametrize(("name", "kind"), public_layers().items())
-def test_a_builder_method_has_the_layers_signature(name: str, kind: type[Layer]) -> None:
-    method = getattr(SequentialBuilder, method_name(name))
-    _, *parameters = inspect.signature(method).parameters.values()
-    assert parameters == list(inspect.signature(kind).parameters.values())
-    assert kind.__name__ in (method.__doc__ or "")
+def test_a_builder_method_has_the_layers_signature() -> None:
+    for name, kind in public_layers().items():
+        method = getattr(SequentialBuilder, method_name(name))
+        _, *parameters = inspect.signature(method).parameters.values()
+        assert parameters == list(inspect.signature(kind).parameters.values()), name
+        assert kind.__name__ in (method.__doc__ or ""), name
 
 
 def test_a_builder_is_shown_as_the_calls_that_make_it() -> None:
@@ -356,7 +346,7 @@ def test_predict_caches_nothing() -> None:
         assert layer._frame.buffers == {}, path
 
 
-@pytest.mark.parametrize("size", [1, 7, 40, 1024])
+@pytest.mark.parametrize("size", [1, 7, 1024])
 def test_evaluate_is_the_direct_computation(size: int) -> None:
     model = net(dtype="float64")
     model.train(X, LABELS, verbose=0)
@@ -372,16 +362,15 @@ def test_evaluate_is_the_direct_computation(size: int) -> None:
     assert weighted == {"loss": pytest.approx(expected, rel=1e-12)}
 
 
-@pytest.mark.parametrize("size", [7, 40])
 @pytest.mark.parametrize("loss", ["mse", "huber", "kl_divergence", "cosine_similarity_loss"])
-def test_evaluate_of_regressions(loss: str, size: int) -> None:
+def test_evaluate_of_regressions(loss: str) -> None:
     last = [L.LogSoftmax()] if loss == "kl_divergence" else []
     model = Sequential(Dense(4, 2), *last, loss_class=loss, dtype="float64", metrics=["mae"])
     T = np.abs(Y) / np.abs(Y).sum(axis=1, keepdims=True)
-    found = model.evaluate(X, T, batch_size=size)
-    expected = LOSSES[loss]().loss_func(model.predict(X), T)
-    assert found["loss"] == pytest.approx(expected, rel=1e-10)
-    assert found["mae"] == pytest.approx(np.abs(model.predict(X) - T).mean(), rel=1e-10)
+    P = model.predict(X)
+    wanted = {"loss": LOSSES[loss]().loss_func(P, T), "mae": np.abs(P - T).mean()}
+    for size in (7, 40):
+        assert model.evaluate(X, T, batch_size=size) == pytest.approx(wanted, rel=1e-10)
 
 
 def test_binary_models_take_every_form_of_labels() -> None:
@@ -486,54 +475,34 @@ def test_walk_and_layers() -> None:
     }
 
 
-def test_nested_models_train() -> None:
-    inner = Sequential(Dense(4, 6), Tanh())
-    model = Sequential(inner, Dense(6, 2), seed=0, dtype="float64")
-    before = model.evaluate(X, Y)["loss"]
-    model.train(X, Y, epochs=30, verbose=0)
-    assert model.evaluate(X, Y)["loss"] < before
-    assert inner.layers[0].W.dtype == np.float64
-
-
-@pytest.mark.parametrize(
-    ("layers", "shape", "out"),
-    [
+def test_samples_of_any_rank() -> None:
+    layers: list[Layer]
+    for layers, shape, out in (
         ([Dense(4), Tanh(), Dense(2)], (5, 3), (5, 2)),
         ([Flatten(), Dense(2)], (5, 3), (2,)),
         ([Dense(3)], (2, 2, 4), (2, 2, 3)),
-    ],
-    ids=["rank 3", "flat", "rank 4"],
-)
-def test_samples_of_any_rank(layers: list[Layer], shape: Shape, out: Shape) -> None:
-    data, T = rng.standard_normal((12, *shape)), rng.standard_normal((12, *out))
-    model = Sequential(*layers, seed=0, batch_size=5)
-    history = model.train(data, T, data, T, epochs=2, verbose=0, metrics=["mae", "r2"])
-    assert model.output_shape == out
-    assert model.predict(data).shape == (12, *out)
-    assert np.isfinite(history).all()
+    ):
+        data, T = rng.standard_normal((12, *shape)), rng.standard_normal((12, *out))
+        model = Sequential(*layers, seed=0, batch_size=5)
+        history = model.train(data, T, data, T, epochs=2, verbose=0, metrics=["mae", "r2"])
+        assert model.output_shape == out
+        assert model.predict(data).shape == (12, *out)
+        assert np.isfinite(history).all()
 
 
 def test_a_double_softmax_is_warned_of_once() -> None:
     builder = SequentialBuilder().dense(4, 3).softmax().loss("softmax_cross_entropy")
-    with pytest.warns(PhitodeepWarning, match=r"leave out Softmax") as caught:
+    says = r"SoftmaxCrossEntropy\(\).*leave out Softmax"
+    with pytest.warns(PhitodeepWarning, match=says) as caught:
         model = builder.build()
     assert len(caught) == 1
     model.train(X, LABELS, epochs=1, verbose=0)  # a warning here would be an error
     direct = Sequential(Dense(4, 3), Softmax(), loss_class="softmax_cross_entropy")
     with pytest.warns(PhitodeepWarning, match="Softmax"):
         direct.train(X, LABELS, epochs=1, verbose=0)
-
-
-def test_copy_is_independent() -> None:
-    model = net()
-    model.train(X, LABELS, verbose=0)
-    twin = model.copy()
-    kept = twin.get_weights()
-    model.train(X, LABELS, verbose=0)
-    model.layers[0].W = np.zeros((4, 8))
-    assert all(np.array_equal(a, kept[path]) for path, a in twin.get_weights().items())
-    assert (twin.epoch, twin.optimizer.t) == (2, 10)
-    assert twin.optimizer is not model.optimizer
+    binary = SequentialBuilder().dense(4, 1).sigmoid().loss("binary_cross_entropy_with_logits")
+    with pytest.warns(PhitodeepWarning, match="leave out Sigmoid"):
+        binary.build()
 
 
 def test_frozen_layers_stay_while_the_rest_learns() -> None:

@@ -25,16 +25,14 @@ runs no code except the constructors of registered classes.
 
 from __future__ import annotations
 
-import difflib
-import inspect
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from phitodeep.core.config.reading import check_mapping, restored
 from phitodeep.core.config.registry import KINDS, TAGS, Writable, register
 from phitodeep.core.config.writing import alike, being_written, outline, writes_values, written
-from phitodeep.core.types import parameters
-from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.core.types import constructors, parameters
+from phitodeep.errors import ArgumentError, ArgumentTypeError, did_you_mean
 
 __all__ = [
     "KINDS", "TAGS", "Configurable", "alike", "being_written", "check_mapping", "outline",
@@ -65,8 +63,9 @@ class Configurable(Writable):
     @writes_values
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments by name, as JSON values: see `phitodeep.config`."""
-        name, unnamed = type(self).__name__, _unnamed_keywords(type(self))
-        if unnamed:
+        name = type(self).__name__
+        *_, last = (), *(own for own in constructors(type(self)) if own)
+        for unnamed in (p.name for p in last if p.kind is p.VAR_KEYWORD):
             raise ArgumentError(
                 f"{name} takes **{unnamed}, which get_config cannot read back: override get_config "
                 "and from_config, or name the arguments."
@@ -89,11 +88,9 @@ class Configurable(Writable):
         known = {p.name: p for p in parameters(cls)}
         for name in check_mapping(config, cls.__name__):
             if name not in known:
-                near = difflib.get_close_matches(str(name), known, n=1)
-                guess = f" Did you mean {near[0]!r}?" if near else ""
                 raise ArgumentError(
-                    f"the config of {cls.__name__} has the unknown key {name!r}.{guess} "
-                    f"Known: {', '.join(known) or 'none'}."
+                    f"the config of {cls.__name__} has the unknown key {name!r}."
+                    f"{did_you_mean(name, known, 1)} Known: {', '.join(known) or 'none'}."
                 )
         for name, p in known.items():
             if name not in config and p.default is p.empty and p.kind is not p.VAR_POSITIONAL:
@@ -113,16 +110,3 @@ class Configurable(Writable):
         if not isinstance(rest, list | tuple):
             raise ArgumentTypeError(f"{cls.__name__}: {starred} must be a list, got {rest!r}.")
         return cls(*first, *rest, **values)
-
-
-def _unnamed_keywords(cls: type) -> str | None:
-    """Return the name of a `**options` that no base class's constructor names, or None."""
-    unnamed = None
-    for owner in cls.__mro__[:-1]:
-        if "__init__" in vars(owner):
-            own = list(inspect.signature(vars(owner)["__init__"]).parameters.values())[1:]
-            rest = next((p.name for p in own if p.kind is p.VAR_KEYWORD), None)
-            if rest is None:
-                return None if own else unnamed
-            unnamed = rest
-    return unnamed

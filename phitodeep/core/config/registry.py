@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, TypeVar, overload
 
-from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, did_you_mean
 
 T = TypeVar("T")
 
@@ -131,11 +130,9 @@ def find_registered(kind: str, name: Any) -> Any:
     if isinstance(name, str) and (kind, name) in _REGISTERED:
         return _REGISTERED[kind, name]
     names = [known for other_kind, known in _REGISTERED if other_kind == kind]
-    near = difflib.get_close_matches(str(name), names)
-    guess = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     raise ArgumentError(
-        f"unknown {kind} {name!r}.{guess} Register your own before reading them: "
-        "import the module that has @phitodeep.register in it."
+        f"unknown {kind} {name!r}.{did_you_mean(name, names)} Register your own before reading "
+        "them: import the module that has @phitodeep.register in it."
     )
 
 

@@ -33,12 +33,12 @@ class _Tagged(dict[str, Any]):
 class _Writer:
     """Writes an object with everything inside it; remembers the layers already written.
 
-    strict    False: values that cannot be written stay unchanged, so that configs can be compared
-    skipped   lists are written without the objects of this kind, such as "callback"
+    strict       False: values that cannot be written stay as they are, to compare configs
+    callbacks    False: lists are written without the callbacks in them
     """
 
-    def __init__(self, strict: bool = True, skipped: str | None = None) -> None:
-        self.strict, self.skipped = strict, skipped
+    def __init__(self, strict: bool = True, callbacks: bool = True) -> None:
+        self.strict, self.callbacks = strict, callbacks
         self.open: list[Any] = []  # the objects being written, outermost first
         self.entries: dict[int, tuple[Any, _Tagged]] = {}  # layers written so far, by id
         self.ids = 0
@@ -67,7 +67,7 @@ class _Writer:
             return [
                 self.value(v, place.at(i))
                 for i, v in enumerate(value)
-                if not (isinstance(v, Writable) and v.config_kind == self.skipped)
+                if self.callbacks or not (isinstance(v, Writable) and v.config_kind == "callback")
             ]
         if type(value) is tuple:
             return _Tagged(tuple=self.value(list(value), place))
@@ -158,12 +158,12 @@ def outline(value: Any) -> Any:
         return writer.value(value, Place("the value"))
 
 
-def written(values: Mapping[str, Any], owner: str, skipped: str | None = None) -> dict[str, Any]:
+def written(values: Mapping[str, Any], owner: str) -> dict[str, Any]:
     """Return values by key as plain ones, which `restored` reads; an error names the owner.
 
-    Lists are written without the objects of the kind `skipped`, such as "callback".
+    Lists are written without the callbacks in them.
     """
-    with _writing(_Writer(skipped=skipped)) as writer:
+    with _writing(_Writer(callbacks=False)) as writer:
         return {name: writer.value(value, Place(name, owner)) for name, value in values.items()}
 
 

@@ -8,6 +8,7 @@ Core are used, which all current browsers have (https://www.w3.org/TR/mathml-cor
 
 from __future__ import annotations
 
+from phitodeep.core.table import escaped
 from phitodeep.derivations.language.notation import GREEK, Plain, parts_of
 
 MINUS, TIMES, APPLY, HAT = "\u2212", "\u2062", "\u2061", "\u005e"
@@ -60,11 +61,9 @@ class MathML(Plain):
     def joined(self, *parts: str) -> str:
         return _row(f"<mo>[</mo>{self.listed(*parts)}<mo>]</mo>")
 
-    def sum(self, indices: str, body: str) -> str:
-        return _under("<mo>∑</mo>", indices) + body
-
-    def max(self, indices: str, body: str) -> str:
-        return _under("<mo>max</mo>", indices) + body
+    def along(self, operator: str, indices: str, body: str) -> str:
+        sign = f"<mo>{'∑' if operator == 'sum' else operator}</mo>"
+        return f"<munder>{sign}{_row(''.join(map(_letter, indices)))}</munder>{body}"
 
     def fraction(self, above: str, below: str) -> str:
         return f'<mfrac displaystyle="true">{_row(above)}{_row(below)}</mfrac>'
@@ -94,13 +93,6 @@ class MathML(Plain):
         return f"<mtext>{escaped(kept)}</mtext>"
 
 
-def escaped(text: str) -> str:
-    """Text for XML and HTML."""
-    return text.translate(
-        {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;", ord('"'): "&quot;"}
-    )
-
-
 def _letter(name: str) -> str:
     """A name: italic if it has one letter, upright if it has several."""
     return f"<mi>{escaped(name)}</mi>"
@@ -113,10 +105,6 @@ def _operator(sign: str) -> str:
 def _row(inside: str) -> str:
     """Several elements as one."""
     return f"<mrow>{inside}</mrow>"
-
-
-def _under(operator: str, indices: str) -> str:
-    return f"<munder>{operator}{_row(''.join(map(_letter, indices)))}</munder>"
 
 
 MATHML = MathML()

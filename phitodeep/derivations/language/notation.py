@@ -104,11 +104,9 @@ class Plain:
         """Arrays side by side."""
         return f"[{self.listed(*parts)}]"
 
-    def sum(self, indices: str, body: str) -> str:
-        return f"Σ_{indices} {body}"
-
-    def max(self, indices: str, body: str) -> str:
-        return f"max_{indices} {body}"
+    def along(self, operator: str, indices: str, body: str) -> str:
+        """A "sum" or a "max" along indices."""
+        return f"{'Σ' if operator == 'sum' else operator}_{indices} {body}"
 
     def fraction(self, above: str, below: str) -> str:
         return f"{above} / {below}"
@@ -160,11 +158,8 @@ class Latex(Plain):
         below = ",".join(part for part in (under, indices) if part)
         return d + (f"{shown}_{{{below}}}" if below else shown)
 
-    def sum(self, indices: str, body: str) -> str:
-        return rf"\sum_{{{indices}}} {body}"
-
-    def max(self, indices: str, body: str) -> str:
-        return rf"\max_{{{indices}}} {body}"
+    def along(self, operator: str, indices: str, body: str) -> str:
+        return rf"\{operator}_{{{indices}}} {body}"
 
     def fraction(self, above: str, below: str) -> str:
         return rf"\frac{{{above}}}{{{below}}}"

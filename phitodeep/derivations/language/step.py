@@ -15,7 +15,8 @@ their formulas look.
 
 A derivation is a list of steps for each direction. The forward steps start from X and the
 parameters, and end with Y. The backward steps start from dY and all of these, and compute dX and
-the gradient of each parameter W under the name dW. A loss computes L from P, and then dP.
+the gradient of each parameter W under the name dW. A loss computes L from P, and then dP. So one
+list of all steps is enough: see `Derivation.of`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import ast
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -52,7 +53,7 @@ class Step:
 
     def value(self, symbols: Any) -> Any:
         """Compute the symbol from the values of earlier ones: see `Scope`."""
-        raise NotImplementedError
+        return evaluate(self.code, symbols)
 
     def __repr__(self) -> str:
         return f"{self.symbol} = {self.code or self.words}"
@@ -87,6 +88,11 @@ class Derivation(NamedTuple):
     forward: Sequence[Step]
     backward: Sequence[Step]
 
+    @classmethod
+    def of(cls, *steps: Step) -> Derivation:
+        """Return these steps: those up to Y or, in a loss, up to L are the forward pass."""
+        return cls(*split(steps, "Y" if any(step.symbol == "Y" for step in steps) else "L"))
+
     def every(self) -> Iterator[Step]:
         """Yield all steps, those inside loops included."""
         for steps in self:
@@ -96,6 +102,12 @@ class Derivation(NamedTuple):
         """A list of all formulas."""
         forward, backward = map(_listed, self)
         return "\n".join(["forward", *forward, "backward", *backward])
+
+
+def split(steps: Sequence[Step], symbol: str) -> tuple[Sequence[Step], Sequence[Step]]:
+    """Return the steps up to the one that computes this symbol, and those after it."""
+    end = [step.symbol for step in steps].index(symbol) + 1
+    return steps[:end], steps[end:]
 
 
 def flat(steps: Sequence[Step]) -> Iterator[Step]:
@@ -137,9 +149,6 @@ class Let(Step):
     def __init__(self, symbol: str, code: str, words: str = "") -> None:
         super().__init__(symbol, code, names_in(code), words)
 
-    def value(self, symbols: Any) -> Any:
-        return evaluate(self.code, symbols)
-
     def _right(self, style: Plain) -> str:
         return style.expression(self.code)
 
@@ -155,9 +164,6 @@ class Arrange(Step):
         super().__init__(symbol, code, (of, *others), words)
         self.of = of
 
-    def value(self, symbols: Any) -> Any:
-        return evaluate(self.code, symbols)
-
 
 class Join(Step):
     """The elements of all operands, side by side along the last axis."""
@@ -165,9 +171,6 @@ class Join(Step):
     def __init__(self, symbol: str, *operands: str, words: str = "side by side") -> None:
         code = f"np.concatenate([{', '.join(operands)}], axis=-1)"
         super().__init__(symbol, code, operands, words)
-
-    def value(self, symbols: Any) -> Any:
-        return evaluate(self.code, symbols)
 
     def _right(self, style: Plain) -> str:
         return style.joined(*map(style.symbol, self.operands))
@@ -178,6 +181,8 @@ class _Indexed(Step):
 
     "..." stands for all axes that have no letter, and "1" in the result for an axis of length 1.
     """
+
+    operator: ClassVar[str]  # along the indices that the result does not have
 
     def __init__(self, symbol: str, code: str, *operands: str, words: str = "") -> None:
         super().__init__(symbol, code, operands, words)
@@ -208,15 +213,14 @@ class _Indexed(Step):
         along = "".join(dict.fromkeys(i for part in parts for i in part if i not in out))
         factors = [style.symbol(n, part) for n, part in zip(self.operands, parts, strict=True)]
         body = style.beside.join(factors)
-        return style.infix(style.symbol(self.symbol, out), "=", self._over(style, along, body))
-
-    def _over(self, style: Plain, along: str, body: str) -> str:
-        """What happens to the factors along the indices that the result does not have."""
-        raise NotImplementedError
+        whole = style.along(self.operator, along, body) if along else body
+        return style.infix(style.symbol(self.symbol, out), "=", whole)
 
 
 class Sum(_Indexed):
     """The sum of the products of all operands over the indices that the result does not have."""
+
+    operator = "sum"
 
     def value(self, symbols: Any) -> Any:
         parts, out = self.letters(symbols)
@@ -227,12 +231,11 @@ class Sum(_Indexed):
         total = np.asarray(total, order="C")  # the layout affects how later sums round
         return total if "1" not in out else np.expand_dims(total, ones_in(out))
 
-    def _over(self, style: Plain, along: str, body: str) -> str:
-        return style.sum(along, body) if along else body
-
 
 class Max(_Indexed):
     """The largest element of the operand along the indices that the result does not have."""
+
+    operator = "max"
 
     def value(self, symbols: Any) -> Any:
         (part,), out = self.letters(symbols)
@@ -241,9 +244,6 @@ class Max(_Indexed):
         A = np.einsum(f"{part}->{kept}{along}", symbols[self.operands[0]])
         largest = A.max(axis=tuple(range(len(kept), A.ndim)))
         return largest if "1" not in out else np.expand_dims(largest, ones_in(out))
-
-    def _over(self, style: Plain, along: str, body: str) -> str:
-        return style.max(along, body)
 
 
 def ones_in(out: str) -> tuple[int, ...]:

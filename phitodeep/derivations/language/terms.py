@@ -71,9 +71,10 @@ class Why(Shown, Sequence[Term]):
     """
 
     def __init__(
-        self, name: str, values: Any, at: dict[str, Any], factors: dict[str, Any], words: str = ""
-    ) -> None:
-        self.name, self.words = name, words
+        self, name: str, values: Any, at: dict[str, Any], factors: dict[str, Any], words: str = "",
+        texts: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self.name, self.words, self._texts = name, words, texts
         self._values = np.asarray(values, np.float64).reshape(-1)
         self._at, self._factors = at, factors
         self._order = np.argsort(-np.abs(self._values), kind="stable")
@@ -104,6 +105,10 @@ class Why(Shown, Sequence[Term]):
         return map(self._term, self._order)
 
     def _term(self, i: Any) -> Term:
+        if self._texts:  # an addend of an elementwise expression, whose factors are numbers
+            text = self._texts[i]
+            factors = {name: float(self._factors[name]) for name in names_in(text)}
+            return Term({}, factors, float(self._values[i]), PLAIN.expression(text))
         factors = {name: float(np.reshape(f, -1)[i]) for name, f in self._factors.items()}
         return Term({k: int(a[i]) for k, a in self._at.items()}, factors, float(self._values[i]))
 
@@ -208,7 +213,7 @@ def _why_let(step: Let, symbols: Any, cell: tuple[int, ...], name: str) -> Why:
     values = [sign * float(evaluate(text, scalars)) for sign, text in addends]
     texts = [ast.unparse(ast.parse("-" * (sign < 0) + text)) for sign, text in addends]
     shown = [f"= {PLAIN.expression(step.code)}"] * (len(texts) > 1) + taken.reasons
-    return Parts(name, values, texts, scalars, "  ".join(shown))
+    return Why(name, values, {}, scalars, "  ".join(shown), texts)
 
 
 class _Taken(ast.NodeTransformer):
@@ -230,21 +235,6 @@ class _Taken(ast.NodeTransformer):
         reason = f"{'since' if holds else 'since not'} {PLAIN.expression(condition)}"
         self.reasons.insert(place, f"({reason}{f', with {numbers}' if others else ''})")
         return cast(ast.AST, branch)
-
-
-class Parts(Why):
-    """The addends of an elementwise expression."""
-
-    def __init__(
-        self, name: str, values: Any, texts: list[str], scalars: dict[str, Any], words: str
-    ) -> None:
-        super().__init__(name, values, {}, {}, words)
-        self._texts, self._scalars = texts, scalars
-
-    def _term(self, i: Any) -> Term:
-        text = self._texts[i]
-        factors = {name: float(self._scalars[name]) for name in names_in(text)}
-        return Term({}, factors, float(self._values[i]), PLAIN.expression(text))
 
 
 def _addends(node: ast.expr, sign: int) -> Iterator[tuple[int, str]]:
