@@ -65,29 +65,35 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+
+@cache
+def nodes(name: str) -> list[tuple[ast.AST, bool]]:
+    """All nodes of a module, and whether each is inside a function."""
+    found: list[tuple[ast.AST, bool]] = []
+    left = [(ast.parse(MODULES[name].read_text(encoding="utf-8")), False)]
+    while left:
+        node, inside = left.pop()
+        found.append((node, inside))
+        inside |= isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        left += [(child, inside) for child in ast.iter_child_nodes(node)]
+    return found
 
 
 @cache
 def imports(name: str) -> list[tuple[str, int, bool]]:
     """(absolute name, line, whether inside a function) of everything that a module imports."""
     found = []
-    inside = {
-        id(node)
-        for function in ast.walk(TREES[name])
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        for node in ast.walk(function)
-    }
-    for node in ast.walk(TREES[name]):
+    for node, inside in nodes(name):
         if isinstance(node, ast.Import):
-            found += [(alias.name, node.lineno, id(node) in inside) for alias in node.names]
+            found += [(alias.name, node.lineno, inside) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name}:{node.lineno} imports relatively"
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
                 is_module = full.removeprefix("phitodeep.") in MODULES
                 target = full if is_module else str(node.module)
-                found.append((target, node.lineno, id(node) in inside))
+                found.append((target, node.lineno, inside))
     return found
 
 
@@ -120,8 +126,8 @@ def test_a_module_imports_from_its_own_room_and_those_before_it() -> None:
 
 def test_what_is_imported_by_its_name_is_not_in_a_later_room() -> None:
     """Nobody gets around the rule with `importlib`, except for names that UPWARD allows."""
-    for name, tree in TREES.items():
-        for node in ast.walk(tree):
+    for name in MODULES:
+        for node, _ in nodes(name):
             if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
                 continue
             target = node.value.removeprefix("phitodeep.")
@@ -169,7 +175,7 @@ def test_aliases_name_modules_and_hide_none() -> None:
 def test_no_module_uses_global_randomness() -> None:
     allowed = {"default_rng", "Generator", "SeedSequence", "Philox", "BitGenerator"}
     for name in MODULES:
-        for node in ast.walk(TREES[name]):
+        for node, _ in nodes(name):
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "np.random":
                 assert node.attr in allowed, f"{name}:{node.lineno} uses np.random.{node.attr}"
 
@@ -189,8 +195,9 @@ LONGEST = 500  # lines, without a reason
 
 def is_long_without_a_reason(source: str) -> bool:
     """A longer file says why, in a sentence of its docstring that begins with "Long because"."""
-    doc = ast.get_docstring(ast.parse(source)) or ""
-    return source.count("\n") > LONGEST and "Long because " not in doc
+    if source.count("\n") <= LONGEST:
+        return False
+    return "Long because " not in (ast.get_docstring(ast.parse(source)) or "")
 
 
 def test_a_long_file_says_why() -> None:

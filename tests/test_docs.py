@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from phitodeep.model import Sequential
+from tests.conftest import brief
 from tests.rows import LONG
 
 ROOT = Path(__file__).parent.parent
@@ -60,12 +60,6 @@ def test_decimals_may_differ_by_rounding_alone() -> None:
     assert not same("a 0.123456, b", "a 0.123556, b")
     assert not same("a 0.1, b", "a 0.2, b")
     assert not same("a 0.123456 b", "a 0.123456 c")
-
-
-def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every training stop after its first epoch."""
-    whole = Sequential.train
-    monkeypatch.setattr(Sequential, "train", lambda *a, **k: whole(*a, **k | {"epochs": 1}))
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=name)

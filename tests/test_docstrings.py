@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import io
 import json
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,9 @@ from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
 from phitodeep.optimization.optimizers import SGD
+from tests.conftest import brief
 from tests.rows import LONG
+from tests.test_architecture import ROOMS
 
 ROOT = Path(phitodeep.__file__).parent
 CODE = ast.Call | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Import | ast.ImportFrom
@@ -95,18 +99,16 @@ def documented(tree: ast.AST, name: str) -> Iterator[tuple[str, str]]:
             yield from documented(node, f"{name}.{getattr(node, 'name', '')}")
 
 
-def everything() -> Iterator[tuple[str, str, str]]:
-    """(module, dotted name, block) of every indented block in the package."""
+@cache
+def everything() -> list[tuple[str, str, str, str | None]]:
+    """(module, dotted name, block, its code or None) of every indented block in the package."""
+    found = []
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT.parent).with_suffix("").parts
         module = ".".join(parts).removesuffix(".__init__")
         for name, doc in documented(ast.parse(path.read_text(encoding="utf-8")), module):
-            for block in blocks(doc):
-                yield module, name, block
-
-
-ALL = list(everything())
-EXAMPLES = [(module, name, code) for module, name, block in ALL if (code := as_code(block))]
+            found += [(module, name, block, as_code(block)) for block in blocks(doc)]
+    return found
 
 
 # --- what the examples speak of ------------------------------------------------------------------
@@ -177,7 +179,8 @@ def transformer() -> dict[str, Any]:
 
 def with_torch() -> dict[str, Any]:
     """The usual model, and a module of PyTorch."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     return {**usual(), "torch": torch, "module": torch.nn.Conv2d(1, 3, 3)}
 
 
@@ -193,15 +196,14 @@ PREPARED: dict[str, Callable[[], dict[str, Any]]] = {
     "phitodeep.plots.filters.filters": images,
     "phitodeep.plots.histograms.histograms": plane,
     "phitodeep.model.sequential.Sequential.stream": text,
-    "phitodeep.model.sequential.Sequential.generate": text,
     "phitodeep.inspect.trace.Trace.save": traced,
     "phitodeep.testing": regression,
     "phitodeep.testing.check.check_gradients": regression,
 }
 
 
-@pytest.fixture
-def _registered() -> Iterator[None]:
+@contextmanager
+def forgotten() -> Iterator[None]:
     """What an example registers is forgotten after it."""
     home = vars(sys.modules[config.register.__module__])
     kept = [v for name, v in home.items() if type(v) is dict and not name.startswith("__")]
@@ -218,39 +220,38 @@ def public(module: str) -> dict[str, Any]:
     return {**names, **vars(importlib.import_module(module)), "phitodeep": phitodeep}
 
 
-@pytest.mark.usefixtures("_registered")
-@pytest.mark.parametrize(
-    ("module", "name", "code"),
-    EXAMPLES,
-    ids=[f"{name}: {code.splitlines()[0]}" for _, name, code in EXAMPLES],
-)
-def test_an_example_runs(
-    module: str, name: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if name == "phitodeep.testing" and not LONG:
-        pytest.skip("verify() takes long, and tests/testing/test_verify.py runs it")
+@pytest.mark.parametrize("room", ["phitodeep", *ROOMS])
+def test_examples_run(room: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    if module == "phitodeep.kernels":
-        monkeypatch.setattr(kernels, "KERNELS", {})  # where adagrad is taken
-    names = {**public(module), "__name__": "example", "np": np, "json": json}
-    names |= PREPARED.get(name, usual)()
-    with redirect_stdout(io.StringIO()):
-        exec(compile(code, f"<docstring of {name}>", "exec"), names)
+    brief(monkeypatch)
+    for module, name, _, code in everything():
+        prepare = PREPARED.get(name, usual)
+        if code is None or room != [*module.split("."), module][module.count(".") > 0]:
+            continue
+        if name == "phitodeep.testing" and not LONG:
+            continue  # verify() takes long, and tests/testing/test_verify.py runs it
+        if prepare is with_torch and not importlib.util.find_spec("torch"):
+            continue
+        with monkeypatch.context() as patch, forgotten(), redirect_stdout(io.StringIO()):
+            if module == "phitodeep.kernels":
+                patch.setattr(kernels, "KERNELS", {})  # where adagrad is taken
+            names = {**public(module), "__name__": "example", "np": np, "json": json, **prepare()}
+            exec(compile(code, f"<docstring of {name}>", "exec"), names)
 
 
-@pytest.mark.parametrize(
-    ("name", "block"), [(name, block) for _, name, block in ALL if parsed(block) is None]
-)
-def test_a_block_that_does_not_parse_does_not_look_like_code(name: str, block: str) -> None:
-    if as_code(block) is None:
-        assert not STATEMENT.search(block), f"{name} has an example that is not Python:\n{block}"
+def test_a_block_that_does_not_parse_does_not_look_like_code() -> None:
+    for _, name, block, code in everything():
+        if code is None and parsed(block) is None:
+            assert not STATEMENT.search(block), (
+                f"{name} has an example that is not Python:\n{block}"
+            )
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) >= 8
-    assert len(ALL) > len(EXAMPLES) + 20
-    assert {block.partition("\n")[0] for *_, block in ALL} >= NOT_CODE.keys()
-    assert {name for _, name, _ in ALL} & PREPARED.keys()
+    count = sum(code is not None for *_, code in everything())
+    assert 8 <= count < len(everything()) - 20
+    assert {block.partition("\n")[0] for _, _, block, _ in everything()} >= NOT_CODE.keys()
+    assert {name for _, name, *_ in everything()} >= PREPARED.keys()
 
 
 # --- the rule itself -----------------------------------------------------------------------------
