@@ -1,7 +1,5 @@
 """docs/design.md agrees with the code: tree, import paths, names. So does the page on 0.2.3."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import warnings
@@ -49,14 +47,14 @@ OWNERS = {
 NAMES = sorted(set(re.findall(rf"`({'|'.join(OWNERS)})\.(\w+)", TEXT)))
 
 
-def test_the_page_was_read() -> None:
+def test_the_page_was_read():
     assert len(PLACES) > 20
     assert len(PATHS) > 10
     assert len(DOTTED) > 15
     assert len(NAMES) > 35
 
 
-def test_the_table_has_the_rooms_in_the_order_that_the_imports_are_held_to() -> None:
+def test_the_table_has_the_rooms_in_the_order_that_the_imports_are_held_to():
     assert [path.removesuffix("/").removesuffix(".py") for path in PLACES] == ROOMS
     for path in PLACES:
         assert path.endswith("/") == (PACKAGE / path).is_dir()
@@ -87,14 +85,14 @@ def test_methods_and_attributes_that_the_page_names_exist(owner, name):
 class Named(layers.Layer):
     """A layer as one writes it for 0.2.3."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__("named")
 
 
 class Unnamed(loss.Loss):
     """A loss as one writes it for 0.2.3."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__("unnamed")
 
 
@@ -124,7 +122,7 @@ OLD = {  # what docs/coming-from/phitodeep-0.2.3.md says of names and classes of
 }
 
 
-def imported(name: str) -> object:
+def imported(name):
     return importlib.import_module(f"phitodeep.{name}")
 
 

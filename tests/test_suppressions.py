@@ -1,7 +1,5 @@
 """Suppressed warnings of ruff and mypy: each names its rule, and one more is a decision."""
 
-from __future__ import annotations
-
 import io
 import re
 import tokenize
@@ -16,7 +14,7 @@ MOST = {"phitodeep": 18, "tests": 5, "tools": 1} | dict.fromkeys(
 )
 
 
-def suppressions(folder: str) -> list[tuple[str, str]]:
+def suppressions(folder):
     """(place, comment) of each, read from comments alone: strings may speak of them."""
     found = []
     for path in sorted((ROOT / folder).rglob("*.py")):
@@ -30,19 +28,19 @@ def suppressions(folder: str) -> list[tuple[str, str]]:
     return found
 
 
-def comments(text: str) -> list[str]:
+def comments(text):
     """The suppressions in a comment, each with what follows it."""
     return [part.strip() for part in re.split(f"(?={STARTS})", text) if re.match(STARTS, part)]
 
 
-def is_specific(comment: str) -> bool:
+def is_specific(comment):
     """Whether a suppression names what it suppresses; one of a whole file never does."""
     code = r"# noqa: [A-Z]+\d+(?:, [A-Z]+\d+)*|# type: ignore\[[a-z-]+(?:, [a-z-]+)*\]"
     return re.match(rf"(?:{code})(?:\s|$)", comment) is not None
 
 
 @pytest.mark.parametrize("folder", MOST)
-def test_suppressions_are_specific_and_counted(folder: str) -> None:
+def test_suppressions_are_specific_and_counted(folder):
     found = suppressions(folder)
     for place, comment in found:
         assert is_specific(comment), f"{place}: name the rule, as in `# noqa: X123`: {comment}"
@@ -53,7 +51,7 @@ def test_suppressions_are_specific_and_counted(folder: str) -> None:
     )
 
 
-def test_suppressions_are_recognised() -> None:
+def test_suppressions_are_recognised():
     both = "# type: ignore[index, union-attr]  # noqa: NPY002"
     assert comments(both) == ["# type: ignore[index, union-attr]", "# noqa: NPY002"]
     assert all(map(is_specific, comments(both)))

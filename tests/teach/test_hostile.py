@@ -1,10 +1,7 @@
 """Classes that want points without work, or to spoil the grading: each gets a verdict."""
 
-from __future__ import annotations
-
 import os
 import time
-from pathlib import Path
 
 import pytest
 
@@ -81,7 +78,7 @@ BODIES = [  # what backward does; what is said of dX
 
 @forks
 @pytest.mark.parametrize("body", few(BODIES, 12))
-def test_whatever_backward_does_it_gets_a_verdict_and_no_points(body: str) -> None:
+def test_whatever_backward_does_it_gets_a_verdict_and_no_points(body):
     pid, start = os.getpid(), time.monotonic()
     found = grade(blank("dense", body), "dense", 1, seconds=0.2)
     assert os.getpid() == pid
@@ -118,7 +115,7 @@ CLASSES = [  # what is replaced in the solution, by what, and the most points th
 
 @forks
 @pytest.mark.parametrize(("old", "new", "points"), CLASSES, ids=range(len(CLASSES)))
-def test_whatever_a_class_is_it_gets_a_verdict(old: str, new: str, points: int) -> None:
+def test_whatever_a_class_is_it_gets_a_verdict(old, new, points):
     kind = changed("dense", old, new)
     if "on" in vars(type(kind)):
         type(kind).on = True
@@ -129,7 +126,7 @@ def test_whatever_a_class_is_it_gets_a_verdict(old: str, new: str, points: int) 
 
 
 @forks
-def test_a_file_is_run_only_where_it_cannot_reach_the_grader(tmp_path: Path) -> None:
+def test_a_file_is_run_only_where_it_cannot_reach_the_grader(tmp_path):
     solution = f"{cell('dense', '')}\n{cell('dense', 'solution')}"
     cheat = "import phitodeep.teach.grading as g\ng._wrong = lambda *a: ''\n"
     path = tmp_path / "homework.py"

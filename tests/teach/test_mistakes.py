@@ -1,7 +1,5 @@
 """Classic mistakes, made in the solution of each lesson, are named in the right words."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -118,7 +116,7 @@ MISTAKES = [  # lesson, the right code, the wrong code, the check that fails, an
         for slow in [row[0] == "lstm" and row[1] == CELL]  # some need ten seconds
     ],
 )
-def test_a_mistake_is_named(name: str, right: str, wrong: str, part: str, words: str) -> None:
+def test_a_mistake_is_named(name, right, wrong, part, words):
     kind = changed(name, right, wrong)
     for seed in (0, 11)[: 1 + LONG]:
         found = grade(kind, name, seed, hints=1)
@@ -129,8 +127,19 @@ def test_a_mistake_is_named(name: str, right: str, wrong: str, part: str, words:
         assert found["forward"].passed
 
 
-def test_every_exercise_has_classic_mistakes() -> None:
+def test_a_mistake_must_explain_all_batches_and_two_are_both_named():
     assert {name for name, *_ in MISTAKES} == set(EXERCISES)
+    first = EXERCISES["layer_norm"].cases(np.random.default_rng(3))[0].shape
+    wrong = f"r * (g - (through_r if dY.shape == {first} else through_mean))"
+    verdict = grade(changed("layer_norm", NORM, wrong), "layer_norm", 3)["dX"]
+    assert not verdict.passed
+    assert verdict.hints[0] == ""
+    source = f"{DW} / len(X)"
+    kind = changed("dense", f"{DW}\n        db[...] = {DB}", f"{source}\n        db[...] = -{DB}")
+    found = grade(kind, "dense", 2)
+    assert "the batch size" in found["dW"].hints[0]
+    assert "Its sign is wrong" in found["db"].hints[0]
+    assert found["dX"].passed
 
 
 @pytest.mark.parametrize(
@@ -141,25 +150,8 @@ def test_every_exercise_has_classic_mistakes() -> None:
         ("dense", DX, "return dY @ (self.W.T + 0.1)"),
     ],
 )
-def test_an_unknown_mistake_gets_no_name(name: str, right: str, wrong: str) -> None:
+def test_an_unknown_mistake_gets_no_name(name, right, wrong):
     verdict = grade(changed(name, right, wrong), name, 5)["dX"]
     assert not verdict.passed
     assert "should be" in verdict.words
     assert verdict.hints[0] == ""
-
-
-def test_a_mistake_that_explains_only_one_batch_is_not_named() -> None:
-    first = EXERCISES["layer_norm"].cases(np.random.default_rng(3))[0].shape
-    wrong = f"r * (g - (through_r if dY.shape == {first} else through_mean))"
-    verdict = grade(changed("layer_norm", NORM, wrong), "layer_norm", 3)["dX"]
-    assert not verdict.passed
-    assert verdict.hints[0] == ""
-
-
-def test_two_mistakes_in_two_gradients_are_both_named() -> None:
-    source = f"{DW} / len(X)"
-    kind = changed("dense", f"{DW}\n        db[...] = {DB}", f"{source}\n        db[...] = -{DB}")
-    found = grade(kind, "dense", 2)
-    assert "the batch size" in found["dW"].hints[0]
-    assert "Its sign is wrong" in found["db"].hints[0]
-    assert found["dX"].passed

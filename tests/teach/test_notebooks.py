@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +14,11 @@ from tests.teach.lessons import ROOT, cell, tool
 each = pytest.mark.parametrize("name", few(EXERCISES, 3))
 
 
-def sources(text: str, kind: str = "code") -> list[str]:
+def sources(text, kind="code"):
     return ["".join(c["source"]) for c in json.loads(text)["cells"] if c["cell_type"] == kind]
 
 
-def test_the_notebooks_are_what_the_tool_makes() -> None:
+def test_the_notebooks_are_what_the_tool_makes():
     made = tool.course()
     found = {path: path.read_text(encoding="utf-8") for path in tool.COURSE.rglob("*.ipynb")}
     stale = "out of date: run python course/make_notebooks.py"
@@ -29,7 +28,7 @@ def test_the_notebooks_are_what_the_tool_makes() -> None:
 
 
 @each
-def test_students_do_not_see_the_solution(name: str) -> None:
+def test_students_do_not_see_the_solution(name):
     text = tool.notebook(tool.student(name))
     solution = tool.SOLUTION.search(cell(name, "solution") + "\n")
     assert solution is not None
@@ -43,9 +42,7 @@ def test_students_do_not_see_the_solution(name: str) -> None:
 
 
 @each
-def test_a_solution_runs_from_top_to_bottom_and_passes(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_solution_runs_from_top_to_bottom_and_passes(name, capsys):
     scope: dict[str, Any] = {"__name__": "notebook"}
     grades = []
     for number, source in enumerate(sources(tool.notebook(tool.solution(name)))):
@@ -66,7 +63,7 @@ def test_a_solution_runs_from_top_to_bottom_and_passes(
 
 
 @each
-def test_each_lesson_has_its_parts(name: str) -> None:
+def test_each_lesson_has_its_parts(name):
     cells = tool.solution(name)
     text = "\n".join(c.source for c in cells if c.kind == "markdown")
     for heading in (
@@ -90,13 +87,13 @@ def test_each_lesson_has_its_parts(name: str) -> None:
     assert text.partition("## Questions")[2].count("<details>") in (2, 3)
 
 
-def test_there_is_a_lesson_for_each_exercise_in_the_same_order() -> None:
+def test_there_is_a_lesson_for_each_exercise_in_the_same_order():
     assert [*tool.LESSONS] == [*EXERCISES]
     assert [path.stem[:2] for path in tool.LESSONS.values()] == [f"{k:02}" for k in range(1, 13)]
 
 
 @each
-def test_sources_for_nbgrader_and_otter_hold_the_hidden_checks(name: str) -> None:
+def test_sources_for_nbgrader_and_otter_hold_the_hidden_checks(name):
     nbgrader = json.loads(tool.notebook(tool.for_nbgrader(name, 7)))
     marked = [c for c in nbgrader["cells"] if "nbgrader" in c["metadata"]]
     assert [c["metadata"]["nbgrader"]["solution"] for c in marked] == [True, False]
@@ -116,7 +113,7 @@ def test_sources_for_nbgrader_and_otter_hold_the_hidden_checks(name: str) -> Non
     assert scope["grade"](kind, name, 7).possible == total
 
 
-def test_a_stale_notebook_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stale_notebook_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(tool, "COURSE", tmp_path)
     monkeypatch.setattr("sys.argv", ["make_notebooks.py", "--check"])
     assert tool.main() == 1

@@ -1,10 +1,6 @@
 """The pages of the lessons: every cell runs, and each has an aha, a picture and an exercise."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
@@ -13,7 +9,7 @@ from phitodeep.teach import EXERCISES
 from tests.conftest import brief
 from tests.rows import LONG
 from website import lessons
-from website.lessons import AHA, Lesson, Page
+from website.lessons import AHA
 
 pytestmark = pytest.mark.xdist_group("lessons")  # the lessons run once
 
@@ -22,7 +18,7 @@ each = pytest.mark.parametrize("number", range(1, 13))
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _short() -> Iterator[None]:
+def _short():
     """The lessons run once, with trainings of one epoch unless in a long run."""
     with pytest.MonkeyPatch.context() as patch:
         if not LONG:
@@ -31,17 +27,17 @@ def _short() -> Iterator[None]:
         yield
 
 
-def lesson_of(number: int) -> Lesson:
+def lesson_of(number):
     return lessons.lessons()[number - 1]
 
 
-def page_of(number: int) -> Page:
+def page_of(number):
     ((title, pages),) = lessons.sections()
     assert not title
     return pages[number]  # the first is the index
 
 
-def test_a_figure_is_the_same_svg_in_every_build() -> None:
+def test_a_figure_is_the_same_svg_in_every_build():
     axes = Figure().subplots()
     axes.plot([1, 3, 2])
     axes.imshow([[1, 2], [3, 4]])
@@ -49,7 +45,7 @@ def test_a_figure_is_the_same_svg_in_every_build() -> None:
 
 
 @each
-def test_a_page_has_its_parts(number: int) -> None:
+def test_a_page_has_its_parts(number):
     lesson, page = lesson_of(number), page_of(number)
     text = str(page.content)
     assert text.startswith(f"# {number}. ")
@@ -68,7 +64,7 @@ def test_a_page_has_its_parts(number: int) -> None:
 
 
 @each
-def test_a_page_shows_the_pictures_that_its_cells_drew(number: int) -> None:
+def test_a_page_shows_the_pictures_that_its_cells_drew(number):
     lesson, text = lesson_of(number), str(page_of(number).content)
     shown = re.findall(r'<img src="\.\./([^"]+)" alt="([^"]+)"', text)
     assert [f"lessons/{path}" for path, _ in shown] == [p.path for p in lesson.pictures]
@@ -83,7 +79,7 @@ def test_a_page_shows_the_pictures_that_its_cells_drew(number: int) -> None:
 
 
 @each
-def test_a_lesson_leads_to_its_neighbours_and_notebooks(number: int) -> None:
+def test_a_lesson_leads_to_its_neighbours_and_notebooks(number):
     text = str(page_of(number).content)
     made = {page.path for page in lessons.assets()} | {page_of(k).path for k in range(13)}
     linked = set(re.findall(r"\]\(([\w/]+\.\w+)\)", text))
@@ -94,7 +90,7 @@ def test_a_lesson_leads_to_its_neighbours_and_notebooks(number: int) -> None:
     assert re.findall(r'aria-current="step">(\d+)<', text) == [str(number)]
 
 
-def test_the_index_is_the_way_from_1_to_12() -> None:
+def test_the_index_is_the_way_from_1_to_12():
     text = str(page_of(0).content)
     assert [*EXERCISES] == [lesson.name for lesson in lessons.lessons()]
     places = [text.index(f'<a href="{lesson.file}/">') for lesson in lessons.lessons()]
@@ -110,9 +106,7 @@ def test_the_index_is_the_way_from_1_to_12() -> None:
         ("dW[...] = dY[0] * X[0]", "dW[...] = dY[0]", "'neuron' is not right"),
     ],
 )
-def test_a_lesson_that_fails_ends_the_build(
-    old: str, new: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lesson_that_fails_ends_the_build(old, new, words, tmp_path, monkeypatch):
     source = lessons.LESSONS["neuron"].read_text(encoding="utf-8")
     assert source.count(old) == 1
     path = tmp_path / "01_neuron.py"
