@@ -116,7 +116,7 @@ def steps(workflow):
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_has_few_permissions_and_ends(path):
+def test_a_workflow_has_few_permissions_ends_and_runs_targets_of_the_makefile(path):
     workflow = yaml.safe_load(path.read_text("utf-8"))
     assert workflow["permissions"] == {"contents": "read"}
     assert workflow["concurrency"]["group"]
@@ -128,10 +128,6 @@ def test_a_workflow_has_few_permissions_and_ends(path):
         if "uses" in step:
             assert re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v1)", step["uses"])
             assert "checkout" not in step["uses"] or step["with"]["persist-credentials"] is False
-
-
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_runs_targets_of_the_makefile(path):
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     for target in re.findall(r"run: make (\S+)", path.read_text("utf-8")):
         assert target in targets

@@ -112,7 +112,7 @@ def _finding(symbol: str, draw: Draw) -> Finding:
     probes = {i: Probe(a, b, 1.0, "wrong") for i, (a, b) in pairs}
     arrays = {"dX": given["X"], **draw.question.params} if "X" in given else {}
     shapes = {"": draw.case.shape}
-    trial = Trial(None, None, given.get("dY"), arrays, {symbol: got}, shapes, None, None)
+    trial = Trial(lambda: None, None, given.get("dY"), arrays, {symbol: got}, shapes, None, None)
     return Finding(symbol, trial, [], probes, [])
 
 

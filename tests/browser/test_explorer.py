@@ -76,7 +76,7 @@ def test_the_keyboard_moves_between_the_cells_of_an_array(explorer, name):
     assert seen.moment != moment
 
 
-def test_the_panel_stays_while_another_cell_is_pointed_at(explorer):
+def test_the_panel_stays_and_symbols_and_arrays_light_up_together(explorer):
     seen = explorer("moons")
     page = seen.page
     page.locator("#nudge").fill("0.5")
@@ -87,9 +87,19 @@ def test_the_panel_stays_while_another_cell_is_pointed_at(explorer):
     page.mouse.move(2, 2)
     assert page.evaluate("document.querySelector('aside').scrollTop") == 200
     assert seen.text(".outcome") == outcome
+    seen = explorer("moons")
+    page = seen.page
+    page.locator("#heading math [data-sym=X]").hover()
+    assert page.locator("#picture [data-array=X].alight").count() == 1
+    assert page.locator("#picture figure.alight").count() == 1
+    page.locator("#picture [data-array=dY] canvas").hover()
+    assert page.locator("#heading [data-sym=dY].alight").count() == 1
+    assert page.locator("#picture [data-array=X].alight").count() == 0
+    page.mouse.move(2, 2)
+    assert page.locator(".alight").count() == 0
 
 
-def test_a_number_leads_to_its_own_cell_and_back(explorer):
+def test_a_number_leads_to_its_own_cell_and_back_also_by_keyboard(explorer):
     seen = explorer("moons")
     first, moment = seen.shown, seen.moment
     factor = seen.page.locator(".factor").first
@@ -103,9 +113,6 @@ def test_a_number_leads_to_its_own_cell_and_back(explorer):
     assert f"{seen.shown.value:.3g}".lstrip("-") in value
     seen.page.get_by_role("button", name="Back", exact=True).click()
     assert (seen.shown, seen.moment) == (first, moment)
-
-
-def test_the_keyboard_follows_numbers(explorer):
     seen = explorer("moons")
     page = seen.page
     for expected in ("forward: layer 3, Tanh(), Y", "forward: layer 2, Dense(4, 4), Y"):
@@ -117,19 +124,6 @@ def test_the_keyboard_follows_numbers(explorer):
     seen.press("Enter")
     assert seen.moment == "forward: layer 2, Dense(4, 4), XW"
     assert page.evaluate("document.activeElement.closest('#picture') !== null")
-
-
-def test_symbols_and_arrays_light_up_together(explorer):
-    seen = explorer("moons")
-    page = seen.page
-    page.locator("#heading math [data-sym=X]").hover()
-    assert page.locator("#picture [data-array=X].alight").count() == 1
-    assert page.locator("#picture figure.alight").count() == 1
-    page.locator("#picture [data-array=dY] canvas").hover()
-    assert page.locator("#heading [data-sym=dY].alight").count() == 1
-    assert page.locator("#picture [data-array=X].alight").count() == 0
-    page.mouse.move(2, 2)
-    assert page.locator(".alight").count() == 0
 
 
 # --- going through the step ----------------------------------------------------------------------

@@ -106,14 +106,11 @@ def test_it_works(explorer, name):
     assert axe(page) == []
 
 
-def test_the_share_of_a_sample_says_so(explorer):
+def test_shares_many_samples_and_containers(explorer):
     seen = explorer(moons().by_sample(3))
     assert "the share of sample 3 in 8 samples" in seen.text("#facts")
     assert seen.page.locator("#samples").is_disabled()
     assert seen.text("#samples option") == "sample 3"
-
-
-def test_one_of_many_samples_is_in_view(explorer):
     trace = moons(300)
     seen = explorer(trace)
     seen.page.select_option("#samples", "299")
@@ -127,6 +124,13 @@ def test_one_of_many_samples_is_in_view(explorer):
         seen.hover(seen.result, 0.4, (k + 0.5) / 16)
         cells.add(seen.shown.cell[0])
     assert 33 in cells
+    seen = explorer(CASES["a container first"]())
+    page = seen.page
+    page.locator(".head.inside").click()
+    heads = page.locator(".unit .head b")
+    assert heads.all_text_contents() == ["Dense", "Tanh", "Residual"]
+    page.locator(".crumbs button").first.click()
+    assert heads.all_text_contents() == ["Residual", "Dense", "MeanSquaredError"]
 
 
 def test_a_reduced_array_says_what_is_left_out(explorer):
@@ -155,16 +159,6 @@ def test_a_reduced_array_says_what_is_left_out(explorer):
     shown = seen.shown
     assert shown.value == pytest.approx(trace[key].array[shown.cell], rel=6e-4)
     assert "cannot try other weights" in seen.text("#inspector")
-
-
-def test_containers_open_and_close(explorer):
-    seen = explorer(CASES["a container first"]())
-    page = seen.page
-    page.locator(".head.inside").click()
-    heads = page.locator(".unit .head b")
-    assert heads.all_text_contents() == ["Dense", "Tanh", "Residual"]
-    page.locator(".crumbs button").first.click()
-    assert heads.all_text_contents() == ["Residual", "Dense", "MeanSquaredError"]
 
 
 def test_it_works_inside_a_notebook(page_of, tmp_path):

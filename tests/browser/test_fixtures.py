@@ -60,25 +60,16 @@ def test_a_test_that_opens_a_faulty_page_fails(tmp_path):
     assert FAULTS["error"] in done.stdout
 
 
-def test_a_fault_after_loading_is_reported(browser):
+def test_late_faults_barriers_sizes_and_preferences(browser, page_of):
     with pytest.raises(AssertionError, match="late"), opened(browser, PAGES / "fine.html") as page:
         page.evaluate("console.error('late')")
-
-
-def test_barriers_are_found(page_of):
-    """But for the moderate one: text outside of main."""
+    # But for the moderate one: text outside of main.
     rules = {barrier.partition(":")[0] for barrier in axe(page_of(PAGES / "barriers.html"))}
     assert rules == {"button-name", "color-contrast"}
-
-
-def test_size_and_preferences_reach_the_page(page_of):
     desktop = page_of(PAGES / "fine.html")
     phone = page_of(PAGES / "fine.html", size="phone", scheme="dark", still=True)
     assert desktop.evaluate(PREFERENCES) == [1280, 800, 1, False, False, False]
     assert phone.evaluate(PREFERENCES) == [390, 844, 3, True, True, True]
-
-
-def test_a_phone_shows_a_page_that_asks_for_no_width_as_on_a_desktop(page_of):
     assert page_of(PAGES / "barriers.html", size="phone").evaluate("innerWidth") == 980
 
 

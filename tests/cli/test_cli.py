@@ -14,10 +14,8 @@ from inspect import signature
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from click.testing import CliRunner
-from onnx.reference import ReferenceEvaluator
 
 from phitodeep import cli
 from phitodeep import layers as nn
@@ -160,13 +158,23 @@ def test_a_missing_file_is_a_message(command):
     assert message == f"{os.getcwd()} is a folder, but must be a file."
 
 
-def test_a_folder_is_no_file_to_read_or_write(digits, here):
+def test_folders_and_files_that_are_read_are_not_written(digits, here):
     (here / "d.npy").mkdir()
     for arguments in (
         *(["predict", digits], ["predict", digits, "x.npy", "--output"], ["demo", "--save"]),
         ["export", digits, "--to", "numpy", "--output"],
     ):
         assert mistake(*arguments, "d.npy") == "d.npy is a folder, but must be a file."
+    model = digits.rename("model.npy").read_bytes()
+    for output in ("x.npy", "model.npy"):
+        message = mistake("predict", "model.npy", "x.npy", "-o", output)
+        assert message == f"{output} is a file that this command reads: pass --output OTHER."
+    for name in ("model.py", "model.npz"):
+        Path("model.npy").rename(name)
+        assert "this command reads" in mistake("export", name, "--to", "numpy", "--force")
+        assert Path(name).read_bytes() == model
+        Path(name).rename("model.npy")
+    assert np.load("x.npy").shape == (5, 4, 6)
 
 
 @pytest.mark.parametrize(
@@ -512,7 +520,7 @@ def expected(digits):
     return Sequential.load(digits).predict(images(5))
 
 
-def test_predict_prints_and_writes_what_the_model_predicts(digits, expected):
+def test_predict_prints_and_writes_what_the_model_predicts(digits, expected, writer):
     shown = phitodeep("predict", digits, "x.npy").stdout
     np.testing.assert_array_equal(read_csv(shown).astype(np.float32), expected)
     shown = phitodeep("predict", digits, "x.npy", "--classes").stdout
@@ -524,6 +532,14 @@ def test_predict_prints_and_writes_what_the_model_predicts(digits, expected):
     phitodeep("predict", digits, "x.npy", "-o", "out.csv")
     np.testing.assert_array_equal(read_csv(Path("out.csv").read_text()).astype("f"), expected)
     assert "must end in .npy or .csv" in phitodeep("predict", digits, "x", "-o", "a", code=2).stderr
+    Path("x.csv").write_text("0,1,2,3,4,5,6,7\n")
+    shown = phitodeep("predict", writer, "x.csv", "--classes").stdout
+    assert len(shown.split(",")) == 8
+    Path("x.csv").write_text("0,1,2,3,4,5,6,0.5\n")
+    np.save("x.npy", np.full((2, 8), 0.5))
+    for name in ("x.csv", "x.npy"):
+        message = mistake("predict", writer, name)
+        assert message.endswith("float64: all numbers in INPUT must be integers from 0.")
 
 
 @pytest.mark.parametrize("name", [None, "p{}", "{}_0"])
@@ -550,17 +566,6 @@ def test_a_single_score_is_compared_with_the_threshold(loss):
     np.save("x.npy", np.array([[-0.5], [0.3], [0.9]]))
     shown = phitodeep("predict", saved(model), "x.npy", "--classes").stdout.split()
     assert shown == ["0", "0" if loss.threshold else "1", "1"]
-
-
-def test_predict_reads_tokens_from_a_csv(writer):
-    Path("x.csv").write_text("0,1,2,3,4,5,6,7\n")
-    shown = phitodeep("predict", writer, "x.csv", "--classes").stdout
-    assert len(shown.split(",")) == 8
-    Path("x.csv").write_text("0,1,2,3,4,5,6,0.5\n")
-    np.save("x.npy", np.full((2, 8), 0.5))
-    for name in ("x.csv", "x.npy"):
-        message = mistake("predict", writer, name)
-        assert message.endswith("float64: all numbers in INPUT must be integers from 0.")
 
 
 @pytest.mark.parametrize(
@@ -666,19 +671,6 @@ def test_single_samples_and_numbers_that_are_too_large_for_tokens(writer):
     assert "takes integer tokens" in mistake("predict", writer, "a.csv")
 
 
-def test_no_command_writes_over_what_it_reads(digits):
-    model = digits.rename("model.npy").read_bytes()
-    for output in ("x.npy", "model.npy"):
-        message = mistake("predict", "model.npy", "x.npy", "-o", output)
-        assert message == f"{output} is a file that this command reads: pass --output OTHER."
-    for name in ("model.py", "model.npz"):
-        Path("model.npy").rename(name)
-        assert "this command reads" in mistake("export", name, "--to", "numpy", "--force")
-        assert Path(name).read_bytes() == model
-        Path(name).rename("model.npy")
-    assert np.load("x.npy").shape == (5, 4, 6)
-
-
 @pytest.mark.parametrize("arguments", [["", "--to", "numpy"], ["-o", "", "--to", "numpy"]])
 def test_export_without_a_name(arguments, digits):
     mistake("export", *[digits] * ("-o" in arguments), *arguments)
@@ -746,6 +738,9 @@ def test_export_needs_an_input_shape_that_settings_may_determine():
 
 
 def test_export_to_onnx(digits):
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
     shown = phitodeep("export", digits, "--to", "onnx").stdout
     assert shown == f"Wrote digits.onnx, {Path('digits.onnx').stat().st_size:,} bytes.\n"
     phitodeep("export", digits, "--to", "onnx", "--output", "net.onnx", "--opset", "17")
@@ -851,7 +846,7 @@ def test_generate_continues_texts_and_numbers(writer, digits):
     assert "at least one token" in mistake("generate", writer, "--prompt", "")
 
 
-def test_generate_shows_characters_when_they_are_complete():
+def test_characters_are_shown_when_complete_and_a_tokenizer_is_read_back():
     text = "a\u00e9\u20ac, " * 9
     tokens = list(text.encode())
     pieces = [*_pieces(tokens, lambda tokens: bytes(tokens).decode(errors="replace"))]
@@ -859,6 +854,11 @@ def test_generate_shows_characters_when_they_are_complete():
     assert pieces[:4] == ["a", "\u00e9", "\u20ac", ","]
     cut = [*_pieces(tokens[:2], lambda tokens: bytes(tokens).decode(errors="replace"))]
     assert "".join(cut) == "a\ufffd"
+    tokenizer = CharTokenizer("banana\n")
+    again = CharTokenizer.from_config(tokenizer.get_config())
+    assert tokenizer.get_config() == {"text": "\nabn"}
+    assert repr(again) == repr(tokenizer)
+    np.testing.assert_array_equal(again.encode("nab"), tokenizer.encode("nab"))
 
 
 @pytest.mark.parametrize("tokenizer", [He(), BinaryCrossEntropy()], ids=repr)
@@ -868,14 +868,6 @@ def test_generate_refuses_a_tokenizer_without_its_methods(tokenizer, writer):
     model.tokenizer = tokenizer
     message = mistake("generate", saved(model), "--prompt", "a")
     assert message.startswith(f"the tokenizer in m.safetensors is {tokenizer!r}, but must have")
-
-
-def test_a_tokenizer_is_read_back():
-    tokenizer = CharTokenizer("banana\n")
-    again = CharTokenizer.from_config(tokenizer.get_config())
-    assert tokenizer.get_config() == {"text": "\nabn"}
-    assert repr(again) == repr(tokenizer)
-    np.testing.assert_array_equal(again.encode("nab"), tokenizer.encode("nab"))
 
 
 # --- verify ----------------------------------------------------------------------------------

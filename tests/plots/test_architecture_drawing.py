@@ -89,7 +89,7 @@ def words(drawing):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_layer_is_drawn_with_its_shape_and_parameters(name):
+def test_every_layer_is_drawn_and_nothing_covers_anything(name):
     model = MODELS[name]()
     texts = words(plots.architecture(model))
     rows = summarize(model).rows
@@ -108,10 +108,6 @@ def test_every_layer_is_drawn_with_its_shape_and_parameters(name):
     assert f"{type(model).__name__}: {total:,} parameters" in texts
     assert f"input {model.input_shape}" in texts
     assert f"output {model.output_shape}" in texts
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_nothing_covers_anything(name):
     drawing = plots.architecture(MODELS[name]())
     found = boxes(drawing)
     assert len(found) > 2

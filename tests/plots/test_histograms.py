@@ -24,7 +24,7 @@ def net():
     return Sequential(*layers, seed=0, batch_size=10, optimizer="sgd", alpha=0.1)
 
 
-def test_counts_are_those_of_the_arrays_after_each_step():
+def test_counts_are_those_of_arrays_after_each_step_and_of_predictions():
     seen: list[tuple[Any, Any]] = []
     copy = LambdaCallback(
         on_batch_end=lambda model, *_: seen.append(
@@ -41,9 +41,6 @@ def test_counts_are_those_of_the_arrays_after_each_step():
             np.testing.assert_array_equal(watch[key].edges[i], edges)
     assert watch["0.dW"].counts.dtype == np.int64
     assert watch["0.dW"].edges.dtype == np.float64
-
-
-def test_outputs_are_those_of_a_prediction():
     model, watch = net(), Histograms(activations=X[:5])
     model.train(X, Y, epochs=1, callbacks=[watch], verbose=0)
     _, cache = model.run_with_cache(X[:5])
@@ -151,7 +148,7 @@ def test_each_training_starts_afresh_and_a_resumed_one_goes_on(tmp_path):
     assert second["0.W"].steps.tolist() == [1, 2, 3, 4]
 
 
-def test_a_wrong_state_is_refused():
+def test_states_settings_and_repr():
     watch = Histograms()
     net().train(X, Y, epochs=1, callbacks=[watch], verbose=0)
     state = watch.state_dict()
@@ -168,9 +165,6 @@ def test_a_wrong_state_is_refused():
     assert not fresh.keys()
     fresh.load_state_dict(state)
     np.testing.assert_array_equal(fresh["0.W"].counts, watch["0.W"].counts)
-
-
-def test_settings_are_kept_and_its_repr_is_short():
     watch = Histograms(2, 5, bins=9, activations=X[:2])
     other = Histograms.from_config(watch.get_config())
     assert (other.every, other.every_steps, other.bins) == (2, 5, 9)
@@ -212,9 +206,6 @@ def test_ridges_are_the_densities(tmp_path):
     assert labels == ["4", "8", "12"]
     assert axes.get_title() == "0.W: 3 histograms"
     assert axes.get_xlim()[0] <= series.edges.min()
-
-
-def test_many_looks_are_reduced_and_the_title_says_so():
     from matplotlib.figure import Figure
 
     watch, ax = Histograms(None, 1), Figure().subplots()
@@ -222,9 +213,6 @@ def test_many_looks_are_reduced_and_the_title_says_so():
     assert plots.histograms(watch, "0.b", ax=ax) is ax
     assert ax.get_title() == "0.b: 20 of 80 histograms"
     assert len(ax.lines) == 21  # and the line at 0
-
-
-def test_what_cannot_be_drawn_is_refused():
     watch = Histograms()
     with pytest.raises(ArgumentError, match="nothing was recorded yet: first train"):
         plots.histograms(watch, "0.W")

@@ -64,7 +64,7 @@ def ticks(axis):
     return [label.get_text() for label in axis.get_ticklabels()]
 
 
-def test_confusion_matrix_of_a_model():
+def test_confusion_matrix_of_a_model_and_of_classes():
     model, y = classifier(), rng.integers(0, 3, 60)
     axes = plots.confusion_matrix(model, PLANE, y).axes[0]
     predicted = model.predict(PLANE).argmax(axis=1)
@@ -75,6 +75,18 @@ def test_confusion_matrix_of_a_model():
     assert texts(axes) == [f"{n:.0f}" for n in counts.ravel()]
     assert axes.get_title() == f"60 predictions, {np.mean(predicted == y):.1%} correct"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted class", "true class")
+    given = {"labels": ["cat", "dog", "elk"]}
+    axes = plots.confusion_matrix([0, 2, -1, 1], [0, 1, 1, 1], **given).axes[0]
+    np.testing.assert_array_equal(image_of(axes), [[1, 0, 0], [0, 1, 0], [0, 1, 0]])
+    assert ticks(axes.xaxis) == ticks(axes.yaxis) == ["cat", "dog", "elk"]
+    axes = plots.confusion_matrix([0] * 9 + [1], [0] * 9 + [0]).axes[0]
+    colours = [text.get_color() for text in axes.texts]
+    assert texts(axes) == ["9", "0", "1", "0"]
+    assert colours == ["white", "black", "black", "black"]
+    y = np.arange(100)
+    axes = plots.confusion_matrix(y, y).axes[0]
+    assert texts(axes) == []
+    assert ticks(axes.xaxis) == [str(k) for k in range(0, 100, 4)]
 
 
 @pytest.mark.parametrize(
@@ -90,21 +102,6 @@ def test_shares(normalize, expected):
     axes = plots.confusion_matrix([0, 0, 1, 1], scores, normalize=normalize).axes[0]
     np.testing.assert_allclose(image_of(axes), expected)
     assert texts(axes)[1] == f"{expected[0][1]:.2f}"
-
-
-def test_names_and_numbers_of_classes():
-    given = {"labels": ["cat", "dog", "elk"]}
-    axes = plots.confusion_matrix([0, 2, -1, 1], [0, 1, 1, 1], **given).axes[0]
-    np.testing.assert_array_equal(image_of(axes), [[1, 0, 0], [0, 1, 0], [0, 1, 0]])
-    assert ticks(axes.xaxis) == ticks(axes.yaxis) == ["cat", "dog", "elk"]
-    axes = plots.confusion_matrix([0] * 9 + [1], [0] * 9 + [0]).axes[0]
-    colours = [text.get_color() for text in axes.texts]
-    assert texts(axes) == ["9", "0", "1", "0"]
-    assert colours == ["white", "black", "black", "black"]
-    y = np.arange(100)
-    axes = plots.confusion_matrix(y, y).axes[0]
-    assert texts(axes) == []
-    assert ticks(axes.xaxis) == [str(k) for k in range(0, 100, 4)]
 
 
 @pytest.mark.parametrize(
@@ -291,7 +288,7 @@ def test_attention_of_all_heads_and_of_one():
     assert ticks(ax.xaxis) == list("abcde")
 
 
-def test_the_only_layer_that_fits_needs_no_path():
+def test_paths_names_and_endings(tmp_path):
     x = rng.integers(0, 6, 5)
     assert "layer 2.layers.0.layers.1:" in plots.attention(gpt(1), x).get_suptitle()
     net = Sequential(Conv2D(5, 3), Flatten(), Dense(4), seed=0)
@@ -299,16 +296,16 @@ def test_the_only_layer_that_fits_needs_no_path():
     assert "layer 0:" in plots.filters(net).axes[0].get_title()
     assert "layer 2:" in plots.filters(net, shape=(6, 5, 5)).axes[0].get_title()
     assert "layer 0:" in plots.feature_maps(net, np.zeros((8, 7, 1))).axes[0].get_title()
-
-
-def test_dollar_signs_in_names_are_not_formulas():
     names = ["$a$", "$", r"$\no$", "d", "e"]
     figure = plots.attention(gpt(1), rng.integers(0, 6, 5), labels=names)
     figure.savefig(io.BytesIO())
     assert ticks(figure.axes[0].yaxis) == [r"\$a\$", "$", r"\$\no\$", "d", "e"]
+    with pytest.raises(ArgumentError, match=r"cannot be written as \.pgn.*\.png"):
+        SINGLE["filters"](path=tmp_path / "a.pgn")
+    assert not list(tmp_path.iterdir())
 
 
-def test_the_projection_is_that_of_the_covariance():
+def test_an_embedding_draws_its_projected_rows_with_names_and_colours():
     W = rng.standard_normal((30, 4)) * [3, 2, 1, 0.5] + 5
     points, shares = principal(W)
     values, vectors = np.linalg.eigh(np.cov(W.T))
@@ -317,9 +314,6 @@ def test_the_projection_is_that_of_the_covariance():
     for i, vector in enumerate(vectors.T[[3, 2]]):
         vector = vector * np.sign(vector[np.abs(vector).argmax()])
         np.testing.assert_allclose(points[:, i], (W - W.mean(axis=0)) @ vector, atol=1e-9)
-
-
-def test_an_embedding_draws_its_rows_with_names_and_colours():
     model = gpt()
     model.tokenizer = CharTokenizer("abcdef")
     axes = plots.embedding(model).axes[0]
@@ -520,9 +514,3 @@ def test_a_builder_is_not_a_model(draw):
         draw(models.mlp(2, 3))
     with pytest.raises(ArgumentTypeError, match=r"takes a model, got list\."):
         draw([1])
-
-
-def test_a_wrong_ending_is_refused_before_anything_is_written(tmp_path):
-    with pytest.raises(ArgumentError, match=r"cannot be written as \.pgn.*\.png"):
-        SINGLE["filters"](path=tmp_path / "a.pgn")
-    assert not list(tmp_path.iterdir())

@@ -28,7 +28,7 @@ def test_the_notebooks_are_what_the_tool_makes():
 
 
 @each
-def test_students_do_not_see_the_solution(name):
+def test_each_lesson_has_its_parts_and_students_do_not_see_the_solution(name):
     text = tool.notebook(tool.student(name))
     solution = tool.SOLUTION.search(cell(name, "solution") + "\n")
     assert solution is not None
@@ -39,6 +39,44 @@ def test_students_do_not_see_the_solution(name):
         assert line.strip() not in "".join(sources(text)), line
     assert text.count("YOUR CODE HERE") == 1
     assert "SOLUTION" not in text
+    cells = tool.solution(name)
+    text = "\n".join(c.source for c in cells if c.kind == "markdown")
+    for heading in (
+        "# ",
+        "## The forward pass, with numbers",
+        "**Predict first.**",
+        "## The path",
+        "## Your turn",
+        "## The aha",
+        "## Train with your",
+        "## Questions",
+    ):
+        assert heading in text, heading
+    assert "<details>" in text
+    assert "{{" not in text
+    assert "CC BY 4.0" in text
+    kinds = [c.kind for c in cells]
+    assert kinds.count("solution") == kinds.count("grade") == 1
+    assert kinds.count("picture") >= 1
+    assert text.count("**Aha.**") == 1
+    assert text.partition("## Questions")[2].count("<details>") in (2, 3)
+    nbgrader = json.loads(tool.notebook(tool.for_nbgrader(name, 7)))
+    marked = [c for c in nbgrader["cells"] if "nbgrader" in c["metadata"]]
+    assert [c["metadata"]["nbgrader"]["solution"] for c in marked] == [True, False]
+    hidden = "".join(marked[1]["source"])
+    assert "### BEGIN HIDDEN TESTS\nround(10 * grade(" in hidden
+    assert "seed=7" in hidden
+    otter = tool.notebook(tool.for_otter(name, 7))
+    raw = sources(otter, "raw")
+    assert [r.splitlines()[0] for r in raw][:2] == ["# ASSIGNMENT CONFIG", "# BEGIN QUESTION"]
+    tests = [source for source in sources(otter) if "BEGIN TEST CONFIG" in source]
+    total = sum(int(source.partition("points: ")[2].split()[0]) for source in tests)
+    scope: dict[str, Any] = {}
+    exec(f"{cell(name, '')}\n{cell(name, 'solution')}", scope)
+    for source in tests:
+        exec(source, scope)
+    kind = scope[tool.class_name(tool.solution(name))]
+    assert scope["grade"](kind, name, 7).possible == total
 
 
 @each
@@ -62,55 +100,9 @@ def test_a_solution_runs_from_top_to_bottom_and_passes(name, capsys):
         assert int(last.partition("%")[0]) > 80, last
 
 
-@each
-def test_each_lesson_has_its_parts(name):
-    cells = tool.solution(name)
-    text = "\n".join(c.source for c in cells if c.kind == "markdown")
-    for heading in (
-        "# ",
-        "## The forward pass, with numbers",
-        "**Predict first.**",
-        "## The path",
-        "## Your turn",
-        "## The aha",
-        "## Train with your",
-        "## Questions",
-    ):
-        assert heading in text, heading
-    assert "<details>" in text
-    assert "{{" not in text
-    assert "CC BY 4.0" in text
-    kinds = [c.kind for c in cells]
-    assert kinds.count("solution") == kinds.count("grade") == 1
-    assert kinds.count("picture") >= 1
-    assert text.count("**Aha.**") == 1
-    assert text.partition("## Questions")[2].count("<details>") in (2, 3)
-
-
 def test_there_is_a_lesson_for_each_exercise_in_the_same_order():
     assert [*tool.LESSONS] == [*EXERCISES]
     assert [path.stem[:2] for path in tool.LESSONS.values()] == [f"{k:02}" for k in range(1, 13)]
-
-
-@each
-def test_sources_for_nbgrader_and_otter_hold_the_hidden_checks(name):
-    nbgrader = json.loads(tool.notebook(tool.for_nbgrader(name, 7)))
-    marked = [c for c in nbgrader["cells"] if "nbgrader" in c["metadata"]]
-    assert [c["metadata"]["nbgrader"]["solution"] for c in marked] == [True, False]
-    hidden = "".join(marked[1]["source"])
-    assert "### BEGIN HIDDEN TESTS\nround(10 * grade(" in hidden
-    assert "seed=7" in hidden
-    otter = tool.notebook(tool.for_otter(name, 7))
-    raw = sources(otter, "raw")
-    assert [r.splitlines()[0] for r in raw][:2] == ["# ASSIGNMENT CONFIG", "# BEGIN QUESTION"]
-    tests = [source for source in sources(otter) if "BEGIN TEST CONFIG" in source]
-    total = sum(int(source.partition("points: ")[2].split()[0]) for source in tests)
-    scope: dict[str, Any] = {}
-    exec(f"{cell(name, '')}\n{cell(name, 'solution')}", scope)
-    for source in tests:
-        exec(source, scope)
-    kind = scope[tool.class_name(tool.solution(name))]
-    assert scope["grade"](kind, name, 7).possible == total
 
 
 def test_a_stale_notebook_is_reported(tmp_path, monkeypatch):

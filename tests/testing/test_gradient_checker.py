@@ -142,7 +142,7 @@ def test_right_losses_pass(loss, classes, weighted, X, rng):
     assert names == ["dX", "0.W", "0.b", "2.W", "2.b"]
 
 
-def test_a_model_brings_its_loss(X, rng):
+def test_a_model_brings_its_loss_and_frozen_parameters_may_be_left_out(X, rng):
     model = Sequential(nn.Dense(D, 4), nn.Tanh(), nn.Dense(4, 2))
     y = rng.standard_normal((N, 2))
     report = check_gradients(model, X, y)
@@ -152,20 +152,6 @@ def test_a_model_brings_its_loss(X, rng):
     model.loss = WrongMeanSquaredError()
     with pytest.raises(GradientError, match="On its own, the loss is wrong too: WrongMeanSquared"):
         check_gradients(model, X, y)
-
-
-@pytest.mark.parametrize(
-    ("make", "X", "names"),
-    [
-        (lambda: Lookup(), [[0, 2, 2], [1, 0, 3]], ["W"]),  # tokens have no gradient
-        (lambda: nn.Dense(2, 3), [[0, 1], [2, 3], [4, 5]], ["dX", "W", "b"]),  # others are cast
-    ],
-)
-def test_gradients_for_integers(make, X, names):
-    assert [entry.name for entry in check_gradients(make(), np.array(X)).entries] == names
-
-
-def test_parameters_that_a_frozen_layer_leaves_out_are_not_asked_for(X):
     layer = Silent(4)
     with pytest.raises(GradientError, match="W is missing"):
         check_gradients(layer, X)
@@ -178,6 +164,17 @@ def test_parameters_that_a_frozen_layer_leaves_out_are_not_asked_for(X):
     frozen.trainable = False
     with pytest.raises(GradientError, match="right once multiplied by gamma"):
         check_gradients(frozen, X)
+
+
+@pytest.mark.parametrize(
+    ("make", "X", "names"),
+    [
+        (lambda: Lookup(), [[0, 2, 2], [1, 0, 3]], ["W"]),  # tokens have no gradient
+        (lambda: nn.Dense(2, 3), [[0, 1], [2, 3], [4, 5]], ["dX", "W", "b"]),  # others are cast
+    ],
+)
+def test_gradients_for_integers(make, X, names):
+    assert [entry.name for entry in check_gradients(make(), np.array(X)).entries] == names
 
 
 def test_all_happens_on_a_copy(X):
@@ -239,7 +236,7 @@ def test_order_in_memory_rounding_states_and_tiny_numbers_do_not_matter(X):
     assert check_gradients(losses.CategoricalCrossEntropy(), P, [0, 1])["dX"].skipped == 0
 
 
-def test_the_report_and_that_its_seed_repeats_it(X):
+def test_the_report_its_seed_and_probes_of_large_arrays(X, rng):
     report = check_gradients(nn.Chain(nn.Dense(4), nn.Residual(nn.Dense(4))), X)
     assert [entry.name for entry in report.entries] == ["dX", "0.W", "0.b", "1.layers.0.W",
                                                         "1.layers.0.b"]  # fmt: skip
@@ -257,9 +254,6 @@ def test_the_report_and_that_its_seed_repeats_it(X):
     model = nn.Chain(nn.Dense(4), nn.Dropout(0.5), nn.Dense(2))
     assert check_gradients(model, X, seed=3) == check_gradients(model, X, seed=3)
     assert check_gradients(model, X, seed=3) != check_gradients(model, X, seed=4)
-
-
-def test_large_arrays_are_probed_here_and_there(rng):
     X = rng.standard_normal((2, 40))
     assert check_gradients(nn.Dense(50), X, max_probes=10)["W"].probed == 11  # 10 and a direction
     assert check_gradients(nn.Dense(50), X, max_probes=None)["W"].probed == 2000

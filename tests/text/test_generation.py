@@ -49,7 +49,7 @@ def built(name, *ends, scale=1):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_memory_changes_no_token(name):
+def test_neither_memory_nor_streaming_changes_tokens(name):
     model, prompt = built(name), np.array([[1, 2, 3], [4, 5, 6]])
     quick = model.generate(prompt, 12, seed=3)
     slow = model.generate(prompt, 12, seed=3, cache=False)
@@ -58,6 +58,18 @@ def test_the_memory_changes_no_token(name):
     np.testing.assert_array_equal(quick[:, :3], prompt)
     assert len(set(quick[0].tolist())) > 3
     assert not np.array_equal(quick, model.generate(prompt, 12, seed=4))
+    model, prompt = built(name), np.array([[1, 2, 3], [4, 5, 6]])
+    options = {"seed": 3, "temperature": 0.9, "top_k": 8, "top_p": 0.95}
+    tokens = list(model.stream(prompt, 20, **options))
+    assert all(t.shape == (2,) and t.dtype == np.int64 for t in tokens)
+    np.testing.assert_array_equal(np.stack(tokens, 1), model.generate(prompt, 20, **options)[:, 3:])
+    for i, given_away in enumerate(model.stream(prompt, 20, **options)):
+        np.testing.assert_array_equal(given_away, tokens[i])
+        given_away[:] = 0
+    one = list(model.stream(prompt[0], 20, stop=5, **options))
+    assert {type(token) for token in one} == {int}
+    assert one == model.generate(prompt[0], 20, stop=5, **options)[0, 3:].tolist()
+    assert list(model.stream(prompt, 0)) == []
 
 
 @pytest.mark.parametrize("name", ["gpt", "untied, dropout"])
@@ -130,7 +142,7 @@ def test_probabilities_are_drawn_as_they_are(end, scale):
         np.testing.assert_array_equal(np.transpose(streamed), wanted[:, 2:])
 
 
-def test_other_outputs_are_scores_though_a_layer_inside_returns_probabilities():
+def test_other_outputs_are_scores_and_models_without_them_are_refused():
     model = built("lstm", nn.Residual(nn.Softmax()))
     scores = np.tile(model.predict([[1]])[:, -1], (1000, 1))
     assert model.gives == ""
@@ -138,9 +150,6 @@ def test_other_outputs_are_scores_though_a_layer_inside_returns_probabilities():
         model.generate(np.full((1000, 1), 1), 1, seed=0)[:, 1],
         sample(scores, 1, None, None, np.random.default_rng(0)),
     )
-
-
-def test_models_without_scores_and_backward_passes_are_refused():
     model = SequentialBuilder(4, seed=0).embedding(5, 4).reshape(-1, 2, 2).build()
     with pytest.raises(ArgumentError, match=r"scores \(N, T, vocabulary\)"):
         model.generate([1], 1)
@@ -270,7 +279,7 @@ def test_only_an_explicit_memory_is_refused(make):
     assert model.generate([1, 2], 2).shape == (1, 4)
 
 
-def test_a_layer_of_a_users_own_sees_the_whole_window_unless_it_says_otherwise():
+def test_own_layers_see_the_whole_window_and_it_is_the_least_of_all_limits():
     class Running(Layer):
         def forward(self, X):
             return X.cumsum(axis=1)
@@ -286,9 +295,6 @@ def test_a_layer_of_a_users_own_sees_the_whole_window_unless_it_says_otherwise()
         assert model.time_steps == steps
         tokens = model.generate([1, 2], 6, seed=0)
         np.testing.assert_array_equal(tokens, slowly(model, [1, 2], 6, 0, 99))
-
-
-def test_the_window_is_the_least_of_all_limits_however_deep():
     model = written(
         [nn.Parallel(nn.Residual(nn.PositionalEmbedding(6)), nn.PositionalEmbedding(4))]
     )
@@ -362,22 +368,6 @@ def test_a_stopped_sample_repeats_its_stop_and_disturbs_no_other():
     assert built("gpt").generate([0, 0, 0], 4, seed=1, stop=0).shape[1] > 3
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_stream_gives_the_tokens_of_generate(name):
-    model, prompt = built(name), np.array([[1, 2, 3], [4, 5, 6]])
-    options = {"seed": 3, "temperature": 0.9, "top_k": 8, "top_p": 0.95}
-    tokens = list(model.stream(prompt, 20, **options))
-    assert all(t.shape == (2,) and t.dtype == np.int64 for t in tokens)
-    np.testing.assert_array_equal(np.stack(tokens, 1), model.generate(prompt, 20, **options)[:, 3:])
-    for i, given_away in enumerate(model.stream(prompt, 20, **options)):
-        np.testing.assert_array_equal(given_away, tokens[i])
-        given_away[:] = 0
-    one = list(model.stream(prompt[0], 20, stop=5, **options))
-    assert {type(token) for token in one} == {int}
-    assert one == model.generate(prompt[0], 20, stop=5, **options)[0, 3:].tolist()
-    assert list(model.stream(prompt, 0)) == []
-
-
 def test_a_stream_neither_disturbs_its_consumer_nor_is_disturbed():
     model, wanted = built("gpt"), built("gpt").generate([1, 2], 9, seed=3)[0, 2:].tolist()
     X, y = np.ones((2, 4), int), np.ones((2, 4), int)
@@ -405,9 +395,6 @@ def test_a_stream_neither_disturbs_its_consumer_nor_is_disturbed():
             break  # abandoned
     assert current() is before
     assert np.isfinite(other.evaluate(X, y)["loss"])
-
-
-def test_training_between_two_tokens_counts_for_the_next():
     model, twin = (written([nn.Conv1D(D, 3, padding="same")]) for _ in range(2))
     stream = model.stream([1, 2, 3], 2, temperature=0)
     next(stream)

@@ -116,13 +116,24 @@ def test_docstrings_become_html(docstrings):
 
 
 @pytest.mark.parametrize("cls", api.classes().values(), ids=lambda cls: cls.__name__)
-def test_every_argument_has_a_meaning(cls):
+def test_arguments_have_meanings_and_formulas_are_typeset(cls, docstrings):
     table = options.table(cls).splitlines()[2:]
     assert all(re.fullmatch(r"\| .+ \|.*\| .{9,} \|", row) for row in table)
     names = [
         name for name in inspect.signature(cls).parameters if name not in ("common", "options")
     ]
     assert [name for name, _ in options.arguments(cls)][: len(names)] == names
+    text = inspect.getdoc(cls) or ""
+    found = docstrings.entry(text, cls)
+    if cls.__name__ == "Lambda":  # its derivation is the reader's own
+        assert "<math" not in found
+        return
+    typeset = re.search(r'<div class="pd-formulas.*', found)
+    assert typeset is not None
+    assert "<math" in typeset[0]
+    unfolded = re.sub(r"(?s)<details.*?</details>", "", found)
+    assert "```" not in unfolded
+    assert not re.search(r":\n*(<div|\|)", unfolded)  # a sentence that leads to nothing
 
 
 def test_arguments_have_no_spare_meanings_and_entries_are_linked():
@@ -143,18 +154,3 @@ def test_arguments_have_no_spare_meanings_and_entries_are_linked():
     assert found.count("<a ") == 1
     assert f'{heading}<p><a href="../../losses/huber/">' in found
     assert api.linked(heading, set()) == heading
-
-
-@pytest.mark.parametrize("cls", api.classes().values(), ids=lambda cls: cls.__name__)
-def test_formulas_are_typeset_and_plain_ones_are_folded(docstrings, cls):
-    text = inspect.getdoc(cls) or ""
-    found = docstrings.entry(text, cls)
-    if cls.__name__ == "Lambda":  # its derivation is the reader's own
-        assert "<math" not in found
-        return
-    typeset = re.search(r'<div class="pd-formulas.*', found)
-    assert typeset is not None
-    assert "<math" in typeset[0]
-    unfolded = re.sub(r"(?s)<details.*?</details>", "", found)
-    assert "```" not in unfolded
-    assert not re.search(r":\n*(<div|\|)", unfolded)  # a sentence that leads to nothing

@@ -45,7 +45,7 @@ def test_a_figure_is_the_same_svg_in_every_build():
 
 
 @each
-def test_a_page_has_its_parts(number):
+def test_a_page_has_its_parts_pictures_and_neighbours(number):
     lesson, page = lesson_of(number), page_of(number)
     text = str(page.content)
     assert text.startswith(f"# {number}. ")
@@ -61,10 +61,6 @@ def test_a_page_has_its_parts(number):
     assert "```text\n" in text
     assert text.partition("## Questions")[2].count("<details") in (2, 3)
     assert re.search(rf"(\d+) of \1 points \({lesson.name}\)", text)
-
-
-@each
-def test_a_page_shows_the_pictures_that_its_cells_drew(number):
     lesson, text = lesson_of(number), str(page_of(number).content)
     shown = re.findall(r'<img src="\.\./([^"]+)" alt="([^"]+)"', text)
     assert [f"lessons/{path}" for path, _ in shown] == [p.path for p in lesson.pictures]
@@ -76,10 +72,6 @@ def test_a_page_shows_the_pictures_that_its_cells_drew(number):
         # readable on light and dark pages: it follows the scheme, or has a ground of its own
         text = str(picture.content)
         assert "prefers-color-scheme:dark" in text or 'fill="#ffffff"' in text or GROUND in text
-
-
-@each
-def test_a_lesson_leads_to_its_neighbours_and_notebooks(number):
     text = str(page_of(number).content)
     made = {page.path for page in lessons.assets()} | {page_of(k).path for k in range(13)}
     linked = set(re.findall(r"\]\(([\w/]+\.\w+)\)", text))

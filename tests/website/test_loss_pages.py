@@ -51,7 +51,7 @@ def test_the_slope_of_the_picture_is_the_derivative_of_its_curve(facts):
 
 
 @every
-def test_a_page_has_all_its_parts(facts):
+def test_a_page_has_all_its_parts_and_no_blank_lines_in_its_html(facts):
     text = loss_pages.page(facts).content
     assert isinstance(text, str)
     titles = re.findall(r"^##+ (.*)$", text, re.MULTILINE)
@@ -69,16 +69,12 @@ def test_a_page_has_all_its_parts(facts):
     for name in facts.siblings:
         assert any(name == cls.__name__ for cls in LOSSES.values())
         assert name != type(facts.loss).__name__
-
-
-_AS_FOR = {"BinaryCrossEntropyWithLogits", "SoftmaxCrossEntropy"}  # "source: as for ..."
-
-
-@every
-def test_html_in_a_page_has_no_blank_lines(facts):
-    """A blank line would end a block of HTML in Markdown."""
+    # A blank line would end a block of HTML in Markdown.
     text = loss_pages.page(facts).content
     assert isinstance(text, str)
     for block in text.split("\n\n"):
         opened, closed = (len(re.findall(pattern, block)) for pattern in (r"<div\b", r"</div>"))
         assert opened == closed, block[:200]
+
+
+_AS_FOR = {"BinaryCrossEntropyWithLogits", "SoftmaxCrossEntropy"}  # "source: as for ..."
