@@ -35,8 +35,10 @@ def sample_shape(model: Sequential) -> Shape | None:
 def fitted(X: Array, model: Sequential, name: str) -> Array:
     """Return X in the model's input shape, if that takes no more than a reshape."""
     shape = sample_shape(model)
-    if model.takes_tokens and X.dtype.kind == "f" and _whole(X):
-        X = X.astype(np.int64)  # a CSV does not distinguish 3 from 3.0
+    if model.takes_tokens and X.dtype.kind == "f":
+        # a CSV does not distinguish 3 from 3.0; from 2**53 on, all floats are integers
+        whole = ((X == np.floor(X)) & (np.abs(X) < 2**53)).all()
+        X = X.astype(np.int64) if whole else X
     if shape is None or X.shape[1:] == shape:
         return X
     if X.shape == shape and shape != (1,):
@@ -56,11 +58,6 @@ def fitted(X: Array, model: Sequential, name: str) -> Array:
         f"takes samples of shape {shape}, which is {math.prod(shape)}. Rows must hold the inputs "
         "only, without labels or row numbers."
     )
-
-
-def _whole(X: Array) -> bool:
-    """Return whether all numbers are integers, and none is too large for that to mean much."""
-    return bool(((X == np.floor(X)) & (np.abs(X) < 2**53)).all())
 
 
 def _read_npy(path: Path) -> Array:

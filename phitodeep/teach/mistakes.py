@@ -147,21 +147,24 @@ def _misshapen(symbol: str, draws: Sequence[Draw]) -> Mistake | None:
 
 def _mutated(symbol: str, draws: Sequence[Draw]) -> Mistake | None:
     """Find the mutation of the derivation that gives the student's arrays."""
-    first, *others = draws
-    derivation = first.right.derivation
-    ways = [
-        (step, sentence, wrong)
-        for step in reversed(chain(symbol, derivation))
-        for sentence, wrong in mutations(step, derivation)
-    ]
-    ways.sort(key=lambda way: " instead of `" in way[1])  # a lost part is likelier than a mix-up
-    for step, sentence, wrong in ways:
-        if _matches(symbol, first, step, wrong) and all(
-            _again(symbol, draw, step.symbol, sentence) for draw in others
-        ):
-            words = f"This is exactly what comes out if `{step.symbol}` is computed {sentence}."
-            return Mistake(words, step.symbol)
+    ways = [_ways(symbol, draw) for draw in draws]
+    # a lost part is likelier than a mix-up
+    for way in sorted(ways[0], key=lambda way: " instead of `" in way[1]):
+        pairs = zip(draws, ways, strict=True)
+        if all(way in known and _matches(symbol, draw, *known[way]) for draw, known in pairs):
+            step, sentence = way
+            words = f"This is exactly what comes out if `{step}` is computed {sentence}."
+            return Mistake(words, step)
     return None
+
+
+def _ways(symbol: str, draw: Draw) -> dict[tuple[str, str], tuple[Step, Wrong]]:
+    """All mutations of the steps that a symbol follows from, the last step first."""
+    derivation, found = draw.right.derivation, dict[tuple[str, str], tuple[Step, Wrong]]()
+    for step in reversed(chain(symbol, derivation)):
+        for sentence, wrong in mutations(step, derivation):
+            found.setdefault((step.symbol, sentence), (step, wrong))
+    return found
 
 
 def _matches(symbol: str, draw: Draw, step: Step, wrong: Wrong) -> bool:
@@ -178,14 +181,3 @@ def _matches(symbol: str, draw: Draw, step: Step, wrong: Wrong) -> bool:
 
     found = solve_again(draw, step, edit).find(symbol)
     return _explains(symbol, [draw], lambda *_: found)
-
-
-def _again(symbol: str, draw: Draw, broken: str, sentence: str) -> bool:
-    """Whether the mutation of the same name gives the student's array on another batch."""
-    derivation = draw.right.derivation
-    for step in chain(symbol, derivation):
-        if step.symbol == broken:
-            for other, wrong in mutations(step, derivation):
-                if other == sentence:
-                    return _matches(symbol, draw, step, wrong)
-    return False
