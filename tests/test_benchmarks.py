@@ -160,7 +160,7 @@ def test_settings_and_threads_that_fit(suite, monkeypatch):
         assert {e.threads for e in entries.thread_entries("W3")} == set(counts)
 
 
-def test_only_selects_parts_and_workloads(suite):
+def test_only_selects_parts_and_results_are_stored_with_their_machine(suite, tmp_path, capsys):
     bench = suite.import_module("bench")
     every = bench.tasks(1, "folder")
     assert len(every) == len(bench.tasks(1, None)) + 1
@@ -170,9 +170,6 @@ def test_only_selects_parts_and_workloads(suite):
         chosen = [task.key.split() for task in every if task.wanted(only.split())]
         assert len({key[0] for key in chosen}) == parts
         assert len({key[1] for key in chosen if len(key) > 1}) == workloads
-
-
-def test_results_are_stored_with_their_machine(suite, tmp_path, capsys):
     bench = suite.import_module("bench")
     found = {"size": 1, "machines": {"old": ["size", "import"]}}
     tasks = [bench.Task(key, lambda: 2, 1.0) for key in ("size", "growth")]
@@ -182,9 +179,6 @@ def test_results_are_stored_with_their_machine(suite, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "[1 of 2, about 2 s left] size" in shown
     assert "2 tables in" in shown
-
-
-def test_a_machine_is_described(suite):
     machine = suite.import_module("machine")
     shown = machine.describe({"OPENBLAS_CORETYPE": "Haswell", "HOME": "elsewhere"})
     assert f"NumPy {np.__version__}" in shown
@@ -193,7 +187,7 @@ def test_a_machine_is_described(suite):
 
 
 @long
-def test_a_worker_answers_with_its_loss_and_its_seconds(suite):
+def test_workers_busy_processes_and_slow_blocks(suite):
     measuring = suite.import_module("measuring")
     plain = suite.import_module("entries").PLAIN
     missing = measuring.Entry("nothing", "", "nothing")
@@ -206,15 +200,9 @@ def test_a_worker_answers_with_its_loss_and_its_seconds(suite):
     assert len(timing.busy) == 2 * measuring.BUSY_BLOCKS
     assert timing.quartiles[0] <= timing.median <= timing.quartiles[1]
     assert 0 <= noisy <= 2
-
-
-def test_the_busy_process_ends(suite):
     with suite.import_module("measuring").busy_process() as process:
         assert process.poll() is None
     assert process.poll() is not None
-
-
-def test_a_slow_block_ends_early(suite):
     block = suite.import_module("measuring").block
     calls = []
 

@@ -61,11 +61,19 @@ def same(printed, shown):
     return numbers[0] == pytest.approx(numbers[1], rel=1e-5)
 
 
-def test_decimals_may_differ_by_rounding_alone():
+def test_decimals_may_differ_by_rounding_and_a_page_declares_what_it_needs():
     assert same("a 0.123456, b", "a  0.123457, b")
     assert not same("a 0.123456, b", "a 0.123556, b")
     assert not same("a 0.1, b", "a 0.2, b")
     assert not same("a 0.123456 b", "a 0.123456 c")
+    assert needs("<!-- needs: torch -->\n# PyTorch\n") == ["torch"]
+    assert needs("<!-- needs: transformers torch -->\n") == ["transformers", "torch"]
+    assert needs("# PyTorch\n\n<!-- needs: torch -->\n") == []
+    assert sum(len(BLOCK.findall(page.read_text())) for page in PAGES) > 20
+    declared = {library for page in PAGES for library in needs(page.read_text())}
+    assert declared <= {"torch", "transformers", "onnx", "onnxruntime", "skl2onnx", "sklearn"} | {
+        *("tokenizers", "huggingface_hub", "pandas", "distributed")
+    }
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=name)
@@ -90,17 +98,6 @@ def test_blocks_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch):
             exec(compile(code, f"{name(page)}, block {i}", "exec"), names)
         if shown and i not in (left_out or ()) and not CHANGING.search(shown):
             assert same(out.getvalue(), shown), f"{name(page)}, block {i}:\n{out.getvalue()}"
-
-
-def test_a_page_declares_the_libraries_that_it_needs():
-    assert needs("<!-- needs: torch -->\n# PyTorch\n") == ["torch"]
-    assert needs("<!-- needs: transformers torch -->\n") == ["transformers", "torch"]
-    assert needs("# PyTorch\n\n<!-- needs: torch -->\n") == []
-    assert sum(len(BLOCK.findall(page.read_text())) for page in PAGES) > 20
-    declared = {library for page in PAGES for library in needs(page.read_text())}
-    assert declared <= {"torch", "transformers", "onnx", "onnxruntime", "skl2onnx", "sklearn"} | {
-        *("tokenizers", "huggingface_hub", "pandas", "distributed")
-    }
 
 
 def is_made_by_the_build(path):

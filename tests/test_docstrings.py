@@ -239,15 +239,12 @@ def test_examples_run(room, tmp_path, monkeypatch):
             exec(compile(code, f"<docstring of {name}>", "exec"), names)
 
 
-def test_a_block_that_does_not_parse_does_not_look_like_code():
+def test_there_are_examples_and_what_does_not_parse_does_not_look_like_code():
     for _, name, block, code in everything():
         if code is None and parsed(block) is None:
             assert not STATEMENT.search(block), (
                 f"{name} has an example that is not Python:\n{block}"
             )
-
-
-def test_there_are_examples():
     count = sum(code is not None for *_, code in everything())
     assert 8 <= count < len(everything()) - 20
     assert {block.partition("\n")[0] for _, _, block, _ in everything()} >= NOT_CODE.keys()

@@ -51,16 +51,18 @@ def test_the_readme_begins_with_a_picture_and_uses_links_that_a_package_page_has
     assert re.match(r"# phitodeep\n\n[^\n]+\n\n\[!\[[^\]]{40,}\]\[picture\]\]\[site\]\n", README)
 
 
-@pytest.mark.parametrize("name", LINKS)
-def test_a_link_of_the_readme_leads_to_a_file_of_the_source(name):
-    address = LINKS[name]
-    if address.startswith(SITE):
-        path = address.removeprefix(SITE)
-        wanted = ROOT / "docs" / (path.removesuffix("/") + ".md" if path.endswith("/") else path)
-    else:
-        wanted = ROOT / re.sub(rf"^{SOURCE}/(blob|tree)/main/", "", address)
-    made = re.findall(r": ([\w-]+/)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert wanted.exists() or address.removeprefix(SITE) in made  # by the site's build
+def test_a_link_of_the_readme_leads_to_a_file_of_the_source():
+    for name in LINKS:
+        address = LINKS[name]
+        if address.startswith(SITE):
+            path = address.removeprefix(SITE)
+            wanted = (
+                ROOT / "docs" / (path.removesuffix("/") + ".md" if path.endswith("/") else path)
+            )
+        else:
+            wanted = ROOT / re.sub(rf"^{SOURCE}/(blob|tree)/main/", "", address)
+        made = re.findall(r": ([\w-]+/)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+        assert wanted.exists() or address.removeprefix(SITE) in made  # by the site's build
 
 
 # --- the changelog: https://keepachangelog.com/en/1.1.0/ -----------------------------------------
@@ -87,7 +89,16 @@ def test_the_changelog_keeps_its_form_and_links_to_changes():
 # --- conda-forge -------------------------------------------------------------------------------
 
 
-def test_the_recipe_says_what_the_project_says():
+# --- workflows: actionlint checks their form, and these are our own rules ------------------------
+
+
+def test_workflows_and_the_recipe_say_what_the_project_says():
+    assert {path.stem for path in WORKFLOWS} == {"docs", "mutants", "release", "tests"}
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text("utf-8"))
+    tested = workflow["jobs"]["tests"]["strategy"]["matrix"]["python"]
+    declared = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert tested == declared
+    assert PROJECT["requires-python"] == f">={declared[0]}"
     recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text("utf-8"))
     wanted = [one.partition(";")[0] for one in PROJECT["dependencies"]]  # conda knows no browser
     python, *others = recipe["requirements"]["run"]
@@ -101,13 +112,6 @@ def test_the_recipe_says_what_the_project_says():
     assert recipe["build"]["python"]["entry_points"] == scripts
     assert recipe["about"]["homepage"] == recipe["about"]["documentation"] == SITE
     assert recipe["about"]["repository"] == SOURCE
-
-
-# --- workflows: actionlint checks their form, and these are our own rules ------------------------
-
-
-def test_there_are_workflows():
-    assert {path.stem for path in WORKFLOWS} == {"docs", "mutants", "release", "tests"}
 
 
 def steps(workflow):
@@ -131,11 +135,3 @@ def test_a_workflow_has_few_permissions_ends_and_runs_targets_of_the_makefile(pa
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     for target in re.findall(r"run: make (\S+)", path.read_text("utf-8")):
         assert target in targets
-
-
-def test_the_declared_versions_of_python_are_tested():
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text("utf-8"))
-    tested = workflow["jobs"]["tests"]["strategy"]["matrix"]["python"]
-    declared = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
-    assert tested == declared
-    assert PROJECT["requires-python"] == f">={declared[0]}"

@@ -72,13 +72,33 @@ def history(epochs):
 # --- tables ------------------------------------------------------------------------------------
 
 
-def test_a_table_in_html_has_the_cells_of_the_text():
+def test_tables_in_html_and_profiles():
     table = Table("a < b", ("path", "layer", "n", "note"), [("0", "A<B> & C", "7", "odd")], "sum 7")
     found = Cells(table.html())
     assert found.rows == [["path", "layer", "n", "note"], ["0", "A<B> & C", "7", "odd"]]
     assert found.sides == [["left", "left", "right", "left"]] * 2
     assert found.texts == ["a < b", "sum 7"]
     assert Cells(Table("", ("a",), [], "").html()).texts == []
+    found = net().profile(X, Y, steps=2)
+    assert not hasattr(found, "_repr_html_")
+    assert "\n" not in repr(found)
+    row = Row("0", "ReLU()", 1e-3, 1e-3, 1.0, 10**6, 0, 1e-4)
+    found = Profile((row,), 32, 2e-3, 0.0, 0.0, 0.0, 1e10)
+    assert repr(found) == "<Profile: 2,000 us for a step of 32 samples, 1 layers>"
+    for flops, seconds, speed in (
+        (6_400_000, 0.0, None),  # it ran as part of another layer
+        (6_400_000, 5e-7, None),  # less than calling the clock takes
+        (6_400_000, 2e-3, 3.2e9),
+        (0, 2e-3, None),
+        (320, 2e-3, None),
+        (5000, 2e-3, 2.5e6),
+    ):
+        row = Row("0", "ReLU()", seconds / 4, 3 * seconds / 4, 0.1, flops, 1000, flops / 1e9)
+        assert row.speed == (speed and pytest.approx(speed))
+        cells = row.cells()
+        assert cells[6] == ("" if speed is None else f"{speed / 1e9:,.1f}")
+        assert (cells[5] == "") == (cells[8] == "") == (flops < 5000)
+        assert len(cells) == 9
 
 
 SHOWN: dict[str, Any] = {
@@ -87,15 +107,6 @@ SHOWN: dict[str, Any] = {
     "difference": lambda: net().trace(X, Y).diff(net().trace(X, Y)),
     "history": lambda: history(3),
 }
-
-
-def test_the_repr_of_a_profile_is_a_line():
-    found = net().profile(X, Y, steps=2)
-    assert not hasattr(found, "_repr_html_")
-    assert "\n" not in repr(found)
-    row = Row("0", "ReLU()", 1e-3, 1e-3, 1.0, 10**6, 0, 1e-4)
-    found = Profile((row,), 32, 2e-3, 0.0, 0.0, 0.0, 1e10)
-    assert repr(found) == "<Profile: 2,000 us for a step of 32 samples, 1 layers>"
 
 
 @pytest.mark.parametrize("name", SHOWN)
@@ -151,23 +162,6 @@ def test_histories_and_range_tests_show_what_there_is():
 
 
 # --- profiles ----------------------------------------------------------------------------------
-
-
-def test_a_speed_is_shown_only_where_there_is_one():
-    for flops, seconds, speed in (
-        (6_400_000, 0.0, None),  # it ran as part of another layer
-        (6_400_000, 5e-7, None),  # less than calling the clock takes
-        (6_400_000, 2e-3, 3.2e9),
-        (0, 2e-3, None),
-        (320, 2e-3, None),
-        (5000, 2e-3, 2.5e6),
-    ):
-        row = Row("0", "ReLU()", seconds / 4, 3 * seconds / 4, 0.1, flops, 1000, flops / 1e9)
-        assert row.speed == (speed and pytest.approx(speed))
-        cells = row.cells()
-        assert cells[6] == ("" if speed is None else f"{speed / 1e9:,.1f}")
-        assert (cells[5] == "") == (cells[8] == "") == (flops < 5000)
-        assert len(cells) == 9
 
 
 # --- figures -----------------------------------------------------------------------------------

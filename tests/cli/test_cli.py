@@ -317,7 +317,7 @@ def test_texts_of_a_file_do_not_control_the_terminal(command, colour, writer, mo
     assert "\nAll checks passed." not in shown
 
 
-def test_generated_text_does_not_control_the_terminal(writer):
+def test_generated_text_is_shown_when_complete_and_does_not_control_the_terminal(writer):
     tokenizer = CharTokenizer("\x1b\u202e\n" + TEXT)
     model = gpt(tokenizer.vocab_size, 8, layers=1, heads=2, dim=8).seed(0).build()
     model.tokenizer = tokenizer
@@ -325,6 +325,18 @@ def test_generated_text_does_not_control_the_terminal(writer):
     shown = phitodeep("generate", writer, "-p", "to\x1b\u202e\nbe", "-n", 50).stdout
     assert shown.startswith("to\\x1b\\u202e\nbe")
     assert not {"\x1b", "\u202e"} & set(shown)
+    text = "a\u00e9\u20ac, " * 9
+    tokens = list(text.encode())
+    pieces = [*_pieces(tokens, lambda tokens: bytes(tokens).decode(errors="replace"))]
+    assert "".join(pieces) == text
+    assert pieces[:4] == ["a", "\u00e9", "\u20ac", ","]
+    cut = [*_pieces(tokens[:2], lambda tokens: bytes(tokens).decode(errors="replace"))]
+    assert "".join(cut) == "a\ufffd"
+    tokenizer = CharTokenizer("banana\n")
+    again = CharTokenizer.from_config(tokenizer.get_config())
+    assert tokenizer.get_config() == {"text": "\nabn"}
+    assert repr(again) == repr(tokenizer)
+    np.testing.assert_array_equal(again.encode("nab"), tokenizer.encode("nab"))
 
 
 # --- layers of one's own ---------------------------------------------------------------------
@@ -361,18 +373,12 @@ def _forgetting(monkeypatch):
 
 
 @pytest.mark.usefixtures("_forgetting")
-def test_a_module_registers_own_layers(here):
-    own_layer(here)
+def test_a_module_registers_own_layers_whose_wrong_backward_is_found(here):
+    own_layer(here, factor=3)
     message = mistake("info", "own.safetensors")
     assert "unknown layer 'Twice'" in message
     assert "pass --import MODULE" in message
     assert "Twice()" in phitodeep("info", "own.safetensors", "--import", "own_layers").stdout
-    sys.modules.pop("own_layers")
-
-
-@pytest.mark.usefixtures("_forgetting")
-def test_check_finds_a_wrong_backward(here):
-    own_layer(here, factor=3)
     shown = phitodeep("check", "own.safetensors", "-m", "own_layers", code=1).stdout
     assert "\nFAILED\n" in shown
     assert "has wrong gradients" in shown
@@ -453,7 +459,7 @@ def test_check_names_a_weight_that_is_far_too_large(value, digits):
     assert [row[-1] for row in rows] == ["ok", "ok", "FAILED", "ok"]
 
 
-def test_check_finds_wrong_gradients_and_advises_more_probes(digits, monkeypatch):
+def test_check_finds_wrong_gradients_and_ends_in_time(digits, monkeypatch):
     backward = nn.Dense.backward
 
     def wrong(self, dY):
@@ -469,6 +475,10 @@ def test_check_finds_wrong_gradients_and_advises_more_probes(digits, monkeypatch
     backward = nn.Dense.backward
     monkeypatch.setattr(nn.Dense, "backward", lambda self, dY: backward(self, dY / 4))
     assert "wrong gradients" in phitodeep("check", digits, code=1).stdout
+    monkeypatch.setattr(import_module("phitodeep.cli.check"), "SECONDS", 0.01)
+    shown = phitodeep("check", digits, code=1).stdout
+    assert "the gradients takes more than 0 s, which is too much for a file of" in shown
+    assert "pass fewer --probes" in shown
 
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of a process's memory")
@@ -503,13 +513,6 @@ def test_check_takes_no_more_than_its_file_warrants(shape, layer, dtype, limit):
     assert re.search(f"checking the gradients takes more than .*{limit}, which is", shown)
     assert f"too much for a file of {os.path.getsize('m.safetensors'):,} bytes" in shown
     assert resource.getrlimit(resource.RLIMIT_AS) == before
-
-
-def test_check_ends_in_time(digits, monkeypatch):
-    monkeypatch.setattr(import_module("phitodeep.cli.check"), "SECONDS", 0.01)
-    shown = phitodeep("check", digits, code=1).stdout
-    assert "the gradients takes more than 0 s, which is too much for a file of" in shown
-    assert "pass fewer --probes" in shown
 
 
 # --- predict ---------------------------------------------------------------------------------
@@ -639,7 +642,14 @@ def test_inputs_are_regular_files(name, digits):
         Path(name).unlink()
 
 
-def test_a_csv_that_is_endless_has_a_long_cell_or_may_not_be_read(digits, monkeypatch):
+def test_samples_and_csv_files_at_the_limits(writer, digits, monkeypatch):
+    np.save("x.npy", np.ones(3))
+    message = mistake("predict", saved(Sequential(nn.Dense(3, 1))), "x.npy")
+    assert "must be an array of shape (1, 3)" in message
+    shown = phitodeep("predict", saved(Sequential(nn.Dense(1, 1))), "x.npy").stdout
+    assert len(shown.splitlines()) == 3
+    Path("a.csv").write_text("1,2,1e30\n")
+    assert "takes integer tokens" in mistake("predict", writer, "a.csv")
     Path("a.csv").touch()
     os.truncate("a.csv", (1 << 30) + 1)  # with a hole
     assert "it has 1,073,741,825 bytes, and at most 1,073,741,824 are read" in mistake(
@@ -659,16 +669,6 @@ def test_a_csv_that_is_endless_has_a_long_cell_or_may_not_be_read(digits, monkey
     Path("x.csv").touch()
     monkeypatch.setattr("phitodeep.cli.inputs.Path.open", forbid)
     assert mistake("predict", digits, "x.csv") == "[Errno 13] Permission denied: 'x.csv'"
-
-
-def test_single_samples_and_numbers_that_are_too_large_for_tokens(writer):
-    np.save("x.npy", np.ones(3))
-    message = mistake("predict", saved(Sequential(nn.Dense(3, 1))), "x.npy")
-    assert "must be an array of shape (1, 3)" in message
-    shown = phitodeep("predict", saved(Sequential(nn.Dense(1, 1))), "x.npy").stdout
-    assert len(shown.splitlines()) == 3
-    Path("a.csv").write_text("1,2,1e30\n")
-    assert "takes integer tokens" in mistake("predict", writer, "a.csv")
 
 
 @pytest.mark.parametrize("arguments", [["", "--to", "numpy"], ["-o", "", "--to", "numpy"]])
@@ -846,21 +846,6 @@ def test_generate_continues_texts_and_numbers(writer, digits):
     assert "at least one token" in mistake("generate", writer, "--prompt", "")
 
 
-def test_characters_are_shown_when_complete_and_a_tokenizer_is_read_back():
-    text = "a\u00e9\u20ac, " * 9
-    tokens = list(text.encode())
-    pieces = [*_pieces(tokens, lambda tokens: bytes(tokens).decode(errors="replace"))]
-    assert "".join(pieces) == text
-    assert pieces[:4] == ["a", "\u00e9", "\u20ac", ","]
-    cut = [*_pieces(tokens[:2], lambda tokens: bytes(tokens).decode(errors="replace"))]
-    assert "".join(cut) == "a\ufffd"
-    tokenizer = CharTokenizer("banana\n")
-    again = CharTokenizer.from_config(tokenizer.get_config())
-    assert tokenizer.get_config() == {"text": "\nabn"}
-    assert repr(again) == repr(tokenizer)
-    np.testing.assert_array_equal(again.encode("nab"), tokenizer.encode("nab"))
-
-
 @pytest.mark.parametrize("tokenizer", [He(), BinaryCrossEntropy()], ids=repr)
 def test_generate_refuses_a_tokenizer_without_its_methods(tokenizer, writer):
     """Only objects with a config can be saved as a tokenizer, but any of them."""
@@ -904,10 +889,12 @@ def shell(line, *arguments, **variables):
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
-def test_the_module_runs_and_fails_without_a_traceback():
+def test_the_module_fails_without_a_traceback_and_only_it_imports_click():
     done = process("info", "none")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "Error: cannot read none: there is no such file.\n"
+    code = "import sys, phitodeep.model, phitodeep.testing; sys.exit('click' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT).returncode == 0
 
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell and its signals")
@@ -974,8 +961,3 @@ def test_ctrl_c_ends_a_process_with_130(keyboard, writer):
         running.stdout.read()
         assert running.stderr.read() == b""
         assert running.wait(20) == 130
-
-
-def test_import_phitodeep_does_not_import_click():
-    code = "import sys, phitodeep.model, phitodeep.testing; sys.exit('click' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT).returncode == 0

@@ -26,21 +26,11 @@ def test_the_page_shows_what_its_code_draws(name):
     }
 
 
-def test_the_page_shows_every_function():
+def test_the_page_shows_every_function_and_a_step_is_drawn_as_trace_saves_it(trace, tmp_path):
     page = text("plots")
     methods = {"history": "history.plot(", "rates": "rates.plot(", "histograms": "watch.plot("}
     for name in plots.__all__:
         assert methods.get(name, f"plots.{name}(") in page
-
-
-@pytest.fixture
-def trace():
-    model = SequentialBuilder(2, seed=0).dense(3).tanh().dense(1).loss("mse").build()
-    rng = np.random.default_rng(1)
-    return model.trace(rng.standard_normal((4, 2)), rng.standard_normal((4, 1)))
-
-
-def test_a_step_is_drawn_as_trace_saves_it_and_only_into_svg(trace, tmp_path):
     trace.save(tmp_path / "saved.svg")
     drawn = plots.step(trace, moving=True, path=tmp_path / "drawn.svg")
     assert drawn._repr_svg_() == (tmp_path / "drawn.svg").read_text("utf-8")
@@ -53,3 +43,10 @@ def test_a_step_is_drawn_as_trace_saves_it_and_only_into_svg(trace, tmp_path):
     with pytest.raises(ArgumentError, match=r"written to \.svg files, got .*step\.png"):
         plots.step(trace, path=tmp_path / "step.png")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def trace():
+    model = SequentialBuilder(2, seed=0).dense(3).tanh().dense(1).loss("mse").build()
+    rng = np.random.default_rng(1)
+    return model.trace(rng.standard_normal((4, 2)), rng.standard_normal((4, 1)))

@@ -88,12 +88,6 @@ def test_hidden_batches_differ_and_lines_of_code_in_hints_are_right(name):
     assert sums or name in ("neuron", "chain", "two_paths", "relu")
 
 
-def test_answers_learnt_by_heart_fail_with_another_seed():
-    body = "dW[...] = self.W + 1; db[...] = 0.25; return np.full(X.shape, -0.5, X.dtype)"
-    for seed in SEEDS:
-        assert grade(blank("dense", body), "dense", seed).score < PASS
-
-
 # --- whatever the code does ----------------------------------------------------------------------
 
 RIGHT = "dW[...] = X.reshape(-1, X.shape[-1]).T @ dY.reshape(-1, self.units)"
@@ -247,7 +241,7 @@ def test_hints_grow_with_their_level_and_a_page_shows_them():
     assert "&lt;b&gt;" in raised._repr_html_()
 
 
-def test_an_exercise_of_your_own():
+def test_an_exercise_of_your_own_and_answers_learnt_by_heart():
     class Mine(Layer):
         def forward(self, X):
             self.save_for_backward(X=X)
@@ -268,6 +262,9 @@ def test_an_exercise_of_your_own():
     softplus = Exercise("softplus", "Softplus()", Softplus, cases)
     assert grade(Mine, softplus, 1).passed
     assert "ignores dY" in grade(Wrong, softplus, 1)["dX"].hints[0]
+    body = "dW[...] = self.W + 1; db[...] = 0.25; return np.full(X.shape, -0.5, X.dtype)"
+    for seed in SEEDS:
+        assert grade(blank("dense", body), "dense", seed).score < PASS
 
 
 def test_what_cannot_be_graded_is_refused():

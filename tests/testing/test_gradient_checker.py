@@ -266,19 +266,29 @@ def test_the_report_its_seed_and_probes_of_large_arrays(X, rng):
 # --- kinks ---------------------------------------------------------------------------------
 
 
-def test_kinks_are_skipped_and_counted(X):
+def test_kinks_are_skipped_and_counted_and_too_many_are_an_error(X):
     X[1, 1] = 0
     entry = check_gradients(nn.ReLU(), X)["dX"]
     assert (entry.probed, entry.skipped) == (15, 1)
     y = np.where(X > 0, 1, -1)
     X[:2] = y[:2]  # where the hinge bends
     assert check_gradients(losses.Hinge(), X, y)["dX"].skipped == 6
-
-
-def test_the_slope_next_to_a_kink_and_in_the_middle_of_a_symmetric_one(X):
     assert check_gradients(losses.MeanAbsoluteError(), X, X)["dX"].skipped == 0
     X[0] = 1e-4, -1e-4, 1e-5
     assert check_gradients(nn.ReLU(), X)["dX"].skipped == 0
+
+    class Bent(Elementwise):
+        def value(self, X):
+            return np.where(X > 0, X - 5 * X * X, 0)
+
+        def slope(self, X, Y):
+            return np.where(X >= 0, 1 - 10 * X, 0)
+
+    X[1, 1] = 0
+    assert check_gradients(Bent(), X)["dX"].skipped == 1
+    X[:3] = 0
+    with pytest.raises(GradientError, match=r"dX: 9 of 15 probes are at kinks.* move X off"):
+        check_gradients(nn.ReLU(), X)
 
 
 def test_at_a_kink_the_gradient_is_between_the_slopes_to_both_sides(X):
@@ -296,24 +306,6 @@ def test_at_a_kink_the_gradient_is_between_the_slopes_to_both_sides(X):
     for layer.at_0 in (-0.2, 1.2):
         with pytest.raises(GradientError, match=r"dX\[1, 1\]: .* 1 of 15"):
             check_gradients(layer, X)
-
-
-def test_a_curve_may_bend_beside_a_kink(X):
-    class Bent(Elementwise):
-        def value(self, X):
-            return np.where(X > 0, X - 5 * X * X, 0)
-
-        def slope(self, X, Y):
-            return np.where(X >= 0, 1 - 10 * X, 0)
-
-    X[1, 1] = 0
-    assert check_gradients(Bent(), X)["dX"].skipped == 1
-
-
-def test_too_many_kinks_are_an_error(X):
-    X[:3] = 0
-    with pytest.raises(GradientError, match=r"dX: 9 of 15 probes are at kinks.* move X off"):
-        check_gradients(nn.ReLU(), X)
 
 
 # --- what is wrong: layers -----------------------------------------------------------------

@@ -26,10 +26,23 @@ ENTRIES = [
 ]  # fmt: skip
 
 
-def test_the_numbers_are_the_traces():
+def test_the_numbers_are_the_traces_and_give_the_loss():
     assert set(SHOWN) == {name for name, _ in ENTRIES} | {"T"}
     for name, entry in ENTRIES:
         np.testing.assert_allclose(SHOWN[name], TRACE[entry].array, rtol=1e-5, atol=1e-12)
+    P, T = SHOWN["P"], SHOWN["T"]
+    close(P, 1 / (1 + np.exp(-SHOWN["Y3"])))
+    close(SHOWN["dY3"], (P - T) / len(T))
+    loss = -np.mean(T * np.log(P) + (1 - T) * np.log(1 - P))
+    assert f"<b>{loss:.3f}</b>" in FIGURE
+    X = SHOWN["X1"]
+    for k in (1, 2, 3):  # the biases move too
+        dY = SHOWN[f"dY{k}"]
+        X = np.tanh(X @ (SHOWN[f"W{k}"] + SHOWN[f"step{k}"]) - 0.5 * dY.sum(0))
+    logits = np.arctanh(X)
+    after = np.mean(np.log1p(np.exp(logits)) - T * logits)
+    assert f"becomes <b>{after:.3f}</b>" in FIGURE
+    assert after < loss
 
 
 def close(a, b):
@@ -47,22 +60,6 @@ def test_the_arrays_follow_from_each_other(k):
         close(X, np.tanh(SHOWN[f"Y{k - 1}"]))
         close(dX, dY @ W.T)
         close(SHOWN[f"dY{k - 1}"], dX * (1 - X**2))
-
-
-def test_the_loss():
-    P, T = SHOWN["P"], SHOWN["T"]
-    close(P, 1 / (1 + np.exp(-SHOWN["Y3"])))
-    close(SHOWN["dY3"], (P - T) / len(T))
-    loss = -np.mean(T * np.log(P) + (1 - T) * np.log(1 - P))
-    assert f"<b>{loss:.3f}</b>" in FIGURE
-    X = SHOWN["X1"]
-    for k in (1, 2, 3):  # the biases move too
-        dY = SHOWN[f"dY{k}"]
-        X = np.tanh(X @ (SHOWN[f"W{k}"] + SHOWN[f"step{k}"]) - 0.5 * dY.sum(0))
-    logits = np.arctanh(X)
-    after = np.mean(np.log1p(np.exp(logits)) - T * logits)
-    assert f"becomes <b>{after:.3f}</b>" in FIGURE
-    assert after < loss
 
 
 def tile_of(name):

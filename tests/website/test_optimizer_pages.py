@@ -18,13 +18,24 @@ RUN = [(facts, rule) for facts in FACTS for rule in facts.rules if facts.cls is 
 every = pytest.mark.parametrize("facts", FACTS, ids=lambda facts: facts.cls.__name__)
 
 
-def test_each_public_optimizer_has_one_page():
+def test_each_public_optimizer_has_one_page_its_memory_and_its_path():
     assert {facts.cls for facts in FACTS} == set(OPTIMIZERS.values())
     (section,) = optimizer_pages.sections()
     paths = [page.path for page in section.pages]
     assert sorted(paths) == sorted(
         ["optimizers/index.md", *(f"optimizers/{name}.md" for name in OPTIMIZERS)]
     )
+    for name, count in {"sgd": 0, "adam": 2, "adagrad": 1, "lion": 1}.items():
+        assert optimizer_pages.remembered(OPTIMIZERS[name]) == count
+    valley = VALLEYS[0]
+    path = walk(FACTS[0].cls(0.01), valley, steps=3)
+    x, y = valley.start
+    by_hand: list[Any] = [(x, y)]
+    for _ in range(3):
+        dx, dy = valley.slope(x, y)
+        x, y = x - 0.01 * dx, y - 0.01 * dy
+        by_hand.append((x, y))
+    np.testing.assert_allclose(path, by_hand, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -84,18 +95,6 @@ def test_the_slope_of_a_valley_is_its_derivative(valley):
         np.testing.assert_allclose(values, level, rtol=1e-6)
 
 
-def test_a_path_is_that_of_the_optimizer():
-    valley = VALLEYS[0]
-    path = walk(FACTS[0].cls(0.01), valley, steps=3)
-    x, y = valley.start
-    by_hand: list[Any] = [(x, y)]
-    for _ in range(3):
-        dx, dy = valley.slope(x, y)
-        x, y = x - 0.01 * dx, y - 0.01 * dy
-        by_hand.append((x, y))
-    np.testing.assert_allclose(path, by_hand, rtol=1e-12)
-
-
 @every
 def test_a_page_has_all_its_parts(facts):
     text = optimizer_pages.page(facts).content
@@ -112,8 +111,3 @@ def test_a_page_has_all_its_parts(facts):
     for index, valley in enumerate(VALLEYS):  # its best path descends
         path = paths(index)[name][best(index, name)][1]
         assert valley.f(*path[-1]) < 0.25 * valley.f(*valley.start)
-
-
-def test_memory_per_parameter():
-    for name, count in {"sgd": 0, "adam": 2, "adagrad": 1, "lion": 1}.items():
-        assert optimizer_pages.remembered(OPTIMIZERS[name]) == count

@@ -50,7 +50,7 @@ def test_every_program_learns_within_the_budget(name):
     assert session.check()["right"]
 
 
-def test_frames_and_steps_of_a_sample_a_batch_and_an_epoch():
+def test_frames_steps_links_and_snapshots():
     session = Session(MOONS)
     session.advance("b", 20)
     frame = session.frame()
@@ -82,9 +82,6 @@ def test_frames_and_steps_of_a_sample_a_batch_and_an_epoch():
     assert (session.step, session.seen) == (7, 7)
     session.settle()
     assert session.step == 7
-
-
-def test_a_link_and_a_snapshot_restore_the_same_state():
     session = Session(MOONS)
     for what, count in (("b", 30), ("s", 3), ("e", 2)):
         session.advance(what, count)
