@@ -142,6 +142,7 @@ def test_spirals_and_moons_are_learnt_and_drawn(tmp_path, capsys):
     picture = tmp_path / "spirals.png"
     assert load("spirals").main(picture=str(picture)) > 0.99
     assert picture.read_bytes().startswith(b"\x89PNG")
+    capsys.readouterr()
     picture = tmp_path / "moons.png"
     assert load("moons").main(picture=str(picture)) == 1.0
     assert capsys.readouterr().out.startswith("337 parameters")

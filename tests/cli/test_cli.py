@@ -472,7 +472,6 @@ def test_check_finds_wrong_gradients_and_ends_in_time(digits, monkeypatch):
     shown = phitodeep("check", digits, "--probes", 1, code=1).stdout
     assert "are not: a larger --probes finds them." in shown
     assert "W[15, 2]: expected" in phitodeep("check", digits, "--probes", 120, code=1).stdout
-    backward = nn.Dense.backward
     monkeypatch.setattr(nn.Dense, "backward", lambda self, dY: backward(self, dY / 4))
     assert "wrong gradients" in phitodeep("check", digits, code=1).stdout
     monkeypatch.setattr(import_module("phitodeep.cli.check"), "SECONDS", 0.01)

@@ -32,6 +32,7 @@ MISTAKES = [  # lesson, the right code, the wrong code, the check that fails, an
     ("chain", LINK, "du = dh", "dX", "`du` is computed without the factor `1 - h²`"),
     ("chain", LINK, "du = dh * (1 - h)", "dX", "with `h` instead of `h²`"),
     ("chain", "return du * self.w", "return du", "dX", "without the factor `w`"),
+    ("chain", "return du * self.w", "return dh * self.w", "dX", "with `dh` instead of `du`"),
     ("chain", "dh = dY * self.v", "dh = dY", "dX", "without the factor `v`"),
     ("two_paths", MEET, "return through", "dX", "without the term `dY`"),
     ("two_paths", MEET, "return dY", "dX", "dY unchanged"),
@@ -76,6 +77,7 @@ MISTAKES = [  # lesson, the right code, the wrong code, the check that fails, an
     (SOFTMAX, P_T, OVERFLOWS, "large logits", "Did an exp overflow"),
     ("layer_norm", NORM, "r * (g - through_r)", "dX", "`- through_mu`.*through the mean"),
     ("layer_norm", NORM, "r * (g - through_mean)", "dX", "`- through_r`"),
+    ("layer_norm", NORM, f"{NORM[:-2]}mean)", "dX", "`through_mu` instead of `through_r`"),
     ("layer_norm", NORM, "r * g", "dX", "as `g` alone, without the terms after it"),
     ("layer_norm", NORM, NORM[4:], "dX", r"factor `r` \(1 / the standard deviation\)"),
     ("layer_norm", NORM, "r * (g - through_mean + through_r)", "dX", r"`\+ through_r` instead"),
@@ -113,7 +115,7 @@ MISTAKES = [  # lesson, the right code, the wrong code, the check that fails, an
     [
         pytest.param(*row, id=f"{row[0]}: {row[2].strip()[:60]}", marks=long if slow else ())
         for row in MISTAKES
-        for slow in [row[0] == "lstm" and row[1] == CELL]  # some need ten seconds
+        for slow in [row[0] == "lstm" and row[1] in (CELL, "dc * c_prev", "da_o = dh")]
     ],
 )
 def test_a_mistake_is_named(name, right, wrong, part, words):
