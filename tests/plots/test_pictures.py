@@ -104,30 +104,6 @@ def test_shares(normalize, expected):
     assert texts(axes)[1] == f"{expected[0][1]:.2f}"
 
 
-@pytest.mark.parametrize(
-    ("given", "options", "error", "message"),
-    [
-        (([0, 1], [0, 1, 1]), {}, ShapeError, "one prediction per label"),
-        (([0, 1], [0.5, 1]), {}, ArgumentTypeError, "y_pred must hold classes"),
-        (([0, 1], [0, np.inf]), {}, ArgumentTypeError, "y_pred must hold classes"),
-        (([0, 1], [0, 1e30]), {}, ArgumentTypeError, "y_pred must hold classes"),
-        (([0, 1], [0, 1]), {"labels": 2}, ArgumentTypeError, "a list of texts, got 2"),
-        (([0, 1], [0, -1]), {}, ArgumentError, "y_pred holds the class -1"),
-        (([0, 5000], [0, 1]), {}, ArgumentError, "there is a class 5,000"),
-        (([], []), {}, ArgumentError, "at least one sample"),
-        (([0, 1], [0, 1]), {"labels": ["a"]}, ArgumentError, "needs 2 labels.*got 1"),
-        (([0, 1], [0, 1]), {"normalize": "rows"}, ArgumentError, '"true", "pred" or "all"'),
-        (([0, 1], [0, 1]), {"cmap": "virdis"}, UnknownNameError, "viridis"),
-        (([0, 1], [0, 1], [0, 1]), {}, ArgumentTypeError, "no model"),
-        ((classifier(), PLANE), {}, ArgumentTypeError, "needs the true classes"),
-        ((["a"], ["b"]), {}, ArgumentTypeError, "y_true.*real numbers"),
-    ],
-)
-def test_a_confusion_matrix_refuses(given, options, error, message):
-    with pytest.raises(error, match=message):
-        plots.confusion_matrix(*given, **options)
-
-
 def grid_of(image, R):
     """The points at the middles of an image's pixels."""
     left, right, bottom, top = image.get_extent()
@@ -173,23 +149,6 @@ def test_several_outputs_are_regions_and_many_samples_are_reduced():
     axes = plots.decision_boundary(classifier(), X, X[:, 0] > 0, grid_resolution=3).axes[0]
     assert sum(len(c.get_offsets()) for c in axes.collections) == 2000
     assert "2,000 of 5,000 samples" in axes.get_title()
-
-
-@pytest.mark.parametrize(
-    ("X", "y", "options", "error", "message"),
-    [
-        (np.ones((4, 3)), [0] * 4, {}, ShapeError, r"\(N, 2\) in the plane, got shape \(4, 3\)"),
-        (np.full((4, 2), np.nan), [0] * 4, {}, ArgumentError, "is nan"),
-        (np.ones((4, 2)), [0, 1, 2, -1], {}, ArgumentError, "negative labels"),
-        (np.ones((4, 2)), [0, 1, 2, 3], {}, ArgumentError, "class 3.*3 classes"),
-        (np.ones((4, 2)), [0] * 4, {"grid_resolution": 1}, ArgumentError, "grid_resolution"),
-        (np.ones((4, 2)), list("abca"), {}, ArgumentTypeError, "y takes real numbers"),
-        (np.ones((4, 2)), [0] * 4, {"labels": "ab"}, ArgumentError, "needs 3 labels"),
-    ],
-)
-def test_a_decision_boundary_refuses(X, y, options, error, message):
-    with pytest.raises(error, match=message):
-        plots.decision_boundary(classifier(), X, y, **options)
 
 
 def tiles_of(whole, h, w):
@@ -423,6 +382,35 @@ REFUSED: list[tuple[Any, Any, Any, type[Exception], str]] = [
         "whole model.*got Dense",
     ),
 ]
+
+
+NO_CONFUSION = [
+    (([0, 1], [0, 1, 1]), {}, ShapeError, "one prediction per label"),
+    (([0, 1], [0.5, 1]), {}, ArgumentTypeError, "y_pred must hold classes"),
+    (([0, 1], [0, np.inf]), {}, ArgumentTypeError, "y_pred must hold classes"),
+    (([0, 1], [0, 1e30]), {}, ArgumentTypeError, "y_pred must hold classes"),
+    (([0, 1], [0, 1]), {"labels": 2}, ArgumentTypeError, "a list of texts, got 2"),
+    (([0, 1], [0, -1]), {}, ArgumentError, "y_pred holds the class -1"),
+    (([0, 5000], [0, 1]), {}, ArgumentError, "there is a class 5,000"),
+    (([], []), {}, ArgumentError, "at least one sample"),
+    (([0, 1], [0, 1]), {"labels": ["a"]}, ArgumentError, "needs 2 labels.*got 1"),
+    (([0, 1], [0, 1]), {"normalize": "rows"}, ArgumentError, '"true", "pred" or "all"'),
+    (([0, 1], [0, 1]), {"cmap": "virdis"}, UnknownNameError, "viridis"),
+    (([0, 1], [0, 1], [0, 1]), {}, ArgumentTypeError, "no model"),
+    ((classifier(), PLANE), {}, ArgumentTypeError, "needs the true classes"),
+    ((["a"], ["b"]), {}, ArgumentTypeError, "y_true.*real numbers"),
+]
+NO_BOUNDARY = [
+    (np.ones((4, 3)), [0] * 4, {}, ShapeError, r"\(N, 2\) in the plane, got shape \(4, 3\)"),
+    (np.full((4, 2), np.nan), [0] * 4, {}, ArgumentError, "is nan"),
+    (np.ones((4, 2)), [0, 1, 2, -1], {}, ArgumentError, "negative labels"),
+    (np.ones((4, 2)), [0, 1, 2, 3], {}, ArgumentError, "class 3.*3 classes"),
+    (np.ones((4, 2)), [0] * 4, {"grid_resolution": 1}, ArgumentError, "grid_resolution"),
+    (np.ones((4, 2)), list("abca"), {}, ArgumentTypeError, "y takes real numbers"),
+    (np.ones((4, 2)), [0] * 4, {"labels": "ab"}, ArgumentError, "needs 3 labels"),
+]
+REFUSED += [(plots.confusion_matrix, *row) for row in NO_CONFUSION]
+REFUSED += [(plots.decision_boundary, (classifier(), X, y), *row) for X, y, *row in NO_BOUNDARY]
 
 
 @pytest.mark.parametrize(("draw", "given", "options", "error", "message"), REFUSED)

@@ -76,29 +76,12 @@ def test_numeric_gradient_wants_float64(X):
 # --- what is right -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
-        nn.Dense(4),
-        nn.Dense(D, 4, bias=False),
-        nn.LayerNorm(),
-        nn.BatchNorm(),
-        nn.PReLU(),
-        nn.Softmax(),
-        nn.GELU("tanh"),
-        nn.HardTanh(),
-        nn.Dropout(0.4),
-        nn.GaussianNoise(0.3),
-        nn.Flatten(),
-        nn.Chain(
-            nn.Dense(6), nn.BatchNorm(), nn.ReLU(), nn.Dropout(0.3), nn.Dense(4), nn.LayerNorm()
-        ),
-        nn.Residual(nn.Dense(4), nn.Tanh(), nn.Dense(D)),
-        nn.Parallel(nn.Dense(2), nn.Chain(nn.Dense(4), nn.ReLU())),
-        nn.Parallel(nn.Dense(2), nn.Dense(2), nn.Dense(2), merge="multiply"),
-    ],
-    ids=repr,
-)
+RIGHT = [nn.Dense(D, 4, bias=False), nn.BatchNorm(), nn.Softmax(), nn.HardTanh(), nn.Dropout(0.4)]
+RIGHT += [nn.Chain(nn.Dense(6), nn.BatchNorm(), nn.ReLU(), nn.Dropout(0.3), nn.LayerNorm())]
+RIGHT += [nn.Residual(nn.Parallel(nn.Dense(D), nn.Tanh(), merge="multiply"))]
+
+
+@pytest.mark.parametrize("layer", RIGHT, ids=repr)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("shape", [(N, D), (2, 4, D)])
 def test_right_layers_pass(layer, shape, training):
@@ -111,13 +94,7 @@ def test_right_layers_pass(layer, shape, training):
 
 @pytest.mark.parametrize("scale", [1e-2, 1.0, 1e2])
 def test_right_layers_pass_whatever_the_scale_of_X(scale, X):
-    for layer in (
-        nn.BatchNorm(),
-        nn.LayerNorm(),
-        nn.Softmax(),
-        nn.GELU(),
-        nn.Chain(nn.Dense(4), nn.BatchNorm()),
-    ):
+    for layer in (nn.BatchNorm(), nn.LayerNorm(), nn.Softmax(), nn.GELU()):
         check_gradients(layer, scale * X)
     check_gradients(nn.BatchNorm(), X + 1000)  # the mean is far larger than the deviation
 
