@@ -21,6 +21,7 @@ from hypothesis import settings
 import phitodeep
 from phitodeep import errors
 from phitodeep.core.types import Array
+from phitodeep.model import Sequential
 from phitodeep.testing.references import read
 from phitodeep.training import parts as threads
 
@@ -55,6 +56,12 @@ def suite(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     for path in folder.rglob("*.py"):
         sys.modules.pop(".".join(path.relative_to(folder).with_suffix("").parts), None)
     sys.modules.pop("frameworks", None)
+
+
+def brief(patch: pytest.MonkeyPatch) -> None:
+    """Let every training stop after its first epoch, until the patch is undone."""
+    whole = Sequential.train
+    patch.setattr(Sequential, "train", lambda *a, **k: whole(*a, **k | {"epochs": 1}))
 
 
 def references(name: str) -> dict[str, dict[str, Array]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -53,7 +52,7 @@ OPTIONAL = {
 }
 
 
-def modules() -> dict[str, Path]:
+def modules():
     """Every module below phitodeep, by its name there; phitodeep itself is exempt."""
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
@@ -65,50 +64,59 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 
 
 @cache
-def imports(name: str) -> list[tuple[str, int, bool]]:
+def nodes(name):
+    """All nodes of a module, and whether each is inside a function."""
+    found: list[tuple[ast.AST, bool]] = []
+    left = [(ast.parse(MODULES[name].read_text(encoding="utf-8")), False)]
+    while left:
+        node, inside = left.pop()
+        found.append((node, inside))
+        inside |= isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        left += [(child, inside) for child in ast.iter_child_nodes(node)]
+    return found
+
+
+@cache
+def imports(name):
     """(absolute name, line, whether inside a function) of everything that a module imports."""
     found = []
-    inside = {
-        id(node)
-        for function in ast.walk(TREES[name])
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        for node in ast.walk(function)
-    }
-    for node in ast.walk(TREES[name]):
+    for node, inside in nodes(name):
         if isinstance(node, ast.Import):
-            found += [(alias.name, node.lineno, id(node) in inside) for alias in node.names]
+            found += [(alias.name, node.lineno, inside) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name}:{node.lineno} imports relatively"
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
                 is_module = full.removeprefix("phitodeep.") in MODULES
                 target = full if is_module else str(node.module)
-                found.append((target, node.lineno, id(node) in inside))
+                found.append((target, node.lineno, inside))
     return found
 
 
-def ours(name: str) -> Iterator[tuple[str, int, bool]]:
+def ours(name):
     """What a module imports of phitodeep, by its name there, type checkers' imports included."""
     for target, line, inside in imports(name):
         if target.split(".")[0] == "phitodeep":
             yield target.removeprefix("phitodeep").removeprefix("."), line, inside
 
 
-def room(name: str) -> str:
+def room(name):
     return name.partition(".")[0]
 
 
-def test_every_room_has_its_place_and_there_are_at_most_24() -> None:
+def test_there_are_at_most_24_rooms_and_aliases_hide_none():
     assert {room(name) for name in MODULES} == set(ROOMS)
     entries = [path for path in ROOT.iterdir() if path.name != "__pycache__"]
     assert len(entries) <= 24
+    assert set(ALIASES.values()) <= set(MODULES)
+    assert not set(ALIASES) & set(MODULES)
+    assert not [name for name in MODULES if set(ALIASES) & {target for target, *_ in ours(name)}]
 
 
-def test_a_module_imports_from_its_own_room_and_those_before_it() -> None:
+def test_a_module_imports_from_its_own_room_and_those_before_it():
     upward = set()
     for name in MODULES:
         for target, line, _ in ours(name):
@@ -118,10 +126,10 @@ def test_a_module_imports_from_its_own_room_and_those_before_it() -> None:
     assert upward == set(UPWARD)
 
 
-def test_what_is_imported_by_its_name_is_not_in_a_later_room() -> None:
+def test_what_is_imported_by_its_name_is_not_in_a_later_room():
     """Nobody gets around the rule with `importlib`, except for names that UPWARD allows."""
-    for name, tree in TREES.items():
-        for node in ast.walk(tree):
+    for name in MODULES:
+        for node, _ in nodes(name):
             if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
                 continue
             target = node.value.removeprefix("phitodeep.")
@@ -130,7 +138,7 @@ def test_what_is_imported_by_its_name_is_not_in_a_later_room() -> None:
                 assert not later or name == "core.aliases", f"{name}:{node.lineno} names {target}"
 
 
-def test_there_are_no_circles() -> None:
+def test_there_are_no_circles():
     # a package's own file runs before its modules, but only those of layers are needed by others
     graph = {
         name: {target for target, *_ in ours(name)} - {name} for name in MODULES if name != "io"
@@ -140,14 +148,14 @@ def test_there_are_no_circles() -> None:
     assert sum(map(len, graph.values())) > 60  # it did see the imports
 
 
-def test_ours_is_never_imported_inside_a_function() -> None:
+def test_ours_is_never_imported_inside_a_function():
     for name in MODULES:
         late = LATE.get(name, "none.")
         for target, line, inside in ours(name):
             assert not inside or target.startswith(late), f"{name}:{line} hides {target}"
 
 
-def test_optional_libraries_are_imported_where_they_are_used() -> None:
+def test_optional_libraries_are_imported_where_they_are_used():
     for name in MODULES:
         allowed = REQUIRED | set(sys.stdlib_module_names) - PYTHONS_OWN | WHOLE.get(name, set())
         for target, line, inside in imports(name):
@@ -160,16 +168,10 @@ def test_optional_libraries_are_imported_where_they_are_used() -> None:
                 assert library in known, f"{name}:{line} needs {library} for all it does"
 
 
-def test_aliases_name_modules_and_hide_none() -> None:
-    assert set(ALIASES.values()) <= set(MODULES)
-    assert not set(ALIASES) & set(MODULES)
-    assert not [name for name in MODULES if set(ALIASES) & {target for target, *_ in ours(name)}]
-
-
-def test_no_module_uses_global_randomness() -> None:
+def test_no_module_uses_global_randomness():
     allowed = {"default_rng", "Generator", "SeedSequence", "Philox", "BitGenerator"}
     for name in MODULES:
-        for node in ast.walk(TREES[name]):
+        for node, _ in nodes(name):
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "np.random":
                 assert node.attr in allowed, f"{name}:{node.lineno} uses np.random.{node.attr}"
 
@@ -177,7 +179,7 @@ def test_no_module_uses_global_randomness() -> None:
 OTHER = {Path(), Path("browser"), Path("website")}  # tests of what is not in the package
 
 
-def test_tests_mirror_the_package() -> None:
+def test_tests_mirror_the_package():
     tests = Path(__file__).parent
     for path in tests.rglob("test_*.py"):
         folder = path.parent.relative_to(tests)
@@ -187,21 +189,19 @@ def test_tests_mirror_the_package() -> None:
 LONGEST = 500  # lines, without a reason
 
 
-def is_long_without_a_reason(source: str) -> bool:
+def is_long_without_a_reason(source):
     """A longer file says why, in a sentence of its docstring that begins with "Long because"."""
-    doc = ast.get_docstring(ast.parse(source)) or ""
-    return source.count("\n") > LONGEST and "Long because " not in doc
+    if source.count("\n") <= LONGEST:
+        return False
+    return "Long because " not in (ast.get_docstring(ast.parse(source)) or "")
 
 
-def test_a_long_file_says_why() -> None:
+def test_a_long_file_says_why_in_its_docstring():
     long = [n for n, p in MODULES.items() if is_long_without_a_reason(p.read_text("utf-8"))]
     assert not long, (
         f"{long} have more than {LONGEST} lines: split them, or let a sentence of the docstring "
         'say why not, beginning with "Long because"'
     )
-
-
-def test_a_reason_is_a_sentence_of_the_docstring() -> None:
     body = "x = 1\n" * LONGEST
     assert not is_long_without_a_reason(body)
     assert is_long_without_a_reason('"""Doc."""\n' + body)

@@ -21,17 +21,15 @@ def results(suite):
     return suite.import_module("results")
 
 
-def test_rows_reach_what_they_must(results):
+def test_rows_reach_what_they_must_and_are_written(results, tmp_path):
     _, wanted, got, met = results.descent(None)
     assert met
     assert got == wanted == "1, 1.8, 2.44, 2.952"
     assert results.moons(None)[3]
-    _, _, got, met = results.five_epochs(load_mnist())
-    assert float(got) > 0.92
+    X, y, X_test, y_test = load_mnist()
+    _, _, got, met = results.five_epochs((X[:3000], y[:3000], X_test, y_test))
+    assert float(got) > 0.8
     assert met is (float(got) >= 0.97)
-
-
-def test_a_table_is_written_with_what_was_missed(results, tmp_path):
     missed = results.Result("a net", ">= 1", "0.5", False, 1.25)
     results.write({"moons": missed}, tmp_path)
     results.write({"spirals": results.Result("a spiral", "1", "1", True, 0)}, tmp_path)
@@ -39,9 +37,6 @@ def test_a_table_is_written_with_what_was_missed(results, tmp_path):
     assert "| a net | >= 1 | 0.5 | **no** | 1.2 |" in written
     assert "| a spiral | 1 | 1 | yes | 0.0 |" in written
     assert "on: not recorded." in written
-
-
-def test_every_example_with_a_result_is_a_row(results):
     without = {"mnist", "mnist_datasets", "manual_loop", "custom_layer"}  # they show how
     # Their results are in docs/lora.md, docs/sweeps.md and docs/distributed.md.
     without |= {"lora", "sweep_dask", "distributed_mnist"}
@@ -150,16 +145,13 @@ def test_sections_of_the_pages_are_those_of_the_tables(suite):
     assert 'make bench ONLY="busy"' in report.tables({})
 
 
-def test_only_the_settings_that_fit_a_workload_run(suite):
+def test_settings_and_threads_that_fit(suite, monkeypatch):
     entries = suite.import_module("entries")
     assert entries.variants("pytorch")["channels last, fused Adam"] == ("W3", "W6")
     assert {e.module for e in entries.entries("W4", "step")} >= {"ours"}
     bare = [e.label for e in entries.busy_entries("W4") if e.module == "bare"]
     assert bare == [entries.BARE.label, entries.BARE_1.label]
     assert not [e for e in entries.busy_entries("W3") if e.module == "bare"]
-
-
-def test_threads_from_one_to_all_cores(suite, monkeypatch):
     entries = suite.import_module("entries")
     cases = {1: [1], 2: [1, 2], 6: [1, 2, 3, 4, 6], 16: [1, 2, 3, 4, 8, 16]}
     for cores, counts in cases.items():
@@ -168,7 +160,7 @@ def test_threads_from_one_to_all_cores(suite, monkeypatch):
         assert {e.threads for e in entries.thread_entries("W3")} == set(counts)
 
 
-def test_only_selects_parts_and_workloads(suite):
+def test_only_selects_parts_and_results_are_stored_with_their_machine(suite, tmp_path, capsys):
     bench = suite.import_module("bench")
     every = bench.tasks(1, "folder")
     assert len(every) == len(bench.tasks(1, None)) + 1
@@ -178,9 +170,6 @@ def test_only_selects_parts_and_workloads(suite):
         chosen = [task.key.split() for task in every if task.wanted(only.split())]
         assert len({key[0] for key in chosen}) == parts
         assert len({key[1] for key in chosen if len(key) > 1}) == workloads
-
-
-def test_results_are_stored_with_their_machine(suite, tmp_path, capsys):
     bench = suite.import_module("bench")
     found = {"size": 1, "machines": {"old": ["size", "import"]}}
     tasks = [bench.Task(key, lambda: 2, 1.0) for key in ("size", "growth")]
@@ -190,9 +179,6 @@ def test_results_are_stored_with_their_machine(suite, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "[1 of 2, about 2 s left] size" in shown
     assert "2 tables in" in shown
-
-
-def test_a_machine_is_described(suite):
     machine = suite.import_module("machine")
     shown = machine.describe({"OPENBLAS_CORETYPE": "Haswell", "HOME": "elsewhere"})
     assert f"NumPy {np.__version__}" in shown
@@ -201,7 +187,7 @@ def test_a_machine_is_described(suite):
 
 
 @long
-def test_a_worker_answers_with_its_loss_and_its_seconds(suite):
+def test_workers_busy_processes_and_slow_blocks(suite):
     measuring = suite.import_module("measuring")
     plain = suite.import_module("entries").PLAIN
     missing = measuring.Entry("nothing", "", "nothing")
@@ -214,15 +200,9 @@ def test_a_worker_answers_with_its_loss_and_its_seconds(suite):
     assert len(timing.busy) == 2 * measuring.BUSY_BLOCKS
     assert timing.quartiles[0] <= timing.median <= timing.quartiles[1]
     assert 0 <= noisy <= 2
-
-
-def test_the_busy_process_ends(suite):
     with suite.import_module("measuring").busy_process() as process:
         assert process.poll() is None
     assert process.poll() is not None
-
-
-def test_a_slow_block_ends_early(suite):
     block = suite.import_module("measuring").block
     calls = []
 
@@ -243,7 +223,7 @@ def test_a_slow_block_ends_early(suite):
 
 def test_a_cold_process_learns_digits_from_idx_files(suite, tmp_path):
     cold = suite.import_module("cold")
-    X, y, X_test, y_test = load_mnist()
+    X, y, X_test, y_test = (part[:4000] for part in load_mnist())
     for part, images, labels in (("train", X, y), ("t10k", X_test, y_test)):
         pixels = np.asarray(images).reshape(len(labels), 784)
         head = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (len(labels), 28, 28))
@@ -257,7 +237,7 @@ def test_a_cold_process_learns_digits_from_idx_files(suite, tmp_path):
         np.testing.assert_allclose(found, np.asarray(wanted).reshape(found.shape), atol=1e-6)
     code, arguments = "import sys, cold; cold.learn(*sys.argv[1:])", ("phitodeep", str(tmp_path))
     answer = suite.import_module("processes").fresh(code, {}, (*arguments, "0"))
-    assert float(answer) > 0.88
+    assert float(answer) > 0.8
 
 
 def test_estimators_are_compared_on_the_same_folds(suite, monkeypatch, capsys):

@@ -1,10 +1,7 @@
 """docs/design.md agrees with the code: tree, import paths, names. So does the page on 0.2.3."""
 
-from __future__ import annotations
-
 import importlib
 import re
-import runpy
 import warnings
 from pathlib import Path
 
@@ -22,11 +19,11 @@ from phitodeep.optimization.packing import Packing
 from phitodeep.optimization.schedules import InverseTimeDecay
 from phitodeep.training.history import History
 from phitodeep.training.loop import Training
+from tests.test_architecture import ROOMS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(phitodeep.__file__).parent
 TEXT = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-HOUSE = runpy.run_path(str(Path(__file__).parent / "test_architecture.py"))
 
 TABLE = TEXT.split("| room in ")[1].split("\n\n")[0]
 PLACES = re.findall(r"^\| `([\w/.]+)` \|", TABLE, re.MULTILINE)
@@ -50,52 +47,49 @@ OWNERS = {
 NAMES = sorted(set(re.findall(rf"`({'|'.join(OWNERS)})\.(\w+)", TEXT)))
 
 
-def test_the_page_was_read() -> None:
+def test_the_table_has_the_rooms_in_the_order_that_the_imports_are_held_to():
     assert len(PLACES) > 20
     assert len(PATHS) > 10
     assert len(DOTTED) > 15
     assert len(NAMES) > 35
-
-
-def test_the_table_has_the_rooms_in_the_order_that_the_imports_are_held_to() -> None:
-    assert [path.removesuffix("/").removesuffix(".py") for path in PLACES] == HOUSE["ROOMS"]
+    assert [path.removesuffix("/").removesuffix(".py") for path in PLACES] == ROOMS
     for path in PLACES:
         assert path.endswith("/") == (PACKAGE / path).is_dir()
         assert (PACKAGE / path).exists()
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_files_that_the_page_names_exist(path):
-    assert (ROOT / path).exists() or (PACKAGE / path).exists(), path
+def test_files_that_the_page_names_exist():
+    for path in PATHS:
+        assert (ROOT / path).exists() or (PACKAGE / path).exists(), path
 
 
-@pytest.mark.parametrize("path", DOTTED)
-def test_import_paths_that_stay_can_be_imported(path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of old spellings
-        try:
-            importlib.import_module(path)
-        except ModuleNotFoundError:
-            home, _, name = path.rpartition(".")
-            assert hasattr(importlib.import_module(home), name)
+def test_import_paths_that_stay_can_be_imported():
+    for path in DOTTED:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of old spellings
+            try:
+                importlib.import_module(path)
+            except ModuleNotFoundError:
+                home, _, name = path.rpartition(".")
+                assert hasattr(importlib.import_module(home), name), path
 
 
-@pytest.mark.parametrize(("owner", "name"), NAMES)
-def test_methods_and_attributes_that_the_page_names_exist(owner, name):
-    assert hasattr(OWNERS[owner], name), f"{owner}.{name}"
+def test_methods_and_attributes_that_the_page_names_exist():
+    for owner, name in NAMES:
+        assert hasattr(OWNERS[owner], name), f"{owner}.{name}"
 
 
 class Named(layers.Layer):
     """A layer as one writes it for 0.2.3."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__("named")
 
 
 class Unnamed(loss.Loss):
     """A loss as one writes it for 0.2.3."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__("unnamed")
 
 
@@ -125,7 +119,7 @@ OLD = {  # what docs/coming-from/phitodeep-0.2.3.md says of names and classes of
 }
 
 
-def imported(name: str) -> object:
+def imported(name):
     return importlib.import_module(f"phitodeep.{name}")
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import io
 import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout
+from collections.abc import Callable
+from contextlib import contextmanager, redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,9 @@ from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
 from phitodeep.optimization.optimizers import SGD
+from tests.conftest import brief
 from tests.rows import LONG
+from tests.test_architecture import ROOMS
 
 ROOT = Path(phitodeep.__file__).parent
 CODE = ast.Call | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Import | ast.ImportFrom
@@ -42,7 +46,7 @@ STATEMENT = re.compile(  # how a line of code begins: a block with such a line h
 NOT_CODE: dict[str, str] = {}  # a block's first line -> why it looks like code and does not run
 
 
-def blocks(doc: str) -> Iterator[str]:
+def blocks(doc):
     """The indented blocks of a docstring that ast.get_docstring has cleaned, each dedented."""
     found: list[str] = []
     blank = True
@@ -57,21 +61,21 @@ def blocks(doc: str) -> Iterator[str]:
         blank = not line.strip()
 
 
-def parsed(code: str) -> ast.Module | None:
+def parsed(code):
     try:
         return ast.parse(code)
     except SyntaxError:
         return None
 
 
-def is_code(block: str) -> bool:
+def is_code(block):
     tree = parsed(block)
     if tree is None or block.partition("\n")[0] in NOT_CODE:
         return False
     return any(isinstance(n, CODE) or getattr(n, "decorator_list", ()) for n in ast.walk(tree))
 
 
-def as_code(block: str) -> str | None:
+def as_code(block):
     """The block, or the first column of a table of calls, or None: it is not code."""
     if is_code(block):
         return block
@@ -82,11 +86,11 @@ def as_code(block: str) -> str | None:
     return None
 
 
-def called(node: ast.stmt) -> bool:
+def called(node):
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
 
 
-def documented(tree: ast.AST, name: str) -> Iterator[tuple[str, str]]:
+def documented(tree, name):
     """(dotted name, docstring) of a module and of all classes and functions in it."""
     if isinstance(tree, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         if doc := ast.get_docstring(tree):
@@ -95,24 +99,22 @@ def documented(tree: ast.AST, name: str) -> Iterator[tuple[str, str]]:
             yield from documented(node, f"{name}.{getattr(node, 'name', '')}")
 
 
-def everything() -> Iterator[tuple[str, str, str]]:
-    """(module, dotted name, block) of every indented block in the package."""
+@cache
+def everything():
+    """(module, dotted name, block, its code or None) of every indented block in the package."""
+    found = []
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT.parent).with_suffix("").parts
         module = ".".join(parts).removesuffix(".__init__")
         for name, doc in documented(ast.parse(path.read_text(encoding="utf-8")), module):
-            for block in blocks(doc):
-                yield module, name, block
-
-
-ALL = list(everything())
-EXAMPLES = [(module, name, code) for module, name, block in ALL if (code := as_code(block))]
+            found += [(module, name, block, as_code(block)) for block in blocks(doc)]
+    return found
 
 
 # --- what the examples speak of ------------------------------------------------------------------
 
 
-def usual() -> dict[str, Any]:
+def usual():
     """A model that tells three classes, and its data."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((8, 3)), rng.integers(0, 3, 8)
@@ -127,34 +129,34 @@ def usual() -> dict[str, Any]:
     return {"model": model, "X": X, "y": y, "X_test": X, "y_test": y}
 
 
-def regression() -> dict[str, Any]:
+def regression():
     """A model of two numbers, its data, and predictions."""
     X, (y, P) = np.ones((5, 3)), np.random.default_rng(0).standard_normal((2, 5, 2))
     model = Sequential(Dense(3, 4), Dense(4, 2), seed=0)
     return {"model": model, "X": X, "y": y, "P": P}
 
 
-def text() -> dict[str, Any]:
+def text():
     tokenizer = CharTokenizer("To be, or not to be")
     size = tokenizer.vocab_size
     model = Sequential(Embedding(size, 4), Dense(4, size), loss_class=SoftmaxCrossEntropy(), seed=0)
     return {"model": model, "tokenizer": tokenizer}
 
 
-def autoencoder() -> dict[str, Any]:
+def autoencoder():
     model = models.vae(6, 5, latent=2).seed(0).build()
     Z = np.random.default_rng(0).standard_normal((3, 2))
     return {"model": model, "Z": Z, "sigmoid": phitodeep.functional.sigmoid}
 
 
-def traced() -> dict[str, Any]:
+def traced():
     """Two traces of the usual model."""
     known = usual()
     step = known["model"].trace(known["X"], known["y"])
     return {"t": step, "other": step}
 
 
-def plane() -> dict[str, Any]:
+def plane():
     """A classifier of points, and what was seen while it trained."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((20, 2)), rng.integers(0, 3, 20)
@@ -164,20 +166,21 @@ def plane() -> dict[str, Any]:
     return {"model": model, "X": X, "y": y, "watch": watch}
 
 
-def images() -> dict[str, Any]:
+def images():
     model = Sequential(Conv2D(1, 3, padding="same"), Flatten(), Dense(3), seed=0)
     model.build((28, 28, 1))
     return {"model": model, "X": np.zeros((1, 28, 28, 1))}
 
 
-def transformer() -> dict[str, Any]:
+def transformer():
     model = models.gpt(7, 5, layers=1, heads=2, dim=4).build()
     return {"model": model, "tokens": np.zeros((1, 5), int)}
 
 
-def with_torch() -> dict[str, Any]:
+def with_torch():
     """The usual model, and a module of PyTorch."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     return {**usual(), "torch": torch, "module": torch.nn.Conv2d(1, 3, 3)}
 
 
@@ -193,15 +196,14 @@ PREPARED: dict[str, Callable[[], dict[str, Any]]] = {
     "phitodeep.plots.filters.filters": images,
     "phitodeep.plots.histograms.histograms": plane,
     "phitodeep.model.sequential.Sequential.stream": text,
-    "phitodeep.model.sequential.Sequential.generate": text,
     "phitodeep.inspect.trace.Trace.save": traced,
     "phitodeep.testing": regression,
     "phitodeep.testing.check.check_gradients": regression,
 }
 
 
-@pytest.fixture
-def _registered() -> Iterator[None]:
+@contextmanager
+def forgotten():
     """What an example registers is forgotten after it."""
     home = vars(sys.modules[config.register.__module__])
     kept = [v for name, v in home.items() if type(v) is dict and not name.startswith("__")]
@@ -212,45 +214,41 @@ def _registered() -> Iterator[None]:
         registry.update(content)
 
 
-def public(module: str) -> dict[str, Any]:
+def public(module):
     """The names that an example may use without an import: those of its module, and phitodeep's."""
     names = {n: getattr(phitodeep, n) for n in phitodeep.__all__}
     return {**names, **vars(importlib.import_module(module)), "phitodeep": phitodeep}
 
 
-@pytest.mark.usefixtures("_registered")
-@pytest.mark.parametrize(
-    ("module", "name", "code"),
-    EXAMPLES,
-    ids=[f"{name}: {code.splitlines()[0]}" for _, name, code in EXAMPLES],
-)
-def test_an_example_runs(
-    module: str, name: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if name == "phitodeep.testing" and not LONG:
-        pytest.skip("verify() takes long, and tests/testing/test_verify.py runs it")
+@pytest.mark.parametrize("room", ["phitodeep", *ROOMS])
+def test_examples_run(room, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    if module == "phitodeep.kernels":
-        monkeypatch.setattr(kernels, "KERNELS", {})  # where adagrad is taken
-    names = {**public(module), "__name__": "example", "np": np, "json": json}
-    names |= PREPARED.get(name, usual)()
-    with redirect_stdout(io.StringIO()):
-        exec(compile(code, f"<docstring of {name}>", "exec"), names)
+    brief(monkeypatch)
+    for module, name, _, code in everything():
+        prepare = PREPARED.get(name, usual)
+        if code is None or room != [*module.split("."), module][module.count(".") > 0]:
+            continue
+        if name == "phitodeep.testing" and not LONG:
+            continue  # verify() takes long, and tests/testing/test_verify.py runs it
+        if prepare is with_torch and not importlib.util.find_spec("torch"):
+            continue
+        with monkeypatch.context() as patch, forgotten(), redirect_stdout(io.StringIO()):
+            if module == "phitodeep.kernels":
+                patch.setattr(kernels, "KERNELS", {})  # where adagrad is taken
+            names = {**public(module), "__name__": "example", "np": np, "json": json, **prepare()}
+            exec(compile(code, f"<docstring of {name}>", "exec"), names)
 
 
-@pytest.mark.parametrize(
-    ("name", "block"), [(name, block) for _, name, block in ALL if parsed(block) is None]
-)
-def test_a_block_that_does_not_parse_does_not_look_like_code(name: str, block: str) -> None:
-    if as_code(block) is None:
-        assert not STATEMENT.search(block), f"{name} has an example that is not Python:\n{block}"
-
-
-def test_there_are_examples() -> None:
-    assert len(EXAMPLES) >= 8
-    assert len(ALL) > len(EXAMPLES) + 20
-    assert {block.partition("\n")[0] for *_, block in ALL} >= NOT_CODE.keys()
-    assert {name for _, name, _ in ALL} & PREPARED.keys()
+def test_there_are_examples_and_what_does_not_parse_does_not_look_like_code():
+    for _, name, block, code in everything():
+        if code is None and parsed(block) is None:
+            assert not STATEMENT.search(block), (
+                f"{name} has an example that is not Python:\n{block}"
+            )
+    count = sum(code is not None for *_, code in everything())
+    assert 8 <= count < len(everything()) - 20
+    assert {block.partition("\n")[0] for _, _, block, _ in everything()} >= NOT_CODE.keys()
+    assert {name for _, name, *_ in everything()} >= PREPARED.keys()
 
 
 # --- the rule itself -----------------------------------------------------------------------------
@@ -278,7 +276,7 @@ and
 """
 
 
-def test_blocks_are_told_apart() -> None:
+def test_blocks_are_told_apart():
     found = list(blocks(DOC))
     assert found == [
         "x = f(1)\n\ny = 2",
@@ -298,7 +296,7 @@ def test_blocks_are_told_apart() -> None:
     "broken",
     ["with model.averaged():\nmodel.evaluate(X)", "import numpy as\nf(1)", "model.train(X y)"],
 )
-def test_code_with_a_mistake_is_not_taken_for_a_formula(broken: str) -> None:
+def test_code_with_a_mistake_is_not_taken_for_a_formula(broken):
     assert parsed(broken) is None
     assert as_code(broken) is None
     assert STATEMENT.search(broken)

@@ -3,15 +3,13 @@
 `make check-extras` installs each of them alone; here, all are installed.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 
+from tests import test_docs
 from tests.rows import long
 from tools import check_extras as tool
 from tools.check_extras import FEATURES, HEAVY, OURS, features, pins, problems, refused, works
@@ -30,53 +28,47 @@ LIBRARIES = {  # the library without which a feature is refused
 }
 
 
-def test_every_extra_has_a_check() -> None:
+def test_every_extra_has_a_check(capsys):
     assert problems(features()) == []
     assert LIBRARIES.keys() == FEATURES.keys()
-
-
-def test_an_extra_without_a_check_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
     assert problems([*features(), "new"]) == ["the extra new has no check"]
     assert problems(features()[1:]) == [f"{features()[0]} is not an extra"]
     assert tool.main(["new"]) == 1
     assert capsys.readouterr().out.startswith("no such extra: new; there are data, plot")
 
 
-def test_tests_install_every_feature() -> None:
+def test_tests_install_every_feature_but_pinned_heavy_ones():
     extras = tomllib.loads((tool.ROOT / "pyproject.toml").read_text())["project"]
     extras = extras["optional-dependencies"]
     assert OURS <= extras.keys()
     light = [extra for extra in features() if extra not in HEAVY]
     assert f"phitodeep[{','.join(light)}]" in extras["test"]
-
-
-def test_heavy_features_are_pinned_and_have_tests_of_their_own() -> None:
     assert set(features()) > HEAVY
     assert all(FEATURES[extra].tests for extra in HEAVY)
     assert [pin.split("==")[0] for pin in pins()] == ["torch"]
+    assert tool.wanted_by_tests()[0].startswith("dask")
 
 
 @pytest.mark.parametrize("extra", FEATURES)
-def test_pages_and_tests_of_a_feature_exist(extra: str) -> None:
+def test_pages_and_tests_of_a_feature_exist(extra):
     feature = FEATURES[extra]
     assert (tool.ROOT / feature.page).is_file() or not feature.page
     assert (tool.ROOT / feature.tests).is_dir()
 
 
-def test_pages_of_features_have_blocks_that_tests_run() -> None:
-    blocks = [tool.blocks_of(feature.page) for feature in FEATURES.values() if feature.page]
-    command = [sys.executable, "-m", "pytest", "--collect-only", *blocks]
-    done = subprocess.run(command, cwd=tool.ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-
-
-def test_tests_bring_their_own_tools() -> None:
-    assert tool.wanted_by_tests()[0].startswith("dask")
+def test_pages_of_features_have_blocks_that_tests_run():
+    file, test = (
+        test_docs.__name__.replace(".", "/"),
+        test_docs.test_blocks_run_and_print_what_the_page_shows,
+    )
+    for page in [feature.page for feature in FEATURES.values() if feature.page]:
+        assert test_docs.BLOCK.search((tool.ROOT / page).read_text(encoding="utf-8"))
+        assert tool.blocks_of(page) == f"{file}.py::{test.__name__}[{page}]"
 
 
 @long  # and `.ci/run` runs them without any of the libraries, and with all
 @pytest.mark.parametrize("extra", FEATURES)
-def test_the_code_of_each_check_runs(extra: str, tmp_path: Path) -> None:
+def test_the_code_of_each_check_runs(extra, tmp_path):
     """It works with the library, and is refused with an error that names the extra without it."""
     if extra in {*HEAVY, "fast"}:  # the other tests also run without Numba
         pytest.importorskip(LIBRARIES[extra])
@@ -92,9 +84,7 @@ def test_the_code_of_each_check_runs(extra: str, tmp_path: Path) -> None:
     assert f"phitodeep[{extra}]" in done.stderr.splitlines()[-1]
 
 
-def test_a_feature_that_works_without_its_extra_fails_the_check(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_feature_that_works_without_its_extra_fails_the_check(monkeypatch):
     monkeypatch.setitem(FEATURES, "plot", tool.Feature("pass"))
     command = [sys.executable, "-c", refused("plot")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -3,13 +3,9 @@
 `make dist` builds the sdist and the wheel, and looks into both.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -25,15 +21,12 @@ LINKS = dict(re.findall(r"^\[(.+)\]: (\S+)$", PROSE, re.MULTILINE))
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
-def test_the_version_is_the_same_everywhere() -> None:
+def test_every_file_names_the_same_version_and_addresses():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     newest = re.search(r"^## \[(\d\S*)\] - (\S+)$", changelog(), re.MULTILINE)
     assert newest is not None
     assert phitodeep.__version__ == PROJECT["version"] == newest[1] == citation["version"]
     assert citation["date-released"] == newest[2]
-
-
-def test_every_file_names_the_same_addresses() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
     assert (citation["url"], citation["repository-code"]) == (SITE, SOURCE)
     site_url = f"\nsite_url: !ENV [READTHEDOCS_CANONICAL_URL, {SITE}]\n"
@@ -46,34 +39,30 @@ def test_every_file_names_the_same_addresses() -> None:
 # --- README ----------------------------------------------------------------------------------
 
 
-def test_the_readme_links_to_nothing_that_a_package_page_does_not_have() -> None:
+def test_the_readme_begins_with_a_picture_and_uses_links_that_a_package_page_has():
     inline = re.findall(r"\]\(([^)]+)\)|(?:src|href|srcset)=.([^\"']+)", PROSE)
     targets = [one or other for one, other in inline] + list(LINKS.values())
     assert len(targets) > 30
     assert [target for target in targets if not target.startswith("https://")] == []
-
-
-def test_the_readme_defines_each_link_and_uses_it() -> None:
     text = re.sub(r"^\[.*\]: .*$", "", PROSE, flags=re.MULTILINE)
     used = {name.lower() for name in re.findall(r"\[([^][]+)\](?!\()", text)}
     used -= {name.lower() for name in re.findall(r"!\[([^][]+)\]\[", text)}  # alternative text
     assert used == {name.lower() for name in LINKS}
-
-
-def test_the_readme_begins_with_a_picture() -> None:
     assert re.match(r"# phitodeep\n\n[^\n]+\n\n\[!\[[^\]]{40,}\]\[picture\]\]\[site\]\n", README)
 
 
-@pytest.mark.parametrize("name", LINKS)
-def test_a_link_of_the_readme_leads_to_a_file_of_the_source(name: str) -> None:
-    address = LINKS[name]
-    if address.startswith(SITE):
-        path = address.removeprefix(SITE)
-        wanted = ROOT / "docs" / (path.removesuffix("/") + ".md" if path.endswith("/") else path)
-    else:
-        wanted = ROOT / re.sub(rf"^{SOURCE}/(blob|tree)/main/", "", address)
-    made = re.findall(r": ([\w-]+/)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert wanted.exists() or address.removeprefix(SITE) in made  # by the site's build
+def test_a_link_of_the_readme_leads_to_a_file_of_the_source():
+    for name in LINKS:
+        address = LINKS[name]
+        if address.startswith(SITE):
+            path = address.removeprefix(SITE)
+            wanted = (
+                ROOT / "docs" / (path.removesuffix("/") + ".md" if path.endswith("/") else path)
+            )
+        else:
+            wanted = ROOT / re.sub(rf"^{SOURCE}/(blob|tree)/main/", "", address)
+        made = re.findall(r": ([\w-]+/)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+        assert wanted.exists() or address.removeprefix(SITE) in made  # by the site's build
 
 
 # --- the changelog: https://keepachangelog.com/en/1.1.0/ -----------------------------------------
@@ -81,20 +70,17 @@ def test_a_link_of_the_readme_leads_to_a_file_of_the_source(name: str) -> None:
 KINDS = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
 
 
-def changelog() -> str:
+def changelog():
     return (ROOT / "CHANGELOG.md").read_text("utf-8")
 
 
-def test_the_changelog_keeps_its_form() -> None:
+def test_the_changelog_keeps_its_form_and_links_to_changes():
     unreleased, *versions = re.findall(r"^## (.*)$", changelog(), re.MULTILINE)
     assert unreleased == "[Unreleased]"
     assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - 20\d\d-\d\d-\d\d", v) for v in versions)
     for part in re.split(r"^## ", changelog(), flags=re.MULTILINE)[1:]:
         kinds = re.findall(r"^### (.*)$", part, re.MULTILINE)
         assert kinds == [kind for kind in KINDS if kind in kinds]
-
-
-def test_each_version_of_the_changelog_leads_to_its_changes() -> None:
     names = re.findall(r"^## \[([^]]+)\]", changelog(), re.MULTILINE)
     links = re.findall(rf"^\[(.+)\]: {SOURCE}/compare/v\S+\.\.\.(\S+)$", changelog(), re.MULTILINE)
     assert links == [(n, "main" if n == "Unreleased" else f"v{n}") for n in names]
@@ -103,7 +89,16 @@ def test_each_version_of_the_changelog_leads_to_its_changes() -> None:
 # --- conda-forge -------------------------------------------------------------------------------
 
 
-def test_the_recipe_says_what_the_project_says() -> None:
+# --- workflows: actionlint checks their form, and these are our own rules ------------------------
+
+
+def test_workflows_and_the_recipe_say_what_the_project_says():
+    assert {path.stem for path in WORKFLOWS} == {"docs", "mutants", "release", "tests"}
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text("utf-8"))
+    tested = workflow["jobs"]["tests"]["strategy"]["matrix"]["python"]
+    declared = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert tested == declared
+    assert PROJECT["requires-python"] == f">={declared[0]}"
     recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text("utf-8"))
     wanted = [one.partition(";")[0] for one in PROJECT["dependencies"]]  # conda knows no browser
     python, *others = recipe["requirements"]["run"]
@@ -119,20 +114,13 @@ def test_the_recipe_says_what_the_project_says() -> None:
     assert recipe["about"]["repository"] == SOURCE
 
 
-# --- workflows: actionlint checks their form, and these are our own rules ------------------------
-
-
-def test_there_are_workflows() -> None:
-    assert {path.stem for path in WORKFLOWS} == {"docs", "mutants", "release", "tests"}
-
-
-def steps(workflow: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def steps(workflow):
     for job in workflow["jobs"].values():
         yield from job.get("steps", [])
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_has_few_permissions_and_ends(path: Path) -> None:
+def test_a_workflow_has_few_permissions_ends_and_runs_targets_of_the_makefile(path):
     workflow = yaml.safe_load(path.read_text("utf-8"))
     assert workflow["permissions"] == {"contents": "read"}
     assert workflow["concurrency"]["group"]
@@ -144,18 +132,6 @@ def test_a_workflow_has_few_permissions_and_ends(path: Path) -> None:
         if "uses" in step:
             assert re.fullmatch(r"[\w-]+/[\w-]+@(v\d+|release/v1)", step["uses"])
             assert "checkout" not in step["uses"] or step["with"]["persist-credentials"] is False
-
-
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_runs_targets_of_the_makefile(path: Path) -> None:
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     for target in re.findall(r"run: make (\S+)", path.read_text("utf-8")):
         assert target in targets
-
-
-def test_the_declared_versions_of_python_are_tested() -> None:
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text("utf-8"))
-    tested = workflow["jobs"]["tests"]["strategy"]["matrix"]["python"]
-    declared = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
-    assert tested == declared
-    assert PROJECT["requires-python"] == f">={declared[0]}"

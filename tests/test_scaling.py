@@ -1,7 +1,5 @@
 """The model of distributed steps and its simulation; nothing here measures or starts a process."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -39,7 +37,7 @@ def small(model):
     return SimpleNamespace(layers=layers, compute=compute, network=network, step=step, job=job)
 
 
-def test_two_measurements_calibrate_compute_and_network(model):
+def test_compute_network_and_buckets(model):
     compute = model.Compute.calibrated((100.0, 200.0), (3.0, 5.0))
     assert (compute.overhead, compute.rate, compute.seconds(400.0)) == (1.0, 50.0, 9.0)
     network = model.Network.calibrated("a wire", (1000, 5000), (3.0, 7.0))
@@ -49,6 +47,13 @@ def test_two_measurements_calibrate_compute_and_network(model):
         with pytest.raises(ValueError, match="idle machine"):
             model.Compute.calibrated(amounts, seconds)
     assert model.Compute.calibrated((1.0, 2.0), (1.0, 3.0)).overhead == 0  # never negative
+    sizes = [((10,), (1,)), ((5, 4), (2,)), ((7,), ())]
+    layers = [model.Layer(str(i), 1, *own) for i, own in enumerate(sizes)]
+    found = model.buckets(layers, least=40)  # 7 + 4, then 5 + 10, and 2 + 1 that are left
+    assert [(b.size, b.last) for b in found] == [(44, 1), (60, 0), (12, 0)]
+    for least in (1, 20, 60, 10**6):
+        assert sum(b.size for b in model.buckets(layers, least)) == 4 * 29
+    assert model.buckets([model.Layer("a", 1, (), ())]) == []
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8, 64])
@@ -63,16 +68,6 @@ def test_an_exchange_takes_the_time_of_its_formula(model, ranks):
         halving = sent + 2 * math.log2(ranks) * 3e-6
         assert model.exchange(size, ranks, network, "halving") == pytest.approx(halving)
     assert model.meeting(ranks, network) == pytest.approx(3e-6 * math.ceil(math.log2(ranks)))
-
-
-def test_buckets_hold_every_gradient_once_in_backward_order(model):
-    sizes = [((10,), (1,)), ((5, 4), (2,)), ((7,), ())]
-    layers = [model.Layer(str(i), 1, *own) for i, own in enumerate(sizes)]
-    found = model.buckets(layers, least=40)  # 7 + 4, then 5 + 10, and 2 + 1 that are left
-    assert [(b.size, b.last) for b in found] == [(44, 1), (60, 0), (12, 0)]
-    for least in (1, 20, 60, 10**6):
-        assert sum(b.size for b in model.buckets(layers, least)) == 4 * 29
-    assert model.buckets([model.Layer("a", 1, (), ())]) == []
 
 
 def test_steps_of_two_ranks_by_hand(model, small):

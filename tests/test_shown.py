@@ -29,7 +29,7 @@ X, Y = rng.standard_normal((20, 3)), rng.standard_normal((20, 2))
 class Cells(HTMLParser):
     """The cells of a table in HTML, row by row, with their alignment; `texts` are around it."""
 
-    def __init__(self, html: str) -> None:
+    def __init__(self, html):
         super().__init__()
         self.rows: list[list[str]] = []
         self.sides: list[list[str]] = []
@@ -38,7 +38,7 @@ class Cells(HTMLParser):
         self.feed(html)
         assert self.open == []  # every element was closed
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.open.append(tag)
         if tag == "tr":
             self.rows.append([])
@@ -47,21 +47,21 @@ class Cells(HTMLParser):
             self.rows[-1].append("")
             self.sides[-1].append(str(dict(attrs)["style"]).removeprefix("text-align:"))
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if self.open[-1] in ("td", "th"):
             self.rows[-1][-1] += data
         else:
             self.texts.append(data)
 
 
-def net() -> Sequential:
+def net():
     return Sequential(Dense(3, 4), ReLU(), Dense(4, 2), seed=0)
 
 
-def history(epochs: int) -> History:
+def history(epochs):
     made = History()
     for i in range(epochs):
         logs = {"train_loss": 1 / (i + 1), "train_accuracy": i / 10}
@@ -72,94 +72,19 @@ def history(epochs: int) -> History:
 # --- tables ------------------------------------------------------------------------------------
 
 
-def test_a_table_in_html_has_the_cells_of_the_text() -> None:
+def test_tables_in_html_and_profiles():
     table = Table("a < b", ("path", "layer", "n", "note"), [("0", "A<B> & C", "7", "odd")], "sum 7")
     found = Cells(table.html())
     assert found.rows == [["path", "layer", "n", "note"], ["0", "A<B> & C", "7", "odd"]]
     assert found.sides == [["left", "left", "right", "left"]] * 2
     assert found.texts == ["a < b", "sum 7"]
     assert Cells(Table("", ("a",), [], "").html()).texts == []
-
-
-SHOWN: dict[str, Any] = {
-    "summary": lambda: summarize(net()),
-    "gradient report": lambda: check_gradients(Dense(3, 2), X),
-    "difference": lambda: net().trace(X, Y).diff(net().trace(X, Y)),
-    "history": lambda: history(3),
-}
-
-
-def test_a_profile_that_has_printed_its_table_does_not_show_it_twice() -> None:
     found = net().profile(X, Y, steps=2)
     assert not hasattr(found, "_repr_html_")
     assert "\n" not in repr(found)
-
-
-@pytest.mark.parametrize("name", SHOWN)
-def test_what_has_a_table_shows_it_in_notebooks_and_has_a_short_repr(name: str) -> None:
-    shown = SHOWN[name]()
-    table = shown.table()
-    found = Cells(shown._repr_html_())
-    assert found.rows == [list(table.head), *map(list, table.rows)]
-    assert len(found.rows) > 1
-    text = repr(shown)
-    assert not text.endswith("\n")
-    assert len(text.splitlines()) <= 8
-    assert max(map(len, text.splitlines())) < 120
-
-
-def test_a_model_shows_its_summary_in_notebooks(capsys: pytest.CaptureFixture[str]) -> None:
-    model = net()
-    found = Cells(model._repr_html_())
-    assert found.rows[1:] == [list(row.cells()) for row in summarize(model).rows]
-    model.summary()
-    printed = capsys.readouterr().out
-    assert all(line in printed for text in found.texts for line in text.splitlines())
-
-
-def test_the_repr_of_a_long_model_leaves_layers_out() -> None:
-    short = Sequential(*(Dense(2, 2) for _ in range(20)))
-    assert repr(short).count("Dense") == 20
-    long = Sequential(Dense(2, 100), *(Dense(100, 100) for _ in range(28)), Dense(100, 3))
-    assert repr(long) == (
-        "Sequential(Dense(2, 100), Dense(100, 100), ... 27 more ..., Dense(100, 3))"
-    )
-
-
-# --- histories and rates -----------------------------------------------------------------------
-
-
-def test_a_history_shows_what_there_is() -> None:
-    shown = history(3)
-    shown.interrupted = True
-    table = shown.table()
-    assert table.title == "3 epochs in 1.5 s, interrupted"
-    assert table.head == ("epoch", "train_loss", "train_accuracy", "learning rate", "seconds")
-    assert table.rows[1] == ["2", "0.5", "0.1", "0.01", "0.5"]
-    shown[1] = (0.5, 0.25)  # a test loss in one of the epochs
-    assert shown.table().head[2] == "test_loss"
-    assert [row[2] for row in shown.table().rows] == ["", "0.25", ""]
-
-
-def test_a_long_history_shows_its_ends() -> None:
-    rows = history(40).table().rows
-    assert [row[0] for row in rows] == [*"12345", "...", "36", "37", "38", "39", "40"]
-    assert len(history(11).table().rows) == 11
-    assert repr(History()) == "0 epochs in 0 s\nepoch  learning rate  seconds"
-
-
-def test_the_result_of_a_range_test() -> None:
-    found = RateRange([1e-3, 1e-2, 1e-1], [3.0, 1.0, 2.0], 1e-2)
-    assert repr(found) == (
-        "suggested rate  0.01\ntested          3 rates from 0.001 to 0.1\nlowest loss     1 at 0.01"
-    )
-    assert found._repr_html_() == f"<pre>{found}</pre>"
-
-
-# --- profiles ----------------------------------------------------------------------------------
-
-
-def test_a_speed_is_shown_only_where_there_is_one() -> None:
+    row = Row("0", "ReLU()", 1e-3, 1e-3, 1.0, 10**6, 0, 1e-4)
+    found = Profile((row,), 32, 2e-3, 0.0, 0.0, 0.0, 1e10)
+    assert repr(found) == "<Profile: 2,000 us for a step of 32 samples, 1 layers>"
     for flops, seconds, speed in (
         (6_400_000, 0.0, None),  # it ran as part of another layer
         (6_400_000, 5e-7, None),  # less than calling the clock takes
@@ -176,16 +101,73 @@ def test_a_speed_is_shown_only_where_there_is_one() -> None:
         assert len(cells) == 9
 
 
-def test_the_repr_of_a_profile_is_a_line() -> None:
-    row = Row("0", "ReLU()", 1e-3, 1e-3, 1.0, 10**6, 0, 1e-4)
-    found = Profile((row,), 32, 2e-3, 0.0, 0.0, 0.0, 1e10)
-    assert repr(found) == "<Profile: 2,000 us for a step of 32 samples, 1 layers>"
+SHOWN: dict[str, Any] = {
+    "summary": lambda: summarize(net()),
+    "gradient report": lambda: check_gradients(Dense(3, 2), X),
+    "difference": lambda: net().trace(X, Y).diff(net().trace(X, Y)),
+    "history": lambda: history(3),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_what_has_a_table_shows_it_in_notebooks_and_has_a_short_repr(name):
+    shown = SHOWN[name]()
+    table = shown.table()
+    found = Cells(shown._repr_html_())
+    assert found.rows == [list(table.head), *map(list, table.rows)]
+    assert len(found.rows) > 1
+    text = repr(shown)
+    assert not text.endswith("\n")
+    assert len(text.splitlines()) <= 8
+    assert max(map(len, text.splitlines())) < 120
+
+
+def test_a_model_shows_its_summary_and_has_a_short_repr(capsys):
+    model = net()
+    found = Cells(model._repr_html_())
+    assert found.rows[1:] == [list(row.cells()) for row in summarize(model).rows]
+    model.summary()
+    printed = capsys.readouterr().out
+    assert all(line in printed for text in found.texts for line in text.splitlines())
+    short = Sequential(*(Dense(2, 2) for _ in range(20)))
+    assert repr(short).count("Dense") == 20
+    long = Sequential(Dense(2, 100), *(Dense(100, 100) for _ in range(28)), Dense(100, 3))
+    assert repr(long) == (
+        "Sequential(Dense(2, 100), Dense(100, 100), ... 27 more ..., Dense(100, 3))"
+    )
+
+
+# --- histories and rates -----------------------------------------------------------------------
+
+
+def test_histories_and_range_tests_show_what_there_is():
+    shown = history(3)
+    shown.interrupted = True
+    table = shown.table()
+    assert table.title == "3 epochs in 1.5 s, interrupted"
+    assert table.head == ("epoch", "train_loss", "train_accuracy", "learning rate", "seconds")
+    assert table.rows[1] == ["2", "0.5", "0.1", "0.01", "0.5"]
+    shown[1] = (0.5, 0.25)  # a test loss in one of the epochs
+    assert shown.table().head[2] == "test_loss"
+    assert [row[2] for row in shown.table().rows] == ["", "0.25", ""]
+    rows = history(40).table().rows
+    assert [row[0] for row in rows] == [*"12345", "...", "36", "37", "38", "39", "40"]
+    assert len(history(11).table().rows) == 11
+    assert repr(History()) == "0 epochs in 0 s\nepoch  learning rate  seconds"
+    found = RateRange([1e-3, 1e-2, 1e-1], [3.0, 1.0, 2.0], 1e-2)
+    assert repr(found) == (
+        "suggested rate  0.01\ntested          3 rates from 0.001 to 0.1\nlowest loss     1 at 0.01"
+    )
+    assert found._repr_html_() == f"<pre>{found}</pre>"
+
+
+# --- profiles ----------------------------------------------------------------------------------
 
 
 # --- figures -----------------------------------------------------------------------------------
 
 
-def test_a_figure_shows_itself_without_pyplot() -> None:
+def test_a_figure_shows_itself_without_pyplot():
     """In a new Python: nothing outside the figure changes."""
     code = """
 import sys
@@ -205,7 +187,7 @@ assert settings() == before
     assert done.returncode == 0, done.stderr
 
 
-def test_ipython_finds_the_picture() -> None:
+def test_a_figure_can_be_copied_and_pickled_and_ipython_shows_it():
     pytest.importorskip("IPython")
     from IPython.core.formatters import DisplayFormatter
 
@@ -214,9 +196,6 @@ def test_ipython_finds_the_picture() -> None:
     data, _ = DisplayFormatter().format(plots.architecture(net()))
     assert data["image/svg+xml"].startswith("<svg")
     assert data["text/plain"].startswith("<Drawing")
-
-
-def test_a_figure_can_be_copied_and_pickled() -> None:
     figure = history(3).plot()
     for twin in (pickle.loads(pickle.dumps(figure)), copy.deepcopy(figure)):
         twin.axes[0].lines[0].set_ydata([9, 9, 9])
@@ -225,9 +204,7 @@ def test_a_figure_can_be_copied_and_pickled() -> None:
 
 
 @pytest.mark.parametrize("name", ["history", "rates", "filters", "confusion_matrix"])
-def test_without_matplotlib_every_picture_names_the_extra(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_matplotlib_every_picture_names_the_extra(name, monkeypatch):
     draw: dict[str, Any] = {
         "history": lambda: plots.history(history(2)),
         "rates": lambda: plots.rates(RateRange([1e-3], [3.0], 1e-3)),
@@ -240,7 +217,7 @@ def test_without_matplotlib_every_picture_names_the_extra(
     assert plots.architecture(net()).startswith("<svg")
 
 
-def test_curves_are_the_history() -> None:
+def test_curves_are_the_history_and_rates_are_drawn_where_asked():
     figure = plots.history(history(4))
     loss, accuracy = figure.axes
     np.testing.assert_array_equal(loss.lines[0].get_xydata(), [(i, 1 / i) for i in range(1, 5)])
@@ -248,9 +225,6 @@ def test_curves_are_the_history() -> None:
     assert len(loss.lines) == 1  # there is no test data
     (single,) = plots.history(history(1)).axes[0].lines
     assert single.get_marker() == "."  # a single epoch has no line
-
-
-def test_rates_are_drawn_where_asked() -> None:
     from matplotlib.figure import Figure
 
     found, ax = RateRange([1e-3, 1e-2, 1e-1], [3.0, 1.0, 2.0], 1e-2), Figure().subplots()

@@ -1,12 +1,8 @@
 """A time limit in seconds of the processor, which a busy machine does not use up."""
 
-from __future__ import annotations
-
 import signal
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 
 class TooSlow(BaseException):
@@ -14,10 +10,10 @@ class TooSlow(BaseException):
 
 
 @contextmanager
-def within(seconds: float) -> Iterator[None]:
+def within(seconds):
     """Raise TooSlow in the code that computes for longer, where the system has such an alarm."""
 
-    def ring(number: int, frame: FrameType | None) -> None:
+    def ring(number, frame):
         raise TooSlow(f"more than {seconds} s of the processor")
 
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGPROF"):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
 from keyword import iskeyword
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
@@ -18,36 +16,12 @@ from phitodeep.exchange.onnx.write.export import OPSET, files_of
 from phitodeep.exchange.torch.write.program import export_torch
 from phitodeep.model.sequential import Sequential, load
 
-
-class Format(NamedTuple):
-    """A format of exports.
-
-    ending    of the file
-    write     writes a model to a path, with operators of ONNX of a version
-    written   returns the files that it writes
-    """
-
-    ending: str
-    write: Callable[[Sequential, Path, int], None]
-    written: Callable[[Sequential, Path], list[Path]]
-
-
-EXPORTS = {
-    "numpy": Format(
-        ".py",
-        lambda model, path, opset: model.export_numpy(path),
-        lambda model, path: [path, path.with_suffix(".npz")],
-    ),
-    "onnx": Format(".onnx", lambda model, path, opset: model.export_onnx(path, opset), files_of),
-    "torch": Format(
-        ".pt2", lambda model, path, opset: export_torch(model, path), lambda model, path: [path]
-    ),
-}
+ENDINGS = {"numpy": ".py", "onnx": ".onnx", "torch": ".pt2"}
 
 
 @click.command()
 @model_file
-@click.option("--to", "form", type=click.Choice([*EXPORTS]), required=True, help="The format.")
+@click.option("--to", "form", type=click.Choice([*ENDINGS]), required=True, help="The format.")
 @click.option(
     "--output",
     "-o",
@@ -74,15 +48,21 @@ def export(file: Path, form: str, output: Path | None, opset: int | None, force:
     """
     if opset is not None and form != "onnx":
         raise click.UsageError(f"--opset is for --to onnx, not for --to {form}.")
-    chosen = EXPORTS[form]
-    target = _default(file, chosen.ending) if output is None else output
-    _check_name(target, chosen.ending)
+    ending = ENDINGS[form]
+    target = _default(file, ending) if output is None else output
+    _check_name(target, ending)
     model = _built(file)
-    written = chosen.written(model, target)
+    written = files_of(model, target) if form == "onnx" else [target]
+    written += [target.with_suffix(".npz")] if form == "numpy" else []
     for path in written:
         refuse_own(path, file)
         refuse_overwriting(path, force)
-    chosen.write(model, target, OPSET if opset is None else opset)
+    if form == "onnx":
+        model.export_onnx(target, OPSET if opset is None else opset)
+    elif form == "torch":
+        export_torch(model, target)
+    else:
+        model.export_numpy(target)
     for path in written:
         click.echo(f"Wrote {path}, {path.stat().st_size:,} bytes.")
 

@@ -54,7 +54,8 @@ def generate(file: Path, prompt: str, count: int, **options: Any) -> None:
             f"generate needs a model that reads tokens and begins with an Embedding; {file} "
             f"begins with {model.layers[0]!r}."
         )
-    if model.tokenizer is not None and not _is_tokenizer(model.tokenizer):
+    methods = (getattr(model.tokenizer, name, None) for name in ("encode", "decode"))
+    if model.tokenizer is not None and not all(map(callable, methods)):
         raise ArgumentError(
             f"the tokenizer in {file} is {model.tokenizer!r:.80}, but must have the methods "
             "encode and decode: set model.tokenizer to such an object before model.save."
@@ -85,10 +86,6 @@ def _pieces(tokens: Iterable[int], decode: Callable[[list[int]], str]) -> Iterat
             last = last[-BEFORE:]
             shown = decode(last)
     yield decode(last)[len(shown) :] if last else ""
-
-
-def _is_tokenizer(value: Any) -> bool:
-    return all(callable(getattr(value, method, None)) for method in ("encode", "decode"))
 
 
 def _numbers(prompt: str) -> list[int]:

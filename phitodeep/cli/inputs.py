@@ -16,7 +16,7 @@ from phitodeep.core.types import Array, Shape
 from phitodeep.errors import DataError, ShapeError
 from phitodeep.model.sequential import Sequential
 
-LONGEST = 40  # characters of a cell in a message
+LONGEST = 40  # characters of a cell that a message shows
 LARGEST = 1 << 30  # bytes of a CSV, whose rows take many times as much in memory
 
 
@@ -35,8 +35,10 @@ def sample_shape(model: Sequential) -> Shape | None:
 def fitted(X: Array, model: Sequential, name: str) -> Array:
     """Return X in the model's input shape, if that takes no more than a reshape."""
     shape = sample_shape(model)
-    if model.takes_tokens and X.dtype.kind == "f" and _whole(X):
-        X = X.astype(np.int64)  # a CSV does not distinguish 3 from 3.0
+    if model.takes_tokens and X.dtype.kind == "f":
+        # a CSV does not distinguish 3 from 3.0; from 2**53 on, all floats are integers
+        whole = ((X == np.floor(X)) & (np.abs(X) < 2**53)).all()
+        X = X.astype(np.int64) if whole else X
     if shape is None or X.shape[1:] == shape:
         return X
     if X.shape == shape and shape != (1,):
@@ -56,11 +58,6 @@ def fitted(X: Array, model: Sequential, name: str) -> Array:
         f"takes samples of shape {shape}, which is {math.prod(shape)}. Rows must hold the inputs "
         "only, without labels or row numbers."
     )
-
-
-def _whole(X: Array) -> bool:
-    """Return whether all numbers are integers, and none is too large for that to mean much."""
-    return bool(((X == np.floor(X)) & (np.abs(X) < 2**53)).all())
 
 
 def _read_npy(path: Path) -> Array:
@@ -92,30 +89,23 @@ def _read_csv(path: Path) -> Array:
         _check_commas(path, header)
         raise DataError(f"{path} has no row of numbers.")
     width = len(lines[0][1])
-    return np.array([_numbers(path, line, row, width, header) for line, row in rows])
-
-
-def _numbers(
-    path: Path, line: int, row: Sequence[str], width: int, header: Sequence[str]
-) -> list[float]:
-    """Return the numbers of a row of this width."""
-    if len(row) != width:
-        _check_commas(path, row)
-        raise DataError(
-            f"{path}, row {line} has {_columns(len(row))}, but the first row has {_columns(width)}."
-        )
-    numbers = []
-    for j, cell in enumerate(row):
-        number = _number(cell)
-        if number is None or not math.isfinite(number):
-            _check_commas(path, [cell])
-            name = f' ("{_cut(header[j])}")' if header else ""
+    for line, row in rows:
+        if len(row) != width:
+            _check_commas(path, row)
             raise DataError(
-                f"{path}, row {line}, column {j + 1}{name}: expected a number, got "
-                f"{repr(_cut(cell)) if cell.strip() else 'an empty cell'}."
+                f"{path}, row {line}: expected as many columns as in the first row, {width}, got "
+                f"{len(row)}."
             )
-        numbers.append(number)
-    return numbers
+    X = np.array([[_number(cell) for cell in row] for _, row in rows], np.float64)
+    for i, j in np.argwhere(~np.isfinite(X)):
+        line, cell = rows[i][0], rows[i][1][j]
+        _check_commas(path, [cell])
+        name = f' ("{header[j]:.{LONGEST}}")' if header else ""
+        raise DataError(
+            f"{path}, row {line}, column {j + 1}{name}: expected a number, got "
+            f"{repr(cell[:LONGEST]) if cell.strip() else 'an empty cell'}."
+        )
+    return X
 
 
 def _check_commas(path: Path, cells: Sequence[str]) -> None:
@@ -124,20 +114,12 @@ def _check_commas(path: Path, cells: Sequence[str]) -> None:
         if found := re.search(r"[;\t]|(?<=\d) +(?=[-+.\d])", cell):
             raise DataError(
                 f"{path}: the columns are separated by {found[0][0]!r}, but must be separated by "
-                f"commas, got {_cut(cell)!r}."
+                f"commas, got {cell[:LONGEST]!r}."
             )
 
 
-def _cut(cell: str) -> str:
-    return cell if len(cell) <= LONGEST else f"{cell[: LONGEST - 1]}…"
-
-
-def _columns(count: int) -> str:
-    return "1 column" if count == 1 else f"{count} columns"
-
-
 def _number(cell: str) -> float | None:
-    """Return the number in a cell, or None: 1_0 is a name, although Python reads it as 10."""
+    """Return the number in a cell, or None; 1_0 is a name, although Python reads it as 10."""
     try:
         return None if "_" in cell else float(cell)
     except ValueError:

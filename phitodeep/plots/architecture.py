@@ -115,15 +115,9 @@ def _keys(series: Series) -> Iterator[str]:
 
 def _inside(layer: Layer, path: str, rows: dict[str, Row]) -> Block:
     """The layers in a container."""
-    series = series_of(layer)
-    if series is None:
-        keys = tuple(layer.children())
-        return stack(_blocks(layer, path, keys, rows), arrows=False)
-    return _connected(layer, path, series, rows)
-
-
-def _connected(layer: Layer, path: str, series: Series, rows: dict[str, Row]) -> Block:
-    return stack(_blocks(layer, path, series, rows))
+    series, keys = series_of(layer), tuple(layer.children())
+    known = series is not None
+    return stack(_blocks(layer, path, keys if series is None else series, rows), arrows=known)
 
 
 def _blocks(layer: Layer, path: str, series: Series, rows: dict[str, Row]) -> list[Block]:
@@ -163,7 +157,7 @@ def _looks(layer: Layer) -> object:
 
 def _part(layer: Layer, path: str, part: str | Merge, rows: dict[str, Row]) -> Block:
     if isinstance(part, Merge):
-        branches = [_connected(layer, path, branch, rows) for branch in part.branches]
+        branches = [stack(_blocks(layer, path, branch, rows)) for branch in part.branches]
         return merged(branches, part.sign)
     child, inner = layer.children()[part], run.path_inside(path, part)
     if not child.children():

@@ -198,6 +198,16 @@ def layer_at(model: Layer, path: Any, who: str) -> Layer:
     return layers[str(path)]
 
 
+def weights_of(layer: Layer, path: str, who: str) -> Array | None:
+    """Return the layer's W, or None if it has none; refuse a layer that is not built."""
+    W = layer.params.get("W")
+    if W is None and "W" in layer._declared:
+        raise NotBuiltError(
+            f"{who}: layer {path!r} has no weights yet: call build(input_shape), or train it first."
+        )
+    return W
+
+
 def the_path(given: Any, paths: Sequence[str], who: str, what: str) -> str:
     """Return the path that was given, or else the only one; refuse None if there are several."""
     if given is None and len(paths) != 1:

@@ -9,7 +9,7 @@ import numpy as np
 
 from phitodeep.core.checks import as_float, as_real, check_count, check_finite
 from phitodeep.core.types import Array
-from phitodeep.errors import ArgumentError, NotBuiltError, ShapeError
+from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.plots import canvas
 from phitodeep.plots.canvas import COLOURS
@@ -100,9 +100,7 @@ def _rows(given: Any, path: str | None) -> Any:
         )
     path = tokens[0] if path is None else path
     layer = canvas.layer_at(given, path, WHO)
-    W = layer.params.get("W")
-    if W is None and "W" in layer._declared:
-        raise NotBuiltError(f"{WHO}: layer {path!r} has no weights yet: build the model first.")
+    W = canvas.weights_of(layer, path, WHO)
     if W is None:
         raise ArgumentError(f"{WHO}: layer {path!r}, {layer!r}, has no parameter W.")
     return W

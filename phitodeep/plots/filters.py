@@ -8,7 +8,7 @@ from typing import Any
 
 from phitodeep.core.checks import check_count, check_shape
 from phitodeep.core.types import Array, Shape
-from phitodeep.errors import ArgumentError, NotBuiltError, ShapeError
+from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.plots import canvas
 
@@ -73,11 +73,7 @@ def filters(
 def _filters_of(model: Layer, path: str, shape: Shape | None) -> Array:
     """The weights of a layer as filters (n, h, w, C)."""
     layer = canvas.layer_at(model, path, WHO)
-    W = layer.params.get("W")
-    if W is None and "W" in layer._declared:
-        raise NotBuiltError(
-            f"{WHO}: layer {path!r} has no weights yet: call build(input_shape), or train it first."
-        )
+    W = canvas.weights_of(layer, path, WHO)
     if W is None or not _is_map(layer):
         others = [p for p, part in model.walk() if _is_map(part)]
         raise ArgumentError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -135,7 +135,10 @@ class _Grading:
         first = [self.forward(), *map(self.gradient, self.gradients)]
         parts = dict.fromkeys(draw.case.part for draw in self.draws if draw.case.part)
         special = [self.special(part) for part in parts]
-        return [*first, *special, self.float32(), self.side_effects()]
+        for part, faults in (("float32", self.float32()), ("side effects", self.side_effects())):
+            words, hint = next(faults, ("", ""))
+            special.append(Verdict(part, not words, 1, words, (hint, "", "")))
+        return [*first, *special]
 
     def forward(self) -> Verdict:
         return self._compared("forward", self.result, 1)
@@ -160,46 +163,42 @@ class _Grading:
         words = f"Checked without {_and(left)}, which {are} already wrong." if left else ""
         return Verdict(part, True, 1, words)
 
-    def float32(self) -> Verdict:
-        """In float32, every result stays float32."""
-        part, draw = "float32", self.ordinary[0]
+    def float32(self) -> Iterator[tuple[str, str]]:
+        """Yield faults and hints: in float32, every result stays float32."""
+        draw = self.ordinary[0]
         if not any(map(self._right, self.gradients)):
-            return Verdict(part, False, 1, NOT_YET)
+            yield NOT_YET, ""
         for symbol in (self.result, *self.gradients):
             A = self.single.arrays.get(symbol)
             if A is None and symbol in draw.answer.arrays:
-                return Verdict(part, False, 1, f"In float32, {self.single.missing(symbol)}")
+                yield f"In float32, {self.single.missing(symbol)}", ""
             if A is not None and A.ndim and A.dtype != np.float32:
-                words = f"{symbol} is {A.dtype}, although X is float32: a result keeps X's dtype."
-                hint = (
+                yield (
+                    f"{symbol} is {A.dtype}, although X is float32: a result keeps X's dtype.",
                     "Is there an np.sqrt(D) instead of D**0.5, an integer array, or an np.zeros or "
-                    "np.ones without dtype=X.dtype?"
+                    "np.ones without dtype=X.dtype?",
                 )
-                return Verdict(part, False, 1, words, (hint, "", ""))
             close = A is None or _difference(A, draw.array(symbol), np.float32) is None
             if not close and self._right(symbol):
-                return Verdict(part, False, 1, f"{symbol} is right in float64, but not in float32.")
-        return Verdict(part, True, 1, "")
+                yield f"{symbol} is right in float64, but not in float32.", ""
 
-    def side_effects(self) -> Verdict:
-        """Arguments are left alone, and earlier batches leave no trace."""
-        part = "side effects"
+    def side_effects(self) -> Iterator[tuple[str, str]]:
+        """Yield faults and hints: arguments are left alone, and earlier batches leave no trace."""
         written = dict.fromkeys(w for draw in self.draws for w in draw.answer.written)
         if written:
-            words = (
-                f"These arrays must stay as they are, but were overwritten: {'; '.join(written)}."
+            yield (
+                f"These arrays must stay as they are, but were overwritten: {'; '.join(written)}.",
+                "Operators such as += and *= write into their array: make a new one or a copy.",
             )
-            hint = "Operators such as += and *= write into their array: make a new one or a copy."
-            return Verdict(part, False, 1, words, (hint, "", ""))
         if not any(map(self._right, self.gradients)):
-            return Verdict(part, False, 1, NOT_YET)
+            yield NOT_YET, ""
         draw = self.ordinary[0]._replace(answer=self.again)
         for symbol in (self.result, *self.gradients):
             if self._right(symbol) and _wrong(symbol, draw):
-                words = f"After another batch, the same object returns a different {symbol}."
-                hint = "Does an attribute keep numbers from earlier batches, or does += add to it?"
-                return Verdict(part, False, 1, words, (hint, "", ""))
-        return Verdict(part, True, 1, "")
+                yield (
+                    f"After another batch, the same object returns a different {symbol}.",
+                    "Does an attribute keep numbers from earlier batches, or does += add to it?",
+                )
 
     # --- what the checks share -----------------------------------------------------------------
 

@@ -1,13 +1,13 @@
 """Names for mistakes: what comes out of a known mistake is compared with what the student returned.
 
 A mistake is named only if it explains all batches: on each of them, the student's array equals what
-that mistake gives. Some mistakes can happen in every layer, such as a wrong constant. All others
-are the mutations of the layer's own derivation.
+that mistake gives. Some mistakes can happen in every layer: they are those that the gradient
+checker knows, and a few that only the right answers show. All others are the mutations of the
+layer's own derivation.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,10 +16,12 @@ import numpy as np
 
 from phitodeep.core.types import Array
 from phitodeep.derivations.language.run import Position
-from phitodeep.derivations.language.step import Derivation, Step
+from phitodeep.derivations.language.step import Step
 from phitodeep.teach.mutations import Wrong, chain, mutations
-from phitodeep.teach.truth import Draw, solve
-from phitodeep.testing.diagnoses import alike, factor
+from phitodeep.teach.truth import Draw, solve, solve_again
+from phitodeep.testing.diagnoses import SHAPES, alike, exact_diagnosis
+from phitodeep.testing.report import Finding
+from phitodeep.testing.slopes import Probe, Trial
 
 
 class Mistake(NamedTuple):
@@ -43,7 +45,8 @@ def mistake(symbol: str, draws: Sequence[Draw]) -> Mistake | None:
     wrong = [d for d, is_right in zip(finite, right, strict=True) if not is_right]
     if not wrong:
         return None
-    words = next(_anywhere(symbol, finite, wrong), "")
+    words = next(_anywhere(symbol, finite), "")
+    wrong.sort(key=lambda d: d.array(symbol).size)  # small batches are faster to compute again
     others = [d for d, is_right in zip(finite, right, strict=True) if is_right]
     return Mistake(words) if words else _mutated(symbol, [*wrong, *others])
 
@@ -79,12 +82,6 @@ def _arriving(upstream: Callable[[Draw], Array]) -> Other:
 
 
 ANYWHERE: tuple[tuple[Other, str], ...] = (
-    (lambda d, s: 0 * d.array(s), "{} is 0 everywhere: is it computed at all?"),
-    (
-        lambda d, s: d.question.given.get("dY"),
-        "{} is dY unchanged: what arrives must still be multiplied by the local slope.",
-    ),
-    (lambda d, s: -d.array(s), "{} has the right size, but its sign is wrong everywhere."),
     (
         _arriving(lambda d: np.ones_like(d.question.given["dY"])),
         "{} ignores dY: it is right only if dY is 1 everywhere.",
@@ -92,43 +89,15 @@ ANYWHERE: tuple[tuple[Other, str], ...] = (
     (_arriving(lambda d: d.question.given["X"]), "{} is what comes out with X instead of dY."),
     (_arriving(lambda d: d.array("Y")), "{} is what comes out with Y instead of dY."),
 )
-SIZES: dict[str, Callable[[Draw], int]] = {
-    "the batch size": lambda d: d.case.shape[0],
-    "the number of rows": lambda d: math.prod(d.case.shape[:-1]),
-    "the size of the last axis": lambda d: d.case.shape[-1],
-    "the number of elements of a sample": lambda d: math.prod(d.case.shape[1:]),
-    "the number of elements of X": lambda d: math.prod(d.case.shape),
-}
-ADVICE = {  # by the kind of the symbol, for one that is too small and one that is too large
-    "gradient": (
-        " The loss already divides by the batch size: a layer sums, and divides by nothing.",
-        " Was a sum used instead of a mean?",
-    ),
-    "dP": (
-        " A loss divides once, by the batch size.",
-        " If the loss is a mean, its gradient has the same divisor.",
-    ),
-    "forward": ("", ""),
-}
 
 
-def _anywhere(symbol: str, draws: Sequence[Draw], wrong: Sequence[Draw]) -> Iterator[str]:
+def _anywhere(symbol: str, draws: Sequence[Draw]) -> Iterator[str]:
     """Yield mistakes that do not depend on the layer."""
+    if diagnosis := exact_diagnosis([_finding(symbol, draw) for draw in draws]):
+        yield f"{symbol}: {diagnosis}"
     for other, words in ANYWHERE:
         if _explains(symbol, draws, other):
             yield words.format(symbol)
-    kind = "forward" if symbol in ("Y", "L") else "dP" if symbol == "dP" else "gradient"
-    for name, count in SIZES.items():
-        for times, power, advice in zip(("small", "large"), (-1.0, 1.0), ADVICE[kind], strict=True):
-            if _explains(symbol, draws, partial(_scaled, count, power)):
-                seen = _listed(count(d) for d in wrong)
-                yield (
-                    f"{symbol} has the right direction, but is too {times} by a factor that is "
-                    f"{name} ({seen} here).{advice}"
-                )
-    factors = [factor(_got(d, symbol).ravel(), d.array(symbol).ravel()) for d in draws]
-    if len(draws) > 1 and all(factors) and np.ptp(factors) <= 1e-5 * abs(factors[0]):
-        yield f"{symbol} is {factors[0]:.4g} times what it should be, on every batch."
     for name in draws[0].question.params:
         if _explains(symbol, draws, partial(_times, name)):
             yield f"{symbol} has the factor {name} once too often."
@@ -136,19 +105,21 @@ def _anywhere(symbol: str, draws: Sequence[Draw], wrong: Sequence[Draw]) -> Iter
         yield "dX holds the right rows, but in another order: they must be in the order of X."
 
 
-def _scaled(count: Callable[[Draw], int], power: float, draw: Draw, symbol: str) -> Array:
-    return draw.array(symbol) * float(count(draw)) ** power
+def _finding(symbol: str, draw: Draw) -> Finding:
+    """What the gradient checker would have found: every entry is probed."""
+    got, right, given = _got(draw, symbol), draw.array(symbol), draw.question.given
+    pairs = enumerate(zip(got.flat, right.flat, strict=True))
+    probes = {i: Probe(a, b, 1.0, "wrong") for i, (a, b) in pairs}
+    arrays = {"dX": given["X"], **draw.question.params} if "X" in given else {}
+    shapes = {"": draw.case.shape}
+    trial = Trial(lambda: None, None, given.get("dY"), arrays, {symbol: got}, shapes, None, None)
+    return Finding(symbol, trial, [], probes, [])
 
 
 def _times(name: str, draw: Draw, symbol: str) -> Array | None:
     """The right array times a parameter, if that keeps its shape."""
     right, param = draw.array(symbol), draw.question.params[name]
     return right * param if right.shape[-param.ndim :] == param.shape else None
-
-
-def _listed(numbers: Any) -> str:
-    *first, last = dict.fromkeys(str(n) for n in numbers)
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _reordered(draw: Draw) -> bool:
@@ -159,28 +130,14 @@ def _reordered(draw: Draw) -> bool:
 
 # --- shapes ------------------------------------------------------------------------------------
 
-RESHAPED: tuple[tuple[Callable[[Array, Array], bool], str], ...] = (
-    (lambda A, R: A.T.shape == R.shape and alike(A.T, R), "It is the right array, transposed."),
-    (
-        lambda A, R: A.size == R.size and alike(A.ravel(), R.ravel()),
-        "Its numbers are right: it only needs a reshape (was keepdims left on?).",
-    ),
-    (
-        lambda A, R: (
-            A.shape[-R.ndim :] == R.shape and alike(A.sum(axis=tuple(range(A.ndim - R.ndim))), R)
-        ),
-        "Its sum over the rows is right: sum over all axes except the last.",
-    ),
-)
-
 
 def _misshapen(symbol: str, draws: Sequence[Draw]) -> Mistake | None:
     """Name what turns arrays of other shapes into the right ones."""
     wrong = [d for d in draws if _got(d, symbol).shape != d.array(symbol).shape]
     if symbol == "dX" and all(np.array_equal(_got(d, "dX"), d.question.given["dY"]) for d in wrong):
         return Mistake("It is dY unchanged.")
-    for fits, words in RESHAPED:
-        if all(fits(_got(d, symbol), d.array(symbol)) for d in wrong):
+    for fits, words in SHAPES:
+        if all(fits(_got(d, symbol).shape, d.array(symbol).shape) for d in wrong):
             return Mistake(words)
     return None
 
@@ -190,56 +147,37 @@ def _misshapen(symbol: str, draws: Sequence[Draw]) -> Mistake | None:
 
 def _mutated(symbol: str, draws: Sequence[Draw]) -> Mistake | None:
     """Find the mutation of the derivation that gives the student's arrays."""
-    first, *others = draws
-    derivation = first.right.derivation
-    ways = [
-        (step, sentence, wrong)
-        for step in reversed(chain(symbol, derivation))
-        for sentence, wrong in mutations(step, derivation)
-    ]
-    ways.sort(key=lambda way: " instead of `" in way[1])  # a lost part is likelier than a mix-up
-    for step, sentence, wrong in ways:
-        if _matches(symbol, first, step, wrong) and all(
-            _again(symbol, draw, step.symbol, sentence) for draw in others
-        ):
-            words = f"This is exactly what comes out if `{step.symbol}` is computed {sentence}."
-            return Mistake(words, step.symbol)
+    ways = [_ways(symbol, draw) for draw in draws]
+    # a lost part is likelier than a mix-up
+    for way in sorted(ways[0], key=lambda way: " instead of `" in way[1]):
+        pairs = zip(draws, ways, strict=True)
+        if all(way in known and _matches(symbol, draw, *known[way]) for draw, known in pairs):
+            step, sentence = way
+            words = f"This is exactly what comes out if `{step}` is computed {sentence}."
+            return Mistake(words, step)
     return None
+
+
+def _ways(symbol: str, draw: Draw) -> dict[tuple[str, str], tuple[Step, Wrong]]:
+    """All mutations of the steps that a symbol follows from, the last step first."""
+    derivation, found = draw.right.derivation, dict[tuple[str, str], tuple[Step, Wrong]]()
+    for step in reversed(chain(symbol, derivation)):
+        for sentence, wrong in mutations(step, derivation):
+            found.setdefault((step.symbol, sentence), (step, wrong))
+    return found
 
 
 def _matches(symbol: str, draw: Draw, step: Step, wrong: Wrong) -> bool:
     """Whether a broken step gives the student's array."""
 
-    def edit(derivation: Derivation) -> Callable[[Position, Any], Any]:
-        steps = [*draw.right.derivation.every()]
-        target = [*derivation.every()][steps.index(step)]  # the same place in a new derivation
+    def edit(position: Position, value: Any) -> Any:
+        if position.step is not step:
+            return value
+        try:
+            other = position.scope.cast(np.asarray(wrong(position.scope)))
+        except (ValueError, LookupError, NameError):  # other shapes, or a symbol of a later step
+            return value
+        return other if other.shape == np.shape(value) else value  # else it cannot go on
 
-        def edited(position: Position, value: Any) -> Any:
-            if position.step is not target:
-                return value
-            try:
-                other = position.scope.cast(np.asarray(wrong(position.scope)))
-            except (
-                ValueError,
-                LookupError,
-                NameError,
-            ):  # other shapes, or a symbol of a later step
-                return value
-            return other if other.shape == np.shape(value) else value  # else it cannot go on
-
-        return edited
-
-    with np.errstate(all="ignore"):
-        found = solve(draw.reference, draw.question, edit).find(symbol)
-        return _explains(symbol, [draw], lambda *_: found)
-
-
-def _again(symbol: str, draw: Draw, broken: str, sentence: str) -> bool:
-    """Whether the mutation of the same name gives the student's array on another batch."""
-    derivation = draw.right.derivation
-    for step in chain(symbol, derivation):
-        if step.symbol == broken:
-            for other, wrong in mutations(step, derivation):
-                if other == sentence:
-                    return _matches(symbol, draw, step, wrong)
-    return False
+    found = solve_again(draw, step, edit).find(symbol)
+    return _explains(symbol, [draw], lambda *_: found)

@@ -8,6 +8,7 @@ kinds of steps, so no code here knows any layer.
 from __future__ import annotations
 
 import ast
+import copy
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,7 +18,16 @@ import numpy as np
 
 from phitodeep.core.types import Array
 from phitodeep.derivations.language.notation import PLAIN
-from phitodeep.derivations.language.step import Carry, Derivation, Join, Let, Step, Sum, evaluate
+from phitodeep.derivations.language.step import (
+    Carry,
+    Derivation,
+    Join,
+    Let,
+    Step,
+    Sum,
+    evaluate,
+    flat,
+)
 
 Wrong = Callable[[Any], Any]  # computes a step from the symbols, wrongly
 Mutation = tuple[str, Wrong]
@@ -35,7 +45,7 @@ def mutations(step: Step, derivation: Derivation) -> Iterator[Mutation]:
         for a, b in itertools.combinations(step.operands, 2):
             swapped = [{a: b, b: a}.get(name, name) for name in step.operands]
             other = Join(step.symbol, *swapped)
-            yield f"with `{_symbol(a)}` and `{_symbol(b)}` swapped", other.value
+            yield f"with `{PLAIN.symbol(a)}` and `{PLAIN.symbol(b)}` swapped", other.value
     elif isinstance(step, Carry):
         yield (
             f"starting from 0 in every round, without {_said(step.symbol, derivation)}",
@@ -46,12 +56,12 @@ def mutations(step: Step, derivation: Derivation) -> Iterator[Mutation]:
 def chain(symbol: str, derivation: Derivation) -> list[Step]:
     """The steps of the same direction that a symbol follows from, in order; it is the last."""
     for steps in (derivation.backward, derivation.forward):
-        flat = [step for step in Derivation(steps, []).every() if step.symbol != "t"]
-        if any(step.symbol == symbol for step in flat):
+        every = [step for step in flat(steps) if step.symbol != "t"]
+        if any(step.symbol == symbol for step in every):
             needed = {symbol}
-            while more := {n for s in flat if s.symbol in needed for n in s.operands} - needed:
+            while more := {n for s in every if s.symbol in needed for n in s.operands} - needed:
                 needed |= more
-            return [step for step in flat if step.symbol in needed]
+            return [step for step in every if step.symbol in needed]
     return []
 
 
@@ -61,9 +71,10 @@ def chain(symbol: str, derivation: Derivation) -> list[Step]:
 def _expressions(code: str, of: Derivation, known: list[str]) -> Iterator[tuple[str, str]]:
     """Yield the expression with one part lost or changed, and what that part is."""
     tree = ast.parse(code, mode="eval").body
-    for place, node in enumerate(ast.walk(tree)):
+    for node in ast.walk(tree):
         for sentence, other in _parts(node, of, known):
-            yield sentence, ast.unparse(_replaced(tree, place, other))
+            # a copy, for which `other` counts as the copy of the node
+            yield sentence, ast.unparse(copy.deepcopy(tree, {id(node): other}))
     names = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id[:1] == "d"]
     if not isinstance(tree, ast.Name):
         for name in dict.fromkeys(names):
@@ -109,22 +120,10 @@ def _parts(node: ast.AST, of: Derivation, known: list[str]) -> Iterator[tuple[st
             yield f"with `{_shown(args[0])}` instead of `{_shown(node)}`", args[0]
     elif isinstance(node, ast.Name):
         for other in _siblings(node.id, known):
-            yield f"with `{_symbol(other)}` instead of `{_symbol(node.id)}`", ast.Name(other)
-
-
-def _replaced(tree: ast.expr, place: int, other: ast.expr) -> ast.expr:
-    """A copy of the expression in which the node number `place` is another one."""
-    return _rebuilt(tree, [*ast.walk(tree)][place], other)
-
-
-def _rebuilt(node: Any, target: ast.AST, other: ast.expr) -> Any:
-    if node is target:
-        return other
-    if isinstance(node, list):
-        return [_rebuilt(item, target, other) for item in node]
-    if not isinstance(node, ast.AST):
-        return node
-    return type(node)(**{k: _rebuilt(v, target, other) for k, v in ast.iter_fields(node)})
+            yield (
+                f"with `{PLAIN.symbol(other)}` instead of `{PLAIN.symbol(node.id)}`",
+                ast.Name(other),
+            )
 
 
 def _known(of: Derivation) -> list[str]:
@@ -156,12 +155,13 @@ CONFUSED: tuple[Callable[[str, str], bool], ...] = (
 def _sums(step: Sum, of: Derivation) -> Iterator[Mutation]:
     known = _known(of)
     for k, name in enumerate(step.operands):
-        shown = _symbol(name)
+        shown = PLAIN.symbol(name)
         if len(step.operands) > 1:
-            yield f"without the factor `{shown}`{_why(ast.Name(name), of)}", _with(step, k, _ones)
-        yield f"with `{shown}` transposed", _with(step, k, _transposed)
+            without = f"without the factor `{shown}`{_why(ast.Name(name), of)}"
+            yield without, partial(_changed, step, k, np.ones_like)
+        yield f"with `{shown}` transposed", partial(_changed, step, k, np.matrix_transpose)
         for other in _siblings(name, known):
-            sentence = f"with `{_symbol(other)}` instead of `{shown}`"
+            sentence = f"with `{PLAIN.symbol(other)}` instead of `{shown}`"
             yield sentence, partial(_swapped, step, k, other)
     yield "as a mean instead of a sum", lambda symbols: step.value(symbols) / _terms(step, symbols)
     if "1" in step.code:
@@ -176,23 +176,17 @@ def _sums(step: Sum, of: Derivation) -> Iterator[Mutation]:
             partial(_last, step),
         )
     for k, name in reversed([*enumerate(step.operands)]):
+        part = inputs.split(",")[k]
         for letters in ("ij", "i", "j", "t", "q", "k"):
-            if all(letter in inputs.split(",")[k] for letter in letters):
-                sentence = f"with `{_symbol(name)}` reversed along {' and '.join(letters)}"
-                yield sentence, partial(_flipped, step, k, letters)
+            if set(letters) <= set(part):
+                sentence = f"with `{PLAIN.symbol(name)}` reversed along {' and '.join(letters)}"
+                axes = tuple(part.index(letter) - len(part) for letter in letters)
+                yield sentence, partial(_changed, step, k, partial(np.flip, axis=axes))
 
 
-def _ones(A: Array) -> Array:
-    return np.ones_like(A)
-
-
-def _transposed(A: Array) -> Array:
-    return A.swapaxes(-1, -2)
-
-
-def _with(step: Sum, k: int, change: Callable[[Array], Array]) -> Wrong:
+def _changed(step: Sum, k: int, change: Callable[[Array], Array], symbols: Any) -> Any:
     """The sum with operand k changed."""
-    return lambda symbols: _sum(step, symbols, k, change(symbols[step.operands[k]]))
+    return _sum(step, symbols, k, change(symbols[step.operands[k]]))
 
 
 def _swapped(step: Sum, k: int, other: str, symbols: Any) -> Any:
@@ -227,11 +221,6 @@ def _last(step: Sum, symbols: Any) -> Any:
     return np.take_along_axis(terms, last[..., None], axis=-1)[..., 0]
 
 
-def _flipped(step: Sum, k: int, letters: str, symbols: Any) -> Any:
-    A, part = symbols[step.operands[k]], step.letters(symbols)[0][k]
-    return _sum(step, symbols, k, np.flip(A, tuple(part.index(letter) for letter in letters)))
-
-
 # --- words -------------------------------------------------------------------------------------
 
 
@@ -239,13 +228,9 @@ def _shown(node: ast.AST) -> str:
     return PLAIN.expression(ast.unparse(node))
 
 
-def _symbol(name: str) -> str:
-    return PLAIN.symbol(name)
-
-
 def _said(name: str, of: Derivation) -> str:
     """A symbol, and what it means."""
-    return f"`{_symbol(name)}`{_why(ast.Name(name), of)}"
+    return f"`{PLAIN.symbol(name)}`{_why(ast.Name(name), of)}"
 
 
 def _why(node: ast.AST, of: Derivation) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from phitodeep.core.checks import check_count
-from phitodeep.core.table import escaped
+from phitodeep.core.table import NOTE, Shown, Table
 from phitodeep.errors import ArgumentError
 
 LEVELS = (
@@ -51,8 +51,8 @@ class Verdict:
         return [text for text in ((self.words, *self.hints[:level]) if level else ()) if text]
 
 
-@dataclass(frozen=True)
-class Grade:
+@dataclass(frozen=True, repr=False)
+class Grade(Shown):
     """A graded class: `score` from 0 to 1, `passed`, and one verdict per check.
 
     Printing it shows hints up to `level`; `hint(level)` returns the same text at another level.
@@ -120,25 +120,12 @@ class Grade:
     def __str__(self) -> str:
         return self.hint(self.level)
 
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
+    def table(self) -> Table:
+        """The same as a table, which notebooks show."""
         rows = []
         for verdict, lines in self._lines(self.level):
-            part = escaped(verdict.part)
-            mark, colour = ("right", "#1a7f37") if verdict.passed else ("wrong", "#b35900")
-            rows.append(
-                f'<tr style="text-align:left;vertical-align:top">'
-                f'<td style="color:{colour}"><b>{mark}</b></td>'
-                f'<td style="white-space:nowrap;text-align:left"><b>{part}</b></td>'
-                f'<td style="text-align:left">{"<br>".join(map(_page_line, lines))}</td></tr>'
-            )
-        title = escaped(f"{self.name}: {self.points} of {self.possible} points")
-        return f'<b>{title}</b><table style="max-width:52em">{"".join(rows)}</table>'
-
-
-def _page_line(line: str) -> str:
-    """A line as HTML: indented lines, and what stands between backticks, are code."""
-    if line.startswith("  "):
-        return f"<code>{escaped(line.strip())}</code>"
-    return re.sub("`([^`]*)`", r"<code>\1</code>", escaped(line))
+            first, *more = lines or [""]
+            rows.append(("right" if verdict.passed else "wrong", verdict.part, first))
+            rows += [("", "", line) for line in more]
+        title = f"{self.name}: {self.points} of {self.possible} points"
+        return Table(title, ("", "check", NOTE), rows, "")

@@ -11,7 +11,7 @@ from phitodeep.core.call import calling
 from phitodeep.core.types import Array
 from phitodeep.derivations.language import run as stepwise
 from phitodeep.derivations.language.run import Position, Scope
-from phitodeep.derivations.language.step import Derivation
+from phitodeep.derivations.language.step import Step, flat
 from phitodeep.derivations.losses import givens
 from phitodeep.layers import Layer
 from phitodeep.loss import Loss
@@ -50,26 +50,33 @@ def ask(exercise: Exercise, case: Case, rng: np.random.Generator) -> tuple[Quest
     return Question(case, {"X": X, "dY": dY}, params), layer
 
 
-Edit = Callable[[Derivation], Callable[[Position, Any], Any]]
-
-
-def solve(
-    reference: Layer | Loss, question: Question, edit: Edit | None = None, dY: Array | None = None
-) -> Scope:
-    """Run both passes by the derivation; `edit` may break a step, `dY` replaces what arrives."""
+def solve(reference: Layer | Loss, question: Question, dY: Array | None = None) -> Scope:
+    """Run both passes by the derivation; `dY` replaces what arrives."""
     given = question.given
     with calling(training=True, step=0), np.errstate(all="ignore"):
         if isinstance(reference, Loss):
-            P, y = given["P"], given["y"]
-            T = reference.targets(y, P.shape)
-            scope = Scope(reference, "loss", **givens(reference, P, T, None, None))
-            programs = stepwise.forward(scope, "P"), stepwise.backward(scope)
+            T = reference.targets(given["y"], given["P"].shape)
+            scope = Scope(reference, "loss", **givens(reference, given["P"], T, None, None))
+            stepwise.run(stepwise.forward(scope, "P"))
         else:
             scope = Scope(reference, X=given["X"])
-            upstream = given["dY"] if dY is None else dY
-            programs = stepwise.forward(scope), stepwise.backward(scope, upstream)
-        for program in programs:
-            stepwise.run(program, None if edit is None else edit(scope.derivation))
+            stepwise.run(stepwise.forward(scope))
+        stepwise.run(stepwise.backward(scope, given.get("dY") if dY is None else dY))
+    return scope
+
+
+def solve_again(draw: Draw, step: Step, edit: Callable[[Position, Any], Any]) -> Scope:
+    """Run the passes once more from the one that has this step; `edit` may replace its value."""
+    scope, given = draw.right.at(None), draw.question.given
+    back = [*flat(scope.derivation.backward)]
+    first = step not in back
+    symbols = {each.symbol for each in (scope.derivation.every() if first else back)}
+    scope.values = {name: A for name, A in scope.values.items() if name not in symbols}
+    scope._series = {k: dict(rounds) for k, rounds in scope._series.items() if k not in symbols}
+    with np.errstate(all="ignore"):
+        if first:
+            stepwise.run(stepwise.forward(scope, "P" if "P" in given else "X"), edit)
+        stepwise.run(stepwise.backward(scope, given.get("dY")), edit)
     return scope
 
 

@@ -174,7 +174,7 @@ def _trial_of(
     claims, faults = _twice("backward", lambda: backward(dY), {**given, "dY": dY})
     doubled = {} if faults else {k: a for k, a in backward(2 * dY).items() if a is not None}
     linear = not _differing(doubled, {k: 2 * claims[k] for k in doubled})
-    if _selects_tokens(layer):
+    if any(isinstance(part, Select) and part.tokens for _, part in layer.walk()):
         claims.pop("dX", None)  # X cannot be moved: some of its columns must stay whole numbers
         arrays = params
     else:
@@ -183,11 +183,6 @@ def _trial_of(
     refuse(subject, [*faults, *malformed(arrays, claims, frozen)])
     upstream, shapes = dY if loss is None else 1.0, {"": X.shape, " of Y": Y.shape}
     return Trial(run, run(), upstream, arrays, claims, shapes, *targets, linear)
-
-
-def _selects_tokens(layer: Layer) -> bool:
-    """Return whether the layer turns columns of X into tokens."""
-    return any(isinstance(part, Select) and part.tokens for _, part in layer.walk())
 
 
 def _gather(layers: Iterable[tuple[str, Layer]], store: str) -> Arrays:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 
 import numpy as np
 
@@ -17,13 +17,14 @@ from phitodeep.testing.slopes import Arrays
 SHAPES: tuple[tuple[Callable[[Shape, Shape], bool], str], ...] = (
     (lambda g, a: g == a[::-1], "Is it transposed?"),
     (lambda g, a: a == (*g[:1], 1) and len(set(g)) == 1, "Was (n,) broadcast against (n, 1)?"),
-    (lambda g, a: g[-len(a) :] == a, "Was it not summed over the rows?"),
     (lambda g, a: math.prod(g) == math.prod(a), "It needs a reshape (keepdims?)."),
+    (lambda g, a: g[-len(a) :] == a, "Was it not summed over the rows?"),
 )
 COUNTS = (
     "the batch size",
     "the number of rows",
     "the size of the last axis",
+    "the number of elements of a sample",
     "the number of elements",
 )
 
@@ -83,6 +84,16 @@ def _diagnosis(f: Finding) -> str:
         return next((sentence.format(answer) for answer, sentence in found if answer), "")
 
 
+def exact_diagnosis(findings: Sequence[Finding]) -> str:
+    """Return the sentence of the diagnosis that accounts for every number in all findings."""
+    for matches, sentence in DIAGNOSES:
+        if matches in EXACT:
+            answers = [matches(f) for f in findings]
+            if all(answers) and len({str(a).partition(" (")[2] or str(a) for a in answers}) == 1:
+                return sentence.format(answers[0])
+    return ""
+
+
 def alike(A: Array, B: Array) -> bool:
     """Return whether A and B differ by far less than a bug would cause."""
     return bool(np.abs(A - B).max(initial=0) <= 1e-5 * np.abs(B).max(initial=0))
@@ -97,7 +108,7 @@ def factor(A: Array, B: Array) -> float:
 def count(f: Finding, k: float) -> str:
     """Return what k counts, such as "5 (the batch size)", or "" if it counts nothing or is 1."""
     for whose, s in f.trial.shapes.items():
-        for part, what in zip((s[:1], s[:-1], s[-1:], s), COUNTS, strict=True):
+        for part, what in zip((s[:1], s[:-1], s[-1:], s[1:], s), COUNTS, strict=True):
             n = math.prod(part)
             if k > 1.5 and abs(k - n) <= 1e-5 * n:
                 return f"{n} ({what}{whose})"
@@ -107,6 +118,22 @@ def count(f: Finding, k: float) -> str:
 def scaled(f: Finding) -> str:
     k = factor(f.got, f.expected)
     return f"{k:.6g}" if k and f.got.size > 1 and abs(k - 1) > 1e-4 else ""
+
+
+def zero(f: Finding) -> bool:
+    return not f.gradient.any()
+
+
+def negative(f: Finding) -> bool:
+    return alike(f.got, -f.expected)
+
+
+def divided(f: Finding) -> str:
+    return count(f, factor(f.expected, f.got))
+
+
+def multiplied(f: Finding) -> str:
+    return count(f, factor(f.got, f.expected))
 
 
 def transposed(f: Finding) -> bool:
@@ -197,15 +224,15 @@ def only_dX(f: Finding) -> bool:
 
 
 DIAGNOSES: tuple[tuple[Callable[[Finding], object], str], ...] = (
-    (lambda f: not f.gradient.any(), "It is 0 everywhere: was it never written?"),
-    (lambda f: alike(f.got, -f.expected), "Its sign is wrong."),
+    (zero, "It is 0 everywhere: was it never written?"),
+    (negative, "Its sign is wrong."),
     (
-        lambda f: count(f, factor(f.expected, f.got)),
+        divided,
         "It is exactly {} times too small: is the batch divided out twice, or is this a mean "
         "instead of a sum? Only the loss divides, and once.",
     ),
     (
-        lambda f: count(f, factor(f.got, f.expected)),
+        multiplied,
         "It is exactly {} times too large: was a mean's division left out?",
     ),
     (scaled, "It is {} times what it should be: is a constant factor wrong?"),
@@ -234,3 +261,4 @@ DIAGNOSES: tuple[tuple[Callable[[Finding], object], str], ...] = (
     ),
     (only_dX, "All parameters are right: is a path from X to Y missing in dX?"),
 )
+EXACT = {zero, negative, divided, multiplied, scaled, passed_through}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -180,20 +180,21 @@ def _machine() -> dict[str, str]:
         "phitodeep": __version__,
         "Python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "NumPy": np.__version__,
-        "BLAS": "\n".join(map(_described, _blas())) or "unknown",
+        "BLAS": "\n".join(_blas()) or "unknown",
         "kernels": {"numpy": "NumPy", "numba": "compiled by Numba"}[kernels.chosen()],
     }
 
 
-def _blas() -> list[dict[str, Any]]:
+def _blas() -> list[str]:
+    """Return, for example, ["openblas 0.3.29 (Haswell), threads: 2"]."""
     if sys.platform == "emscripten":
         return []
     from threadpoolctl import threadpool_info
 
-    return [info for info in threadpool_info() if info["user_api"] == "blas"]
-
-
-def _described(info: dict[str, Any]) -> str:
-    """Return, for example, "openblas 0.3.29 (Haswell), threads: 2"."""
-    core = f" ({info['architecture']})" if info.get("architecture") else ""
-    return f"{info['internal_api']} {info['version']}{core}, threads: {info['num_threads']}"
+    return [
+        f"{info['internal_api']} {info['version']}"
+        f"{' (' + info['architecture'] + ')' if info.get('architecture') else ''}"
+        f", threads: {info['num_threads']}"
+        for info in threadpool_info()
+        if info["user_api"] == "blas"
+    ]

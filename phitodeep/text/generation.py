@@ -110,8 +110,13 @@ class Reader:
         self.max_steps = _max_steps(model)
         self.window = self.unread = ids[:, -self.max_steps :]
         self.memory: dict[Layer, Any] = {}
-        if model.time_steps == "joined":
-            _check_prompt(model, self.window.shape[1])
+        T, built = self.window.shape[1], model.input_shape
+        if model.time_steps == "joined" and built and (error := _length_error(model, T)):
+            raise ShapeError(
+                f"the model was built for samples of shape {built} and does not accept a prompt of "
+                f"{T} tokens: {error} Remedy: use a longer prompt, such as one that begins with "
+                "the start token several times."
+            )
 
     def append(self, tokens: Array) -> None:
         """Append tokens (N,) to the text; the window moves if the text no longer fits in it."""
@@ -167,17 +172,6 @@ def _length_error(model: Chain, T: int) -> Exception | None:
     except ValueError as error:
         return error
     return None
-
-
-def _check_prompt(model: Chain, T: int) -> None:
-    """Refuse a prompt whose length the layers do not accept."""
-    error = None if model.input_shape is None else _length_error(model, T)
-    if error is not None:
-        raise ShapeError(
-            f"the model was built for samples of shape {model.input_shape} and does not accept a "
-            f"prompt of {T} tokens: {error} Remedy: use a longer prompt, such as one that begins "
-            "with the start token several times."
-        )
 
 
 def sample(

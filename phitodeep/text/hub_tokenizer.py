@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.core.checks import as_tokens
 from phitodeep.core.config import Configurable
 from phitodeep.core.types import Array
-from phitodeep.errors import ArgumentError, ArgumentTypeError, MissingExtraError, ShapeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, MissingExtraError
+from phitodeep.text.tokenizer import one_text
 
 
 class HubTokenizer(Configurable):
@@ -61,18 +61,9 @@ class HubTokenizer(Configurable):
 
         special    True: include the text of special tokens
         """
-        tokens = np.atleast_1d(as_tokens(tokens, "tokens"))
-        if tokens.ndim != 1:
-            raise ShapeError(
-                f"decode takes the tokens (T,) of one text, got shape {tokens.shape}: decode "
-                "each row."
-            )
-        wrong = np.flatnonzero((tokens < 0) | (tokens >= 1 << 32))
-        if len(wrong):
-            i = int(wrong[0])
-            raise ArgumentError(f"tokens[{i}] is {tokens[i]}: tokens go from 0 to 2^32 - 1.")
+        ids = one_text(tokens, 2**32 - 1).tolist()
         with _refusing("the tokens cannot be decoded"):
-            text: str = self._tokenizer.decode(tokens.tolist(), skip_special_tokens=not special)
+            text: str = self._tokenizer.decode(ids, skip_special_tokens=not special)
         return text
 
 

@@ -49,17 +49,20 @@ class CharTokenizer(Configurable):
 
     def decode(self, tokens: Array | int) -> str:
         """Return the text of tokens (T,) or of a single token; refuse values out of range."""
-        tokens = np.atleast_1d(as_tokens(tokens, "tokens"))
-        if tokens.ndim != 1:
-            raise ShapeError(
-                f"decode takes the tokens (T,) of one text, got shape {tokens.shape}: decode "
-                "each row."
-            )
-        unknown = np.flatnonzero((tokens < 0) | (tokens >= self.vocab_size))
-        if len(unknown):
-            i = int(unknown[0])
-            raise ArgumentError(
-                f"tokens[{i}] is {tokens[i]}, but the tokenizer's tokens go from 0 to "
-                f"{self.vocab_size - 1}."
-            )
-        return "".join(self.characters[i] for i in tokens)
+        return "".join(self.characters[i] for i in one_text(tokens, self.vocab_size - 1))
+
+
+def one_text(tokens: Array | int, most: int) -> Array:
+    """Return the tokens of one text as an array (T,); refuse values that are not in 0 ... most."""
+    found = np.atleast_1d(as_tokens(tokens, "tokens"))
+    if found.ndim != 1:
+        raise ShapeError(
+            f"decode takes the tokens (T,) of one text, got shape {found.shape}: decode each row."
+        )
+    unknown = np.flatnonzero((found < 0) | (found > most))
+    if len(unknown):
+        i = int(unknown[0])
+        raise ArgumentError(
+            f"tokens[{i}] is {found[i]}, but the tokenizer's tokens go from 0 to {most}."
+        )
+    return found

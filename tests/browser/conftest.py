@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -21,9 +21,8 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import sync_playwright
 
-from phitodeep.inspect.trace import Trace
 from tests.browser.explorer import Explorer, traced
 
 NAMES = ("chromium", "google-chrome", "chromium-browser")
@@ -43,7 +42,7 @@ ROOT = Path(__file__).parents[2]
 AXE = ROOT / "node_modules/axe-core/axe.min.js"
 
 
-def executable() -> str:
+def executable():
     """Return the path of the browser, or end the run and say how to install one."""
     wanted = os.environ.get("PHITODEEP_BROWSER")
     for name in [wanted] if wanted else NAMES:
@@ -58,7 +57,7 @@ def executable() -> str:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def browser():
     path = executable()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
@@ -68,13 +67,13 @@ def browser() -> Iterator[Browser]:
 
 @contextmanager
 def opened(
-    browser: Browser,
-    place: Path | str,
-    size: str = "desktop",
-    scheme: str = "light",
-    still: bool = False,
-    allowed: str | tuple[str, ...] = (),
-) -> Iterator[Page]:
+    browser,
+    place,
+    size="desktop",
+    scheme="light",
+    still=False,
+    allowed=(),
+):
     """Open a page in a new context, and raise AssertionError at the end if anything was wrong.
 
     place      a file, or an address
@@ -88,11 +87,11 @@ def opened(
     motion = "reduce" if still else "no-preference"
     context = browser.new_context(**SIZES[size], color_scheme=scheme, reduced_motion=motion)
 
-    def written(message: Any) -> None:
+    def written(message):
         if message.type in ("assert", "error", "warning"):
             wrong.append(f"console {message.type}: {message.text}")
 
-    def requested(address: str) -> None:
+    def requested(address):
         known = address == url or address.startswith(allowed or ())
         if not known and not address.startswith("blob:"):  # data: is never reported
             wrong.append(f"request: {address}")
@@ -112,7 +111,7 @@ def opened(
 
 
 @pytest.fixture
-def page_of(browser: Browser) -> Iterator[Callable[..., Page]]:
+def page_of(browser):
     """Call it as `opened`, without the browser; the page closes after the test."""
     with ExitStack() as stack:
         yield lambda *place, **options: stack.enter_context(opened(browser, *place, **options))
@@ -122,13 +121,13 @@ Open = Callable[..., Explorer]
 
 
 @pytest.fixture
-def explorer(page_of: Callable[..., Page], tmp_path: Path) -> Open:
+def explorer(page_of, tmp_path):
     """Call it with a trace, or the name of a model, to open its explorer.
 
     `compare` is another trace for the same file; other options are those of `opened`.
     """
 
-    def show(trace: Trace | str, compare: Trace | None = None, **options: Any) -> Explorer:
+    def show(trace, compare=None, **options):
         trace = traced(trace) if isinstance(trace, str) else trace
         trace.save(tmp_path / "step.html", **({} if compare is None else {"compare": compare}))
         return Explorer(page_of(tmp_path / "step.html", **options))
@@ -140,16 +139,16 @@ def explorer(page_of: Callable[..., Page], tmp_path: Path) -> Open:
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_):
         pass
 
-    def translate_path(self, path: str) -> str:
+    def translate_path(self, path):
         # 404.html, which is sent for any address, links from the root of the published site
         return super().translate_path(path.removeprefix("/phitodeep"))
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def site(tmp_path_factory):
     """The address of the built site, which is served for the tests.
 
     PHITODEEP_SITE names a folder that has the built site; without it, the site is built first.
@@ -169,7 +168,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def site_page(browser: Browser, site: str) -> Iterator[Callable[..., Page]]:
+def site_page(browser, site):
     """Call it with a page of the site, such as "layers/dense/", and options of `opened`.
 
     The page may request only what the site itself has.
@@ -181,13 +180,13 @@ def site_page(browser: Browser, site: str) -> Iterator[Callable[..., Page]]:
 
 
 @cache
-def axe_source() -> str:
+def axe_source():
     if not AXE.exists():
         pytest.exit("axe-core is missing: run `npm ci`, or `make test-browser`.", returncode=1)
     return AXE.read_text(encoding="utf-8")
 
 
-def axe(page: Page, within: str = "html") -> list[str]:
+def axe(page, within="html"):
     """Return the barriers that axe-core calls serious or critical: "rule: where: what to do"."""
     page.evaluate(axe_source())
     found = page.evaluate("part => axe.run(part).then(({violations}) => violations)", within)

@@ -7,10 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from playwright.sync_api import Locator, Page
 
 from phitodeep import SequentialBuilder
 from phitodeep.inspect.trace import Trace
@@ -22,7 +20,7 @@ RAISED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 FRESH = np.random.default_rng
 
 
-def number(text: str) -> float:
+def number(text):
     """A number as the page writes it, such as "−1.2 × 10⁻⁵"."""
     text = text.translate(RAISED).replace("\u2212", "-")
     return float(text.replace(" \u00d7 10", "e").replace("∞", "inf"))
@@ -31,7 +29,7 @@ def number(text: str) -> float:
 # --- models --------------------------------------------------------------------------------------
 
 
-def moons(samples: int = 8, seed: int = 1) -> Trace:
+def moons(samples=8, seed=1):
     rng = FRESH(0)
     X, y = rng.standard_normal((samples, 2)), rng.integers(0, 2, (samples, 1)).astype(float)
     start = SequentialBuilder(2, seed=seed).dtype("float64")
@@ -39,14 +37,14 @@ def moons(samples: int = 8, seed: int = 1) -> Trace:
     return model.loss(BinaryCrossEntropy()).optimizer(Adam(0.05)).build().trace(X, y)
 
 
-def digits() -> Trace:
+def digits():
     rng = FRESH(1)
     X, y = rng.random((6, 12, 12)), rng.integers(0, 10, 6)
     model = SequentialBuilder(12, 12, seed=0).dtype("float64").flatten().dense(20).relu().dense(10)
     return model.loss(SoftmaxCrossEntropy()).optimizer(SGD(0.1)).build().trace(X, y)
 
 
-def cnn() -> Trace:
+def cnn():
     rng = FRESH(2)
     X, y = rng.random((3, 12, 12, 1)), rng.integers(0, 4, 3)
     start = SequentialBuilder(12, 12, 1, seed=0).dtype("float64")
@@ -56,14 +54,14 @@ def cnn() -> Trace:
     )
 
 
-def lstm() -> Trace:
+def lstm():
     X = FRESH(3).integers(0, 7, (3, 6))
     model = SequentialBuilder(6, seed=0).dtype("float64").embedding(7, 4).lstm(3).dense(7)
     built = model.loss(SoftmaxCrossEntropy()).optimizer(Adam(0.01)).build()
     return built.trace(X, np.roll(X, -1, 1))
 
 
-def gpt() -> Trace:
+def gpt():
     X = FRESH(4).integers(0, 9, (3, 5))
     model = M.gpt(9, 5, layers=1, heads=2, dim=8).dtype("float64").optimizer(Adam(0.003))
     return model.loss(SoftmaxCrossEntropy()).build().trace(X, np.roll(X, -1, 1))
@@ -75,7 +73,7 @@ MODELS: dict[str, Callable[[], Trace]] = {
 
 
 @cache
-def traced(name: str) -> Trace:
+def traced(name):
     return MODELS[name]()
 
 
@@ -96,34 +94,34 @@ class Shown:
 class Explorer:
     """An open explorer, as its reader uses it."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page):
         self.page = page
 
-    def press(self, *keys: str) -> None:
+    def press(self, *keys):
         for key in keys:
             self.page.keyboard.press(key)
 
-    def find(self, key: str) -> None:
+    def find(self, key):
         """Go to the moment that computes an array."""
         self.press("/")
         self.page.locator("#search input").fill(key)
         self.press("Enter")
 
     @property
-    def result(self) -> Locator:
+    def result(self):
         """The array that this moment computes."""
         return self.page.locator("#picture canvas").first
 
-    def text(self, selector: str) -> str:
+    def text(self, selector):
         return self.page.locator(selector).first.text_content() or ""
 
     @property
-    def moment(self) -> str:
+    def moment(self):
         """Such as "backward: layer 4, Dense(4, 1), dW"."""
         return self.page.locator("#scrub").get_attribute("aria-valuetext") or ""
 
     @property
-    def shown(self) -> Shown:
+    def shown(self):
         match = re.fullmatch(r"(.+)\[([\d, ]*)\] = (\S.*)", self.text("#inspector h2"))
         assert match, self.text("#inspector")
         name, cell, value = match.groups()
@@ -133,15 +131,15 @@ class Explorer:
         return Shown(name, indices, number(value), int(t) if t else None, layer)
 
     @property
-    def total(self) -> float:
+    def total(self):
         return number(self.text("#inspector .terms .total b"))
 
     @property
-    def terms(self) -> list[float]:
+    def terms(self):
         """The largest terms, and the sum of the others."""
         return [number(text) for text in self.page.locator(".terms li b").all_text_contents()]
 
-    def hover(self, tile: Locator, x: float, y: float) -> None:
+    def hover(self, tile, x, y):
         """Point at a place of a picture, from 0 to 1 across and down."""
         tile.scroll_into_view_if_needed()
         box = tile.bounding_box()
@@ -149,7 +147,7 @@ class Explorer:
         at = box["x"] + x * box["width"], box["y"] + y * box["height"]
         self.page.mouse.move(*at)
 
-    def table(self) -> tuple[list[int], list[int], Any]:
+    def table(self):
         """The rows, columns and numbers in the table of the array that has the focus, or else of
         the chosen cell's array."""
         self.press("t")
@@ -160,7 +158,7 @@ class Explorer:
         return [int(k) for k in rows], [int(k) for k in columns], np.array(numbers)
 
 
-def array_of(trace: Trace, shown: Shown, key: str) -> Any:
+def array_of(trace, shown, key):
     """The number that Python has for a cell of the array with this key."""
     array = trace[key].array
     cell = shown.cell
@@ -178,7 +176,7 @@ TABLE = """(table) => {
 OVERLAPS = Path(__file__).with_name("overlaps.js")
 
 
-def overlaps(page: Page) -> list[str]:
+def overlaps(page):
     page.evaluate(OVERLAPS.read_text("utf-8"))
     found: list[str] = page.evaluate("overlaps()")
     return found

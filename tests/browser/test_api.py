@@ -1,7 +1,5 @@
 """The built API reference has no artefacts of the conversion from docstrings."""
 
-from __future__ import annotations
-
 import html
 import re
 from urllib.request import urlopen
@@ -21,7 +19,7 @@ ARTEFACTS = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_text_has_no_artefacts(site: str, name: str) -> None:
+def test_text_has_no_artefacts(site, name):
     address = site + ("api/" if name == "index" else f"api/{name}/")
     page = urlopen(address).read().decode()
     article = page[page.index("<article") : page.index("</article>")]
@@ -33,7 +31,7 @@ def test_text_has_no_artefacts(site: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["layers", "losses", "optimizers"])
-def test_addresses_follow_from_names(site: str, kind: str) -> None:
+def test_addresses_follow_from_names(site, kind):
     names = re.findall(rf"/{kind}/([^/<]+)/", urlopen(f"{site}sitemap.xml").read().decode())
     assert len(set(names)) == len(names) > 8
     for name in names:

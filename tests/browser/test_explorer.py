@@ -1,14 +1,10 @@
 """The explorer in a real browser: what it shows is what Python has, by mouse, keys and touch."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
-from tests.browser.conftest import Open, axe
-from tests.browser.explorer import MODELS, Explorer, array_of, moons, number, overlaps, traced
+from tests.browser.conftest import axe
+from tests.browser.explorer import MODELS, array_of, moons, number, overlaps, traced
 from tests.rows import few
 
 ARRAYS = {
@@ -27,7 +23,7 @@ ARRAYS = {
 # --- cells and their terms -----------------------------------------------------------------------
 
 
-def check(seen: Explorer, trace: Any, key: str) -> None:
+def check(seen, trace, key):
     """The cell in the inspector is Python's, and its terms add up to it."""
     shown = seen.shown
     wanted, largest = array_of(trace, shown, key)
@@ -42,7 +38,7 @@ def check(seen: Explorer, trace: Any, key: str) -> None:
 
 
 @pytest.mark.parametrize("name", few(ARRAYS, 3))
-def test_a_cell_is_the_sum_that_the_inspector_shows(explorer: Open, name: str) -> None:
+def test_a_cell_is_the_sum_that_the_inspector_shows(explorer, name):
     seen, trace = explorer(name), traced(name)
     for key in ARRAYS[name]:
         seen.find(key)
@@ -59,7 +55,7 @@ def test_a_cell_is_the_sum_that_the_inspector_shows(explorer: Open, name: str) -
 
 
 @pytest.mark.parametrize("name", ["cnn", "gpt"])
-def test_the_keyboard_moves_between_the_cells_of_an_array(explorer: Open, name: str) -> None:
+def test_the_keyboard_moves_between_the_cells_of_an_array(explorer, name):
     seen, trace = explorer(name), traced(name)
     key = ARRAYS[name][0]
     seen.find(key)
@@ -80,7 +76,7 @@ def test_the_keyboard_moves_between_the_cells_of_an_array(explorer: Open, name: 
     assert seen.moment != moment
 
 
-def test_the_panel_stays_while_another_cell_is_pointed_at(explorer: Open) -> None:
+def test_the_panel_stays_and_symbols_and_arrays_light_up_together(explorer):
     seen = explorer("moons")
     page = seen.page
     page.locator("#nudge").fill("0.5")
@@ -91,9 +87,19 @@ def test_the_panel_stays_while_another_cell_is_pointed_at(explorer: Open) -> Non
     page.mouse.move(2, 2)
     assert page.evaluate("document.querySelector('aside').scrollTop") == 200
     assert seen.text(".outcome") == outcome
+    seen = explorer("moons")
+    page = seen.page
+    page.locator("#heading math [data-sym=X]").hover()
+    assert page.locator("#picture [data-array=X].alight").count() == 1
+    assert page.locator("#picture figure.alight").count() == 1
+    page.locator("#picture [data-array=dY] canvas").hover()
+    assert page.locator("#heading [data-sym=dY].alight").count() == 1
+    assert page.locator("#picture [data-array=X].alight").count() == 0
+    page.mouse.move(2, 2)
+    assert page.locator(".alight").count() == 0
 
 
-def test_a_number_leads_to_its_own_cell_and_back(explorer: Open) -> None:
+def test_a_number_leads_to_its_own_cell_and_back_also_by_keyboard(explorer):
     seen = explorer("moons")
     first, moment = seen.shown, seen.moment
     factor = seen.page.locator(".factor").first
@@ -107,9 +113,6 @@ def test_a_number_leads_to_its_own_cell_and_back(explorer: Open) -> None:
     assert f"{seen.shown.value:.3g}".lstrip("-") in value
     seen.page.get_by_role("button", name="Back", exact=True).click()
     assert (seen.shown, seen.moment) == (first, moment)
-
-
-def test_the_keyboard_follows_numbers(explorer: Open) -> None:
     seen = explorer("moons")
     page = seen.page
     for expected in ("forward: layer 3, Tanh(), Y", "forward: layer 2, Dense(4, 4), Y"):
@@ -123,23 +126,10 @@ def test_the_keyboard_follows_numbers(explorer: Open) -> None:
     assert page.evaluate("document.activeElement.closest('#picture') !== null")
 
 
-def test_symbols_and_arrays_light_up_together(explorer: Open) -> None:
-    seen = explorer("moons")
-    page = seen.page
-    page.locator("#heading math [data-sym=X]").hover()
-    assert page.locator("#picture [data-array=X].alight").count() == 1
-    assert page.locator("#picture figure.alight").count() == 1
-    page.locator("#picture [data-array=dY] canvas").hover()
-    assert page.locator("#heading [data-sym=dY].alight").count() == 1
-    assert page.locator("#picture [data-array=X].alight").count() == 0
-    page.mouse.move(2, 2)
-    assert page.locator(".alight").count() == 0
-
-
 # --- going through the step ----------------------------------------------------------------------
 
 
-def order(name: str) -> list[tuple[str, str]]:
+def order(name):
     """The phases and layers of the step in the order in which they are computed."""
     trace = traced(name)
     forward = [f"layer {k}," for k in range(len(trace.model.layers))]
@@ -161,7 +151,7 @@ new MutationObserver(record).observe(document.getElementById("scrub"), what);
 
 
 @pytest.mark.parametrize(("name", "still"), [("moons", False), ("digits", True)])
-def test_play_goes_through_all_layers_in_true_order(explorer: Open, name: str, still: bool) -> None:
+def test_play_goes_through_all_layers_in_true_order(explorer, name, still):
     seen = explorer(name, still=still)
     page = seen.page
     page.evaluate(RECORD)
@@ -192,7 +182,7 @@ def test_play_goes_through_all_layers_in_true_order(explorer: Open, name: str, s
     assert seen.moment == moment
 
 
-def test_the_keys_of_the_help(explorer: Open) -> None:
+def test_the_keys_of_the_help(explorer):
     seen = explorer("lstm")
     page = seen.page
     for key, start in {
@@ -240,7 +230,7 @@ def test_the_keys_of_the_help(explorer: Open) -> None:
     seen.press("Escape")
 
 
-def test_the_buttons_and_the_bar(explorer: Open) -> None:
+def test_the_buttons_and_the_bar(explorer):
     seen = explorer("digits")
     page = seen.page
     page.locator("#scrub").focus()
@@ -268,7 +258,7 @@ def test_the_buttons_and_the_bar(explorer: Open) -> None:
 
 
 @pytest.mark.parametrize("name", few(MODELS, 2))
-def test_a_sample_is_its_share(explorer: Open, name: str) -> None:
+def test_a_sample_is_its_share(explorer, name):
     seen, n = explorer(name), 2
     share = traced(name).by_sample(n)
     seen.page.select_option("#samples", str(n))
@@ -285,7 +275,7 @@ def test_a_sample_is_its_share(explorer: Open, name: str) -> None:
     check(seen, traced(name), key)
 
 
-def loss_with(trace: Any, path: str, name: str, cell: tuple[int, ...], delta: float) -> float:
+def loss_with(trace, path, name, cell, delta):
     """The loss of the traced batch with one weight moved."""
     twin, recording = trace.model.copy(), trace._recording
     dict(twin.walk())[path].params[name][cell] += delta
@@ -293,7 +283,7 @@ def loss_with(trace: Any, path: str, name: str, cell: tuple[int, ...], delta: fl
 
 
 @pytest.mark.parametrize(("name", "key"), [("moons", "2.dW"), ("gpt", "4.dW"), ("lstm", "1.dWh")])
-def test_another_weight_changes_the_loss_as_it_says(explorer: Open, name: str, key: str) -> None:
+def test_another_weight_changes_the_loss_as_it_says(explorer, name, key):
     seen, trace = explorer(name), traced(name)
     path, symbol = key.split(".")
     seen.find(key)
@@ -318,7 +308,7 @@ def test_another_weight_changes_the_loss_as_it_says(explorer: Open, name: str, k
 @pytest.mark.parametrize(
     ("name", "key"), [("moons", "0.dW"), ("cnn", "0.dW"), ("gpt", "2.layers.0.layers.1.dWqkv")]
 )
-def test_paths_add_up(explorer: Open, name: str, key: str) -> None:
+def test_paths_add_up(explorer, name, key):
     seen = explorer(name)
     seen.find(key)
     path, _, symbol = key.rpartition(".")
@@ -331,11 +321,11 @@ def test_paths_add_up(explorer: Open, name: str, key: str) -> None:
     assert seen.page.evaluate("aside => aside.scrollWidth <= aside.clientWidth", aside(seen))
 
 
-def aside(seen: Explorer) -> Any:
+def aside(seen):
     return seen.page.locator("aside").element_handle()
 
 
-def test_two_traces(explorer: Open) -> None:
+def test_two_traces(explorer):
     one, two = moons(), moons(seed=5)
     seen = explorer(one, compare=two)
     for key in ("0.backward.dW", "4.forward.Y"):
@@ -349,7 +339,7 @@ def test_two_traces(explorer: Open) -> None:
 
 
 @pytest.mark.parametrize("name", few(ARRAYS, 2))
-def test_a_table_for_every_picture(explorer: Open, name: str) -> None:
+def test_a_table_for_every_picture(explorer, name):
     seen, trace = explorer(name), traced(name)
     for key in ARRAYS[name]:
         seen.find(key)
@@ -378,9 +368,7 @@ MODES = [
 
 
 @pytest.mark.parametrize(("size", "scheme", "still", "name"), few(MODES, 5))
-def test_nothing_overlaps_and_nothing_is_a_barrier(
-    explorer: Open, size: str, scheme: str, still: bool, name: str
-) -> None:
+def test_nothing_overlaps_and_nothing_is_a_barrier(explorer, size, scheme, still, name):
     seen = explorer(name, size=size, scheme=scheme, still=still)
     page = seen.page
     for k, key in enumerate(["f", "l", "b", "u", *ARRAYS[name]]):

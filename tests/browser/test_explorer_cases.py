@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page
 
 from phitodeep import SequentialBuilder
 from phitodeep import layers as L
@@ -16,8 +14,8 @@ from phitodeep.inspect.trace import Trace
 from phitodeep.layers import Dense
 from phitodeep.loss import MeanSquaredError
 from phitodeep.optimization.optimizers import SGD
-from tests.browser.conftest import Open, axe
-from tests.browser.explorer import Explorer, array_of, moons, number, overlaps, traced
+from tests.browser.conftest import axe
+from tests.browser.explorer import array_of, moons, number, overlaps, traced
 from tests.rows import few
 
 FRESH = np.random.default_rng
@@ -31,7 +29,7 @@ class Nasty(Dense):
 Nasty.__name__ = Nasty.__qualname__ = "</script><script>throw 1</script><!--"
 
 
-def trained(shape: tuple[int, ...], *layers: Any, samples: int = 3) -> Trace:
+def trained(shape, *layers, samples=3):
     builder = SequentialBuilder(*shape, seed=0).dtype("float64")
     for layer in layers:
         builder.add(layer)
@@ -40,7 +38,7 @@ def trained(shape: tuple[int, ...], *layers: Any, samples: int = 3) -> Trace:
     return model.trace(X, np.zeros_like(model.predict(X)))
 
 
-def not_finite() -> Trace:
+def not_finite():
     model = SequentialBuilder(2, seed=0).dtype("float64").dense(3).dense(1).build()
     model.layers[0].params["W"][0, 0] = np.inf
     model.layers[0].params["W"][1, 1] = np.nan
@@ -48,20 +46,20 @@ def not_finite() -> Trace:
         return model.trace(np.ones((2, 2)), np.zeros((2, 1)))
 
 
-def hooked() -> Trace:
+def hooked():
     model = SequentialBuilder(2, seed=0).dtype("float64").dense(3).tanh().dense(1).build()
     with model.hooks(bwd={"1.dX": lambda array, at: 2 * array}):
         return model.trace(FRESH(0).standard_normal((3, 2)), np.zeros((3, 1)))
 
 
-def steps_unknown() -> Trace:
+def steps_unknown():
     """A layer without steps."""
 
     class Plain(L.Layer):
-        def forward(self, X: Any) -> Any:
+        def forward(self, X):
             return 2 * X
 
-        def backward(self, dY: Any) -> Any:
+        def backward(self, dY):
             return 2 * dY
 
     return trained((4,), L.Dense(3), Plain(), L.Dense(2))
@@ -90,7 +88,7 @@ CASES: dict[str, Callable[[], Trace]] = {
 
 
 @pytest.mark.parametrize("name", few(CASES, 5))
-def test_it_works(explorer: Open, name: str) -> None:
+def test_it_works(explorer, name):
     """Each moment can be shown, and its largest cell is Python's."""
     seen = explorer(CASES[name]())
     page = seen.page
@@ -108,14 +106,11 @@ def test_it_works(explorer: Open, name: str) -> None:
     assert axe(page) == []
 
 
-def test_the_share_of_a_sample_says_so(explorer: Open) -> None:
+def test_shares_many_samples_and_containers(explorer):
     seen = explorer(moons().by_sample(3))
     assert "the share of sample 3 in 8 samples" in seen.text("#facts")
     assert seen.page.locator("#samples").is_disabled()
     assert seen.text("#samples option") == "sample 3"
-
-
-def test_one_of_many_samples_is_in_view(explorer: Open) -> None:
     trace = moons(300)
     seen = explorer(trace)
     seen.page.select_option("#samples", "299")
@@ -129,9 +124,16 @@ def test_one_of_many_samples_is_in_view(explorer: Open) -> None:
         seen.hover(seen.result, 0.4, (k + 0.5) / 16)
         cells.add(seen.shown.cell[0])
     assert 33 in cells
+    seen = explorer(CASES["a container first"]())
+    page = seen.page
+    page.locator(".head.inside").click()
+    heads = page.locator(".unit .head b")
+    assert heads.all_text_contents() == ["Dense", "Tanh", "Residual"]
+    page.locator(".crumbs button").first.click()
+    assert heads.all_text_contents() == ["Residual", "Dense", "MeanSquaredError"]
 
 
-def test_a_reduced_array_says_what_is_left_out(explorer: Open) -> None:
+def test_a_reduced_array_says_what_is_left_out(explorer):
     trace = CASES["arrays too large for the file"]()
     seen = explorer(trace)
     page = seen.page
@@ -159,17 +161,7 @@ def test_a_reduced_array_says_what_is_left_out(explorer: Open) -> None:
     assert "cannot try other weights" in seen.text("#inspector")
 
 
-def test_containers_open_and_close(explorer: Open) -> None:
-    seen = explorer(CASES["a container first"]())
-    page = seen.page
-    page.locator(".head.inside").click()
-    heads = page.locator(".unit .head b")
-    assert heads.all_text_contents() == ["Dense", "Tanh", "Residual"]
-    page.locator(".crumbs button").first.click()
-    assert heads.all_text_contents() == ["Residual", "Dense", "MeanSquaredError"]
-
-
-def test_it_works_inside_a_notebook(page_of: Callable[..., Page], tmp_path: Path) -> None:
+def test_it_works_inside_a_notebook(page_of, tmp_path):
     file = tmp_path / "notebook.html"
     file.write_text(f"<!doctype html><title>Notebook</title>{traced('moons')._repr_html_()}")
     page = page_of(file)
@@ -185,11 +177,11 @@ def test_it_works_inside_a_notebook(page_of: Callable[..., Page], tmp_path: Path
 
 
 @pytest.fixture
-def phone(explorer: Open) -> Explorer:
+def phone(explorer):
     return explorer("moons", size="phone")
 
 
-def test_a_tap_shows_a_cell_and_a_second_one_follows_it(phone: Explorer) -> None:
+def test_a_tap_shows_a_cell_and_a_second_one_follows_it(phone):
     page, moment = phone.page, phone.moment
     tile = page.locator("#picture [data-array=X] canvas")
     tile.scroll_into_view_if_needed()
@@ -207,7 +199,7 @@ def test_a_tap_shows_a_cell_and_a_second_one_follows_it(phone: Explorer) -> None
     assert phone.shown.cell == cell
 
 
-def test_the_sheet_opens_and_closes(phone: Explorer) -> None:
+def test_the_sheet_opens_and_closes(phone):
     page = phone.page
     height = "document.querySelector('aside').getBoundingClientRect().height"
     low = page.evaluate(height)
@@ -223,7 +215,7 @@ def test_the_sheet_opens_and_closes(phone: Explorer) -> None:
     assert page.evaluate(height) == low
 
 
-def test_a_swipe_changes_the_layer(phone: Explorer) -> None:
+def test_a_swipe_changes_the_layer(phone):
     page = phone.page
     page.wait_for_timeout(500)  # the first scroll
     swipe = "document.querySelector('.track').scrollBy({left: %d * innerWidth, behavior: 'smooth'})"

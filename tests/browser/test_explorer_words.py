@@ -1,12 +1,9 @@
 """What the explorer says to a newcomer: samples as pictures, where numbers come from, the rule."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from phitodeep import SequentialBuilder
-from tests.browser.conftest import Open
 from tests.browser.explorer import number, traced
 
 PIXEL = """(canvas) => {
@@ -18,7 +15,7 @@ PIXEL = """(canvas) => {
 }"""
 
 
-def test_samples_that_are_pictures_are_shown_and_chosen(explorer: Open) -> None:
+def test_samples_that_are_pictures_are_shown_and_chosen(explorer):
     trace = traced("digits")
     X, seen = trace["X"].array, explorer(trace)
     buttons = seen.page.locator("#gallery button")
@@ -38,7 +35,7 @@ def test_samples_that_are_pictures_are_shown_and_chosen(explorer: Open) -> None:
     assert X[n][tuple(first.locator("canvas").evaluate(PIXEL))] > 0.97 * X[n].max()
 
 
-def test_a_number_that_is_followed_says_where_it_came_from(explorer: Open) -> None:
+def test_a_number_that_is_followed_says_where_it_came_from(explorer):
     seen = explorer(traced("moons"))
     factor = seen.page.locator(".factor").nth(1)  # dY of the last Dense
     value = number((factor.text_content() or "").rpartition(" ")[2])
@@ -56,7 +53,7 @@ def test_a_number_that_is_followed_says_where_it_came_from(explorer: Open) -> No
     assert seen.shown.value == pytest.approx(trace["3.Y"].array[seen.shown.cell], rel=6e-4)
 
 
-def test_the_captions_tell_the_chain_rule(explorer: Open) -> None:
+def test_captions_tell_the_chain_rule_and_zeros_are_named(explorer):
     seen = explorer(traced("moons"))
     seen.find("3.dX")  # Tanh: dX = dY slope
     captions = " ".join(seen.page.locator("#picture figcaption").all_text_contents())
@@ -66,9 +63,6 @@ def test_the_captions_tell_the_chain_rule(explorer: Open) -> None:
     seen.find("4.dW")
     assert seen.text("#stage .rule").endswith("their slopes")
     assert "what it had received" in seen.text("#picture")
-
-
-def test_what_is_said_of_zeros_and_of_samples_that_are_no_pictures(explorer: Open) -> None:
     model = SequentialBuilder(64, seed=0).dense(3).tanh().dense(1).build()
     seen = explorer(model.trace(np.zeros((5, 64)), np.ones((5, 1))))  # 64 is a square
     assert not seen.page.locator("#gallery").is_visible()
@@ -77,7 +71,7 @@ def test_what_is_said_of_zeros_and_of_samples_that_are_no_pictures(explorer: Ope
     assert "All 5 terms are 0." in seen.text("#inspector")
 
 
-def test_the_table_marks_the_chosen_cell(explorer: Open) -> None:
+def test_the_table_marks_the_chosen_cell_and_play_begins_where_it_should(explorer):
     seen = explorer(traced("digits"))
     value = seen.text("#inspector h2 b")
     seen.press("t")
@@ -85,9 +79,6 @@ def test_the_table_marks_the_chosen_cell(explorer: Open) -> None:
     assert marked.count() == 1
     assert marked.text_content() == value
     assert marked.is_visible()
-
-
-def test_the_first_play_begins_at_the_beginning_and_a_later_one_goes_on(explorer: Open) -> None:
     seen = explorer(traced("moons"))
     seen.page.select_option("#pace", "1500")
     seen.press("Space", "Space")

@@ -1,14 +1,10 @@
 """What conftest.py promises: each fault of a page makes its test fail."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
 
 from tests.browser import conftest
 from tests.browser.conftest import SIZES, axe, opened
@@ -33,7 +29,7 @@ PREFERENCES = """() => [
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_page_without_faults_passes(page_of: Callable[..., Page], size: str) -> None:
+def test_a_page_without_faults_passes(page_of, size):
     page = page_of(PAGES / "fine.html", size=size)
     assert page.evaluate("loading.then((answer) => answer.text())") == "Blobs and data are allowed."
     assert axe(page) == []
@@ -42,7 +38,7 @@ def test_a_page_without_faults_passes(page_of: Callable[..., Page], size: str) -
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_of_a_page_is_reported(browser: Browser, name: str) -> None:
+def test_a_fault_of_a_page_is_reported(browser, name):
     with (
         pytest.raises(AssertionError, match=FAULTS[name]),
         opened(browser, PAGES / f"{name}.html"),
@@ -50,7 +46,7 @@ def test_a_fault_of_a_page_is_reported(browser: Browser, name: str) -> None:
         pass
 
 
-def test_a_test_that_opens_a_faulty_page_fails(tmp_path: Path) -> None:
+def test_a_test_that_opens_a_faulty_page_fails(tmp_path):
     """The test itself passes; closing its page does not."""
     test = tmp_path / "test_page.py"
     test.write_text(
@@ -64,31 +60,20 @@ def test_a_test_that_opens_a_faulty_page_fails(tmp_path: Path) -> None:
     assert FAULTS["error"] in done.stdout
 
 
-def test_a_fault_after_loading_is_reported(browser: Browser) -> None:
+def test_late_faults_barriers_sizes_and_preferences(browser, page_of):
     with pytest.raises(AssertionError, match="late"), opened(browser, PAGES / "fine.html") as page:
         page.evaluate("console.error('late')")
-
-
-def test_barriers_are_found(page_of: Callable[..., Page]) -> None:
-    """But for the moderate one: text outside of main."""
+    # But for the moderate one: text outside of main.
     rules = {barrier.partition(":")[0] for barrier in axe(page_of(PAGES / "barriers.html"))}
     assert rules == {"button-name", "color-contrast"}
-
-
-def test_size_and_preferences_reach_the_page(page_of: Callable[..., Page]) -> None:
     desktop = page_of(PAGES / "fine.html")
     phone = page_of(PAGES / "fine.html", size="phone", scheme="dark", still=True)
     assert desktop.evaluate(PREFERENCES) == [1280, 800, 1, False, False, False]
     assert phone.evaluate(PREFERENCES) == [390, 844, 3, True, True, True]
-
-
-def test_a_phone_shows_a_page_that_asks_for_no_width_as_on_a_desktop(
-    page_of: Callable[..., Page],
-) -> None:
     assert page_of(PAGES / "barriers.html", size="phone").evaluate("innerWidth") == 980
 
 
-def test_a_missing_browser_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_browser_is_explained(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(pytest.exit.Exception, match="but there is none"):
         conftest.executable()

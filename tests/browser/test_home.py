@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Page
 
 from tests.browser.conftest import axe
 from tests.browser.explorer import number
@@ -15,39 +15,39 @@ Open = Callable[..., Page]
 STILL = 1500  # milliseconds; no stage of the wave is longer
 
 
-def figure(page: Page) -> Locator:
+def figure(page):
     return page.locator(".pd-home")
 
 
-def stage(page: Page) -> str | None:
+def stage(page):
     return figure(page).get_attribute("data-stage")
 
 
-def wait_for_a_change(page: Page) -> None:
+def wait_for_a_change(page):
     was = stage(page)
     page.wait_for_function(
         "was => document.querySelector('.pd-home').dataset.stage != was", arg=was, timeout=8000
     )
 
 
-def assert_still(page: Page) -> None:
+def assert_still(page):
     was = stage(page)
     page.wait_for_timeout(STILL)
     assert stage(page) == was
 
 
-def cell(page: Page, name: str, index: int) -> Locator:
+def cell(page, name, index):
     return page.locator(f'[data-name="{name}"] .step-cells > *').nth(index)
 
 
-def lit(page: Page, name: str) -> list[int]:
+def lit(page, name):
     return page.eval_on_selector_all(
         f'[data-name="{name}"] .step-cells > *',
         "all => all.flatMap((each, k) => each.classList.contains('step-lit') ? [k] : [])",
     )
 
 
-def check_explained(page: Page, layer: int, i: int, j: int, inputs: int, outputs: int) -> None:
+def check_explained(page, layer, i, j, inputs, outputs):
     """The columns of the cell are lit, and the shown terms are the numbers and sum of the cell."""
     names = {name: f"{name}{layer}" for name in ("X", "W", "Y", "dW", "dY")}
     assert lit(page, names["dW"]) == [i * outputs + j]
@@ -75,7 +75,7 @@ def check_explained(page: Page, layer: int, i: int, j: int, inputs: int, outputs
 
 
 @pytest.mark.parametrize("size", ["desktop", "phone"])
-def test_it_plays_and_pauses(site_page: Open, size: str) -> None:
+def test_it_plays_and_pauses(site_page, size):
     page = site_page(size=size)
     for _ in range(3):
         wait_for_a_change(page)
@@ -86,7 +86,7 @@ def test_it_plays_and_pauses(site_page: Open, size: str) -> None:
     wait_for_a_change(page)
 
 
-def test_the_loss_falls_at_the_end_of_the_wave(site_page: Open) -> None:
+def test_the_loss_falls_at_the_end_of_the_wave(site_page):
     page = site_page()
     page.wait_for_function("document.querySelector('.pd-home').dataset.stage == 0", timeout=8000)
     after = page.locator(".step-after")
@@ -95,7 +95,7 @@ def test_the_loss_falls_at_the_end_of_the_wave(site_page: Open) -> None:
     assert after.evaluate("element => getComputedStyle(element).opacity") == "1"
 
 
-def test_a_cell_under_the_mouse_is_explained(site_page: Open) -> None:
+def test_a_cell_under_the_mouse_is_explained(site_page):
     page = site_page()
     wait_for_a_change(page)
     cell(page, "dW2", 6).hover()
@@ -111,7 +111,7 @@ def test_a_cell_under_the_mouse_is_explained(site_page: Open) -> None:
     wait_for_a_change(page)
 
 
-def test_the_keyboard_explains_a_cell(site_page: Open) -> None:
+def test_the_keyboard_explains_a_cell(site_page):
     page = site_page()
     page.locator(".step-play").focus()
     page.keyboard.press("Tab")
@@ -129,7 +129,7 @@ def test_the_keyboard_explains_a_cell(site_page: Open) -> None:
     wait_for_a_change(page)
 
 
-def test_a_tap_explains_a_cell_on_a_phone(site_page: Open) -> None:
+def test_a_tap_explains_a_cell_on_a_phone(site_page):
     page = site_page(size="phone")
     for name, index, explained in (("dW1", 2, (1, 0, 2, 2, 4)), ("dW3", 3, (3, 3, 0, 4, 1))):
         cell(page, name, index).tap()
@@ -147,7 +147,7 @@ def test_a_tap_explains_a_cell_on_a_phone(site_page: Open) -> None:
     wait_for_a_change(page)
 
 
-def test_reduced_motion_shows_a_still(site_page: Open) -> None:
+def test_reduced_motion_shows_a_still(site_page):
     page = site_page(still=True)
     page.wait_for_timeout(2500)
     assert_still(page)
@@ -158,7 +158,7 @@ def test_reduced_motion_shows_a_still(site_page: Open) -> None:
     wait_for_a_change(page)
 
 
-def test_screen_readers_hear_the_chosen_cell_only(site_page: Open) -> None:
+def test_screen_readers_hear_the_chosen_cell_only(site_page):
     page = site_page()
     assert page.get_by_role("figure", name="One step of training").count() == 1
     live = page.locator(".pd-home [aria-live]")
@@ -171,7 +171,7 @@ def test_screen_readers_hear_the_chosen_cell_only(site_page: Open) -> None:
     assert live.inner_text() != before
 
 
-def test_without_javascript_there_is_the_picture(site_page: Open, site: str) -> None:
+def test_without_javascript_there_is_the_picture(site_page, site):
     browser = site_page("decisions/").context.browser
     assert browser
     context = browser.new_context(java_script_enabled=False)
@@ -182,7 +182,7 @@ def test_without_javascript_there_is_the_picture(site_page: Open, site: str) -> 
     context.close()
 
 
-def test_nothing_jumps_while_the_page_loads(site_page: Open) -> None:
+def test_nothing_jumps_while_the_page_loads(site_page):
     for size in ("desktop", "phone"):
         page = site_page(size=size)
         page.wait_for_timeout(500)
@@ -197,7 +197,7 @@ def test_nothing_jumps_while_the_page_loads(site_page: Open) -> None:
 # --- search ---------------------------------------------------------------------------------------
 
 
-def test_the_index_of_the_search_waits_for_the_reader(site_page: Open) -> None:
+def test_the_index_of_the_search_waits_for_the_reader(site_page):
     page = site_page("decisions/")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))

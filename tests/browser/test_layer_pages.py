@@ -1,13 +1,7 @@
 """The workbench of a layer: numbers can be dragged, and the rest follows as in the library."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
-from playwright.sync_api import Locator, Page
 
 from phitodeep.core.call import calling
 from tests.browser.conftest import axe
@@ -17,20 +11,20 @@ from website.layer_facts import FACTS, example
 from website.layer_pages import LayerPage, link_of
 
 
-def cells(page: Page, symbol: str) -> Locator:
+def cells(page, symbol):
     return page.locator(f'.wb [data-sym="{symbol}"] .wb-cell')
 
 
-def numbers(page: Page, symbol: str) -> list[str]:
+def numbers(page, symbol):
     return cells(page, symbol).all_inner_texts()
 
 
-def heights(page: Page, symbol: str) -> list[str]:
+def heights(page, symbol):
     height = "(cell) => cell.style.getPropertyValue('--v')"
     return [cell.evaluate(height) for cell in cells(page, symbol).all()]
 
 
-def drag(page: Page, cell: Locator, up: float) -> None:
+def drag(page, cell, up):
     box = cell.bounding_box()
     assert box
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
@@ -41,7 +35,7 @@ def drag(page: Page, cell: Locator, up: float) -> None:
     page.mouse.up()
 
 
-def test_the_row_of_layer_norm_can_be_dragged(site_page: Callable[..., Page]) -> None:
+def test_the_row_of_layer_norm_can_be_dragged(site_page):
     page = site_page("layers/layer-norm/")
     before = {s: (numbers(page, s), heights(page, s)) for s in ("X", "Y", "dX", "way_mean")}
     drag(page, cells(page, "X").nth(2), 40)
@@ -60,7 +54,7 @@ def test_the_row_of_layer_norm_can_be_dragged(site_page: Callable[..., Page]) ->
     assert numbers(page, "X") == before["X"][0]
 
 
-def test_the_keyboard_does_what_the_mouse_does(site_page: Callable[..., Page]) -> None:
+def test_the_keyboard_does_what_the_mouse_does(site_page):
     page = site_page("layers/layer-norm/")
     check = page.locator("[data-check] output").first
     hidden = page.locator(".wb .wb-hidden")
@@ -84,9 +78,7 @@ MOVED = ["Dense", "Conv2D", "BatchNorm", "LSTM", "MultiHeadAttention", "GELU"]
 
 
 @pytest.mark.parametrize("name", MOVED)
-def test_what_a_moved_number_changes_is_what_the_library_computes(
-    site_page: Callable[..., Page], name: str
-) -> None:
+def test_what_a_moved_number_changes_is_what_the_library_computes(site_page, name):
     page = site_page(f"layers/{link_of(name)}/")
     before = numbers(page, "Y")
     for symbol in ("X", "dY"):
@@ -106,7 +98,7 @@ def test_what_a_moved_number_changes_is_what_the_library_computes(
             assert number(text) == pytest.approx(value, abs=0.00501), symbol
 
 
-def test_shifting_the_whole_row_changes_nothing(site_page: Callable[..., Page]) -> None:
+def test_shifting_the_whole_row_changes_nothing(site_page):
     page = site_page("layers/layer-norm/")
     before = numbers(page, "Y"), numbers(page, "dX")
     cells(page, "X").first.focus()
@@ -117,7 +109,7 @@ def test_shifting_the_whole_row_changes_nothing(site_page: Callable[..., Page]) 
     assert (numbers(page, "Y"), numbers(page, "dX")) == before
 
 
-def test_a_prediction_is_judged_and_explained(site_page: Callable[..., Page]) -> None:
+def test_a_prediction_is_judged_and_explained(site_page):
     page = site_page("layers/dense/")
     hidden = page.locator(".wb .wb-hidden")
     assert hidden.inner_text() == "?"
@@ -135,14 +127,14 @@ def test_a_prediction_is_judged_and_explained(site_page: Callable[..., Page]) ->
     assert "dY[0, 0]" in form.inner_text()
 
 
-def test_pointing_at_a_step_lights_up_what_it_reads(site_page: Callable[..., Page]) -> None:
+def test_pointing_at_a_step_lights_up_what_it_reads(site_page):
     page = site_page("layers/dense/")
     page.locator('[data-reads="dW X dY"]').focus()
     lit = page.locator(".wb .wb-array.wb-lit")
     assert {e.get_attribute("data-sym") for e in lit.all()} == {"dW", "X", "dY"}
 
 
-def test_without_javascript_the_numbers_are_there(browser: Any, site: str) -> None:
+def test_without_javascript_the_numbers_are_there(browser, site):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(f"{site}layers/layer-norm/")
@@ -160,9 +152,7 @@ def test_without_javascript_the_numbers_are_there(browser: Any, site: str) -> No
         ("multi-head-attention/", "dark", "phone"),
     ],
 )
-def test_nothing_bars_a_reader(
-    site_page: Callable[..., Page], path: str, scheme: str, size: str
-) -> None:
+def test_nothing_bars_a_reader(site_page, path, scheme, size):
     page = site_page(f"layers/{path}", size=size, scheme=scheme)
     assert axe(page, ".md-content") == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -182,7 +172,7 @@ RUN = """async ([data, moved]) => {
 }"""
 
 
-def test_the_engine_computes_what_the_library_computes(site_page: Callable[..., Page]) -> None:
+def test_the_engine_computes_what_the_library_computes(site_page):
     page = site_page(f"layers/{link_of('Dense')}/")
     for name in FACTS:
         bench = LayerPage(name).bench

@@ -1,18 +1,14 @@
 """The playground in Chromium, with Pyodide served here: no other host is asked for anything."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import expect
 
 from tests.browser.conftest import ROOT, axe, opened
 from tests.rows import long
@@ -62,16 +58,16 @@ class Files(SimpleHTTPRequestHandler):
         ".wasm": "application/wasm",
     }
 
-    def end_headers(self) -> None:
+    def end_headers(self):
         self.send_header("Access-Control-Allow-Origin", "*")
         super().end_headers()
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_):
         pass
 
 
 @pytest.fixture(scope="session")
-def pyodide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def pyodide(tmp_path_factory):
     """The address of Pyodide and its NumPy wheel."""
     lock = NPM / "pyodide-lock.json"
     assert lock.exists(), "Pyodide is missing: run `make test-browser`."
@@ -89,11 +85,11 @@ def pyodide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def play(browser: Browser, site: str, pyodide: str) -> Iterator[Callable[..., Page]]:
+def play(browser, site, pyodide):
     """Open the playground; a hash restores a state. Only these two servers may be asked."""
     with ExitStack() as stack:
 
-        def open_page(hash_: str = "", base: str = pyodide, **options: Any) -> Page:
+        def open_page(hash_="", base=pyodide, **options):
             address = f"{site}playground/?pyodide={base}{hash_}"
             page = stack.enter_context(opened(browser, address, allowed=(site, pyodide), **options))
             page.wait_for_selector("#play[data-ready]")
@@ -103,7 +99,7 @@ def play(browser: Browser, site: str, pyodide: str) -> Iterator[Callable[..., Pa
 
 
 @pytest.fixture
-def live(play: Callable[..., Page]) -> Page:
+def live(play):
     """A page that has loaded Python, and has taken one step."""
     page = play()
     act(page, "b")
@@ -111,42 +107,42 @@ def live(play: Callable[..., Page]) -> Page:
     return page
 
 
-def wait_live(page: Page) -> None:
+def wait_live(page):
     page.wait_for_selector("#play.live", timeout=LOADED)
     page.wait_for_function("!document.querySelector('#play').matches('.stale')", timeout=LOADED)
     expect(page.locator(".stages")).to_be_hidden(timeout=LOADED)
 
 
-def act(page: Page, name: str) -> None:
+def act(page, name):
     page.locator(f"[data-act={name}]").click()
 
 
-def fact(page: Page, name: str) -> float:
+def fact(page, name):
     return float(page.locator(".facts").get_attribute(f"data-{name}"))
 
 
-def until(page: Page, name: str, least: float) -> None:
+def until(page, name, least):
     """Wait until a fact, such as the score, is more than this."""
     page.wait_for_function(
         f"Number(document.querySelector('.facts').dataset.{name}) > {least}", timeout=LOADED
     )
 
 
-def step_is(page: Page, step: float) -> None:
+def step_is(page, step):
     expect(page.locator(".facts")).to_have_attribute("data-step", f"{step:.0f}", timeout=LOADED)
 
 
-def write(page: Page, code: str) -> None:
+def write(page, code):
     """Type a program, and run it at once."""
     page.locator(".editor textarea").fill(code)
     page.locator(".editor textarea").press("Control+Enter")
 
 
-def says(page: Page, words: str, kind: str) -> None:
+def says(page, words, kind):
     expect(page.locator(f".code .message.{kind}")).to_contain_text(words, timeout=LOADED)
 
 
-def test_a_recorded_run_answers_before_python_is_there(play: Callable[..., Page]) -> None:
+def test_a_recorded_run_answers_before_python_is_there(play):
     page = play()
     expect(page.locator(".status")).to_contain_text("recorded run")
     expect(page.locator(".facts")).to_contain_text("step 24 ")
@@ -160,7 +156,7 @@ def test_a_recorded_run_answers_before_python_is_there(play: Callable[..., Page]
     expect(page.locator(".inspector .cell")).to_contain_text("[0, 1] of layer 2")
 
 
-def test_training_steps_and_restores(play: Callable[..., Page]) -> None:
+def test_training_steps_and_restores(play):
     page = play()
     recorded = fact(page, "score")
     act(page, "run")
@@ -196,7 +192,7 @@ def test_training_steps_and_restores(play: Callable[..., Page]) -> None:
     expect(again.locator(".facts")).to_have_text(facts, timeout=LOADED)
 
 
-def test_an_edited_layer_is_checked_and_a_mistake_is_marked(live: Page) -> None:
+def test_an_edited_layer_is_checked_and_a_mistake_is_marked(live):
     page, code = live, presets()["moons"]
     write(page, SWISH + code.replace(".tanh()", ".add(Swish())", 1))
     says(page, "every gradient agrees", "good")
@@ -219,7 +215,7 @@ def test_an_edited_layer_is_checked_and_a_mistake_is_marked(live: Page) -> None:
 
 
 @long
-def test_nan_is_frozen_and_located(live: Page) -> None:
+def test_nan_is_frozen_and_located(live):
     page = live
     write(page, LOG + presets()["moons"].replace(".tanh()", ".relu().add(Log())", 1))
     act(page, "run")
@@ -230,7 +226,7 @@ def test_nan_is_frozen_and_located(live: Page) -> None:
     expect(page.locator("[data-act=run]")).to_have_text("Run")
 
 
-def test_a_mutant_is_dealt_and_its_repair_accepted(live: Page) -> None:
+def test_a_mutant_is_dealt_and_its_repair_accepted(live):
     page = live
     page.get_by_role("button", name="Deal a mutant").click()
     game = page.locator(".game")
@@ -254,7 +250,7 @@ def test_a_mutant_is_dealt_and_its_repair_accepted(live: Page) -> None:
     expect(game.locator(".message.good")).to_contain_text("every gradient is right", timeout=LOADED)
 
 
-def test_a_loop_without_an_end_can_be_stopped(live: Page) -> None:
+def test_a_loop_without_an_end_can_be_stopped(live):
     page = live
     act(page, "reset")
     step_is(page, 0)
@@ -273,7 +269,7 @@ def test_a_loop_without_an_end_can_be_stopped(live: Page) -> None:
 
 
 @long
-def test_every_data_set_trains(live: Page) -> None:
+def test_every_data_set_trains(live):
     page = live
     page.locator("#play-stop-steps").fill("150")
     for name in presets():
@@ -298,7 +294,7 @@ def test_every_data_set_trains(live: Page) -> None:
 
 
 @long
-def test_an_edit_that_leaves_the_layers_alone_keeps_the_weights(live: Page) -> None:
+def test_an_edit_that_leaves_the_layers_alone_keeps_the_weights(live):
     page, code = live, presets()["moons"]
     act(page, "run")
     until(page, "score", 0.95)
@@ -320,7 +316,7 @@ def test_an_edit_that_leaves_the_layers_alone_keeps_the_weights(live: Page) -> N
 
 
 @long
-def test_a_table_gets_the_model_that_it_needs(live: Page) -> None:
+def test_a_table_gets_the_model_that_it_needs(live):
     page = live
     page.locator("#play-data").select_option("mine")
     page.locator("#play-table").fill("a,b,c,kind\n1,2,3,red\n2,x,1,blue")
@@ -336,7 +332,7 @@ def test_a_table_gets_the_model_that_it_needs(live: Page) -> None:
     says(page, "every gradient agrees", "good")
 
 
-def test_a_touch_does_what_a_pointer_does(play: Callable[..., Page]) -> None:
+def test_a_touch_does_what_a_pointer_does(play):
     page = play(size="phone")
     tile = page.locator('canvas[aria-label^="the gradient of W of layer 2"]')
     tile.scroll_into_view_if_needed()
@@ -367,7 +363,7 @@ def test_a_touch_does_what_a_pointer_does(play: Callable[..., Page]) -> None:
     act(page, "run")
 
 
-def test_a_failed_download_can_be_tried_again(play: Callable[..., Page]) -> None:
+def test_a_failed_download_can_be_tried_again(play):
     page = play()
     headers = {"Access-Control-Allow-Origin": "*", "Content-Type": "text/javascript"}
     cut = {"body": "throw new Error('cut off')", "headers": headers}
@@ -380,7 +376,7 @@ def test_a_failed_download_can_be_tried_again(play: Callable[..., Page]) -> None
     expect(page.locator(".stages")).to_contain_text("Python, ")
 
 
-def test_without_python_the_recorded_run_stays(play: Callable[..., Page]) -> None:
+def test_without_python_the_recorded_run_stays(play):
     page = play("#code=%25%25&step=b3")
     expect(page.locator(".status")).to_contain_text("cannot be read")
     page = play()
@@ -394,14 +390,14 @@ def test_without_python_the_recorded_run_stays(play: Callable[..., Page]) -> Non
 
 @pytest.mark.parametrize("size", ["desktop", "phone"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_barriers(play: Callable[..., Page], scheme: str, size: str) -> None:
+def test_no_barriers(play, scheme, size):
     page = play(size=size, scheme=scheme)
     assert axe(page, "#play") == []
     wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
     assert wide <= 0
 
 
-def test_no_barriers_while_it_is_used(live: Page) -> None:
+def test_no_barriers_while_it_is_used(live):
     page = live
     page.get_by_role("button", name="Deal a mutant").click()
     expect(page.locator(".game .unit")).to_have_count(6, timeout=LOADED)
@@ -426,7 +422,7 @@ def test_no_barriers_while_it_is_used(live: Page) -> None:
                 assert wide <= 0, (state, width)
 
 
-def test_versions_agree() -> None:
+def test_versions_agree():
     package = json.loads((ROOT / "package.json").read_text("utf-8"))
     assert package["devDependencies"]["pyodide"] == VERSION
     assert json.loads((NPM / "package.json").read_text("utf-8"))["version"] == VERSION

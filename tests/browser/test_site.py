@@ -1,11 +1,6 @@
 """Every kind of page: none asks another host for anything, or has an error or a barrier."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
-from playwright.sync_api import Page
 
 from tests.browser.conftest import axe
 from tests.rows import LONG
@@ -25,9 +20,7 @@ if not LONG:
 
 
 @pytest.mark.parametrize(("path", "size", "scheme"), CASES)
-def test_a_page_of_each_kind(
-    site_page: Callable[..., Page], path: str, size: str, scheme: str
-) -> None:
+def test_a_page_of_each_kind(site_page, path, size, scheme):
     page = site_page(path, size=size, scheme=scheme)
     assert page.locator("h1").count() == 1
     assert not axe(page)

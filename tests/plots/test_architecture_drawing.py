@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 import xml.etree.ElementTree as ET
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +25,7 @@ from phitodeep.plots.svg import Drawing
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def inception() -> Sequential:
+def inception():
     model = Sequential(
         L.Conv2D(4, 3, padding="same"),
         L.Parallel(L.Chain(L.Conv2D(4, 1), L.ReLU()), L.Conv2D(2, 3, padding="same")),
@@ -40,11 +39,11 @@ def inception() -> Sequential:
     return model
 
 
-def gpt(layers: int) -> Sequential:
+def gpt(layers):
     return models.gpt(11, 6, layers=layers, heads=2, dim=8).build()
 
 
-def recurrent() -> Sequential:
+def recurrent():
     model = Sequential(L.Bidirectional(L.LSTM(3)), L.TimeDistributed(L.Dense(2)), seed=0)
     model.build((5, 4))
     return model
@@ -59,11 +58,11 @@ MODELS: dict[str, Any] = {
 }
 
 
-def places(drawing: str) -> list[tuple[str, dict[str, str], float, float, str]]:
+def places(drawing):
     """(tag, attributes, x, y, text) of every element, with x and y of its group in the picture."""
     found = []
 
-    def visit(element: ET.Element, x: float, y: float) -> None:
+    def visit(element, x, y):
         move = re.match(r"translate\((\S+) (\S+)\)", element.get("transform", ""))
         if move:
             x, y = x + float(move[1]), y + float(move[2])
@@ -76,7 +75,7 @@ def places(drawing: str) -> list[tuple[str, dict[str, str], float, float, str]]:
     return found
 
 
-def boxes(drawing: str) -> list[tuple[float, float, float, float]]:
+def boxes(drawing):
     """The rectangles of layers: (left, top, right, bottom)."""
     return [
         (x, y, x + float(a["width"]), y + float(a["height"]))
@@ -85,12 +84,12 @@ def boxes(drawing: str) -> list[tuple[float, float, float, float]]:
     ]
 
 
-def words(drawing: str) -> list[str]:
+def words(drawing):
     return [text for tag, *_, text in places(drawing) if tag == "text"]
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_layer_is_drawn_with_its_shape_and_parameters(name: str) -> None:
+def test_every_layer_is_drawn_and_nothing_covers_anything(name):
     model = MODELS[name]()
     texts = words(plots.architecture(model))
     rows = summarize(model).rows
@@ -109,10 +108,6 @@ def test_every_layer_is_drawn_with_its_shape_and_parameters(name: str) -> None:
     assert f"{type(model).__name__}: {total:,} parameters" in texts
     assert f"input {model.input_shape}" in texts
     assert f"output {model.output_shape}" in texts
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_nothing_covers_anything(name: str) -> None:
     drawing = plots.architecture(MODELS[name]())
     found = boxes(drawing)
     assert len(found) > 2
@@ -137,7 +132,7 @@ def test_nothing_covers_anything(name: str) -> None:
                 assert not inside, (name, points)
 
 
-def test_text_fits_into_its_box() -> None:
+def test_text_fits_into_its_box_and_skip_connections_are_orange():
     drawing = plots.architecture(inception())
     rects = boxes(drawing)
     for tag, _, x, y, text in places(drawing):
@@ -145,8 +140,16 @@ def test_text_fits_into_its_box() -> None:
             own = [r for r in rects if r[0] == x and r[1] == y]
             assert all(0.56 * 11 * len(text) < right - left for left, _, right, _ in own), text
 
+    def orange(model):
+        found = places(plots.architecture(model))
+        return sum(tag == "polyline" and a["stroke"] == POSITIVE for tag, a, *_ in found)
 
-def test_how_layers_are_connected_is_read_from_derivations() -> None:
+    assert orange(inception()) == 2
+    assert orange(gpt(2)) == 4
+    assert orange(recurrent()) == 0
+
+
+def test_how_layers_are_connected_is_read_from_derivations():
     model = inception()
     assert series_of(model) == tuple(f"layers.{i}" for i in range(6))
     parallel, residual, skip = model.layers[1:4]
@@ -162,31 +165,21 @@ def test_how_layers_are_connected_is_read_from_derivations() -> None:
     assert series_of(each) == ("layer",)
 
 
-def test_skip_connections_are_orange() -> None:
-    def orange(model: L.Layer) -> int:
-        found = places(plots.architecture(model))
-        return sum(tag == "polyline" and a["stroke"] == POSITIVE for tag, a, *_ in found)
-
-    assert orange(inception()) == 2
-    assert orange(gpt(2)) == 4
-    assert orange(recurrent()) == 0
-
-
 class Own(Container):
     """Says nothing about how its layers are connected."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.a, self.b = L.Dense(3, 3), L.Dense(3, 3)
 
-    def create(self, shape: Any) -> Any:
+    def create(self, shape):
         return self.b.build(self.a.build(shape))
 
-    def forward(self, X: Any) -> Any:
+    def forward(self, X):
         return self.b.forward(self.a.forward(X))
 
 
-def test_layers_of_an_own_container_are_not_connected() -> None:
+def test_layers_of_an_own_container_are_not_connected():
     drawing = plots.architecture(Sequential(Own(), seed=0))
     assert series_of(Own()) is None
     assert len(boxes(drawing)) == 2
@@ -199,11 +192,11 @@ class Told(Own):
 
     forward_steps: ClassVar[list[Any]] = []
 
-    def steps(self) -> Derivation:
+    def steps(self):
         return Derivation(self.forward_steps, [Let("dX", "dY")])
 
 
-def test_an_own_container_is_connected_as_its_derivation_says() -> None:
+def test_an_own_container_is_connected_as_its_derivation_says():
     class Shared(Told):
         forward_steps: ClassVar = [
             Through("A", "X", "a"),
@@ -217,8 +210,6 @@ def test_an_own_container_is_connected_as_its_derivation_says() -> None:
         sum(a.get("stroke") == POSITIVE for tag, a, *_ in places(drawing) if tag == "polyline") == 1
     )
 
-
-def test_a_derivation_that_does_not_lead_through_all_layers_says_too_little() -> None:
     class One(Told):
         forward_steps: ClassVar = [Through("Y", "X", "a")]
 
@@ -240,7 +231,7 @@ def test_a_derivation_that_does_not_lead_through_all_layers_says_too_little() ->
     assert len(boxes(plots.architecture(Sequential(ToLoop())))) == 2
 
 
-def test_layers_that_are_repeated_are_drawn_once() -> None:
+def test_layers_that_are_repeated_are_drawn_once():
     drawing = plots.architecture(gpt(5))
     assert "layers 2 to 6: 5 times the same, drawn once" in words(drawing)
     assert len(boxes(drawing)) == len(boxes(plots.architecture(gpt(1))))
@@ -254,16 +245,13 @@ def test_layers_that_are_repeated_are_drawn_once() -> None:
     assert not any("times" in w for w in words(plots.architecture(frozen)))
 
 
-def test_frozen_layers_are_dashed() -> None:
+def test_frozen_layers_are_dashed_and_unbuilt_ones_have_question_marks():
     model = models.mlp(5, 4, 3).build()
     model.layers[0].trainable = False
     drawing = plots.architecture(model)
     dashed = [a for tag, a, *_ in places(drawing) if tag == "rect" and a.get("rx") == "6"]
     assert ["stroke-dasharray" in a for a in dashed] == [True, False, False]
     assert "(4,)  24 parameters, frozen" in words(drawing)
-
-
-def test_what_is_not_built_has_question_marks() -> None:
     model = Sequential(L.Dense(3), L.ReLU())
     texts = words(plots.architecture(model))
     assert {"Sequential: not built yet", "input ?", "output ?", "0  Dense(3)", "?"} <= set(texts)
@@ -272,7 +260,7 @@ def test_what_is_not_built_has_question_marks() -> None:
     assert "(3,)  9 parameters" in shapes
 
 
-def test_a_drawing_is_shown_and_saved(tmp_path: Path) -> None:
+def test_a_drawing_is_shown_and_saved(tmp_path):
     drawing = plots.architecture(L.Dense(3, 2))
     assert isinstance(drawing, Drawing)
     assert drawing._repr_svg_() == drawing
@@ -284,16 +272,11 @@ def test_a_drawing_is_shown_and_saved(tmp_path: Path) -> None:
     assert (tmp_path / "model.svg").read_text(encoding="utf-8") == drawing
     hover = [e.text for e in ET.fromstring(drawing).iter(f"{SVG}title")]
     assert hover == ["Dense(3, 2)"]
-
-
-def test_only_models_and_layers_are_drawn() -> None:
     with pytest.raises(ArgumentTypeError, match="takes a model, got ndarray"):
         plots.architecture(np.ones(3))
 
-
-def test_names_are_escaped() -> None:
     class Less(L.ReLU):
-        def __repr__(self) -> str:
+        def __repr__(self):
             return "Less(a < b & c)"
 
     assert "0  Less(a < b & c)" in words(plots.architecture(Sequential(Less())))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,12 @@ X = rng.standard_normal((40, 3)).astype(np.float32)
 Y = rng.standard_normal((40, 2)).astype(np.float32)
 
 
-def net() -> Sequential:
+def net():
     layers = Dense(3, 8), Tanh(), Residual(Dense(8, 8), Dropout(0.3)), Dense(8, 2)
     return Sequential(*layers, seed=0, batch_size=10, optimizer="sgd", alpha=0.1)
 
 
-def test_counts_are_those_of_the_arrays_after_each_step() -> None:
+def test_counts_are_those_of_arrays_after_each_step_and_of_predictions():
     seen: list[tuple[Any, Any]] = []
     copy = LambdaCallback(
         on_batch_end=lambda model, *_: seen.append(
@@ -42,9 +41,6 @@ def test_counts_are_those_of_the_arrays_after_each_step() -> None:
             np.testing.assert_array_equal(watch[key].edges[i], edges)
     assert watch["0.dW"].counts.dtype == np.int64
     assert watch["0.dW"].edges.dtype == np.float64
-
-
-def test_outputs_are_those_of_a_prediction() -> None:
     model, watch = net(), Histograms(activations=X[:5])
     model.train(X, Y, epochs=1, callbacks=[watch], verbose=0)
     _, cache = model.run_with_cache(X[:5])
@@ -66,14 +62,14 @@ def test_outputs_are_those_of_a_prediction() -> None:
         ({"every": 1, "every_steps": 2}, [2, 4, 6, 8, 10, 12]),
     ],
 )
-def test_when_it_looks(given: dict[str, Any], steps: list[int]) -> None:
+def test_when_it_looks(given, steps):
     watch = Histograms(**given)
     net().train(X, Y, epochs=3, callbacks=[watch], verbose=0)
     assert watch["3.b"].steps.tolist() == steps
     assert watch["3.b"].counts.sum(axis=1).tolist() == [2] * len(steps)
 
 
-def test_training_does_not_notice() -> None:
+def test_training_does_not_notice_and_what_is_left_out():
     alone, watched = net(), net()
     watch = Histograms(None, 1, activations=X)
     assert alone.train(X, Y, epochs=3, verbose=0) == watched.train(
@@ -81,9 +77,6 @@ def test_training_does_not_notice() -> None:
     )
     for path, a in alone.get_weights().items():
         np.testing.assert_array_equal(a, watched.get_weights()[path])
-
-
-def test_gradients_and_frozen_layers_may_be_left_out() -> None:
     watch, model = Histograms(gradients=False), net()
     model.train(X, Y, epochs=1, callbacks=[watch], verbose=0)
     assert "0.dW" not in watch
@@ -92,9 +85,6 @@ def test_gradients_and_frozen_layers_may_be_left_out() -> None:
     model.train(X, Y, epochs=1, callbacks=[watch], verbose=0)
     assert "0.W" in watch
     assert "0.dW" not in watch
-
-
-def test_what_is_not_finite_is_left_out() -> None:
     model, watch = net(), Histograms(activations=np.full((2, 3), 1e38))
     model.layers[0].W = np.full((3, 8), 1e38)
     with np.errstate(over="ignore"):
@@ -113,40 +103,27 @@ def test_what_is_not_finite_is_left_out() -> None:
         ([np.nan, 2.0, 4.0, -np.inf, 1.7e308], 2.0, 4.0),
     ],
 )
-def test_values_that_are_almost_equal_have_bins_too(
-    values: list[float], low: float, high: float
-) -> None:
+def test_values_that_are_almost_equal_have_bins_too(values, low, high):
     counts, edges = histogram(np.array(values), 8)
     assert counts.sum() == sum(abs(v) < 1e300 for v in values)
     np.testing.assert_allclose(edges, np.linspace(low, high, 9))
     assert (np.diff(edges) > 0).all()
 
 
-def test_the_smallest_numbers_have_bins_too() -> None:
+def test_the_smallest_numbers_have_bins_too():
     for smallest in ([0, 5e-324], [1e-322, 1e-322], [-1e-310, 1e-310]):
         counts, edges = histogram(np.array(smallest), 10)
         assert counts.sum() == 2
         assert len(np.unique(edges)) == 11
 
 
-def test_a_picture_of_one_of_several_arrays_needs_its_key() -> None:
-    watch = Histograms(gradients=False)
-    net().train(X, X[:, :2], epochs=1, callbacks=[watch], verbose=0)
-    with pytest.raises(
-        ArgumentError, match=r"needs the key of an array: name one of '0\.W', '0\.b'"
-    ):
-        watch.plot()
-    with pytest.raises(PhitodeepError, match=r"needs samples, got shape \(0, 3\)"):
-        Histograms(activations=X[:0])
-
-
-def test_each_training_starts_afresh_and_a_resumed_one_goes_on(tmp_path: Path) -> None:
+def test_each_training_starts_afresh_and_a_resumed_one_goes_on(tmp_path):
     whole = Histograms(None, 1)
     net().train(X, Y, epochs=3, callbacks=[whole], verbose=0)
     model, first = net(), Histograms(None, 1)
     file = tmp_path / "ck.safetensors"
 
-    def stop(model: Any, epoch: int, logs: Any) -> None:
+    def stop(model, epoch, logs):
         if epoch == 2:
             raise KeyboardInterrupt
 
@@ -171,7 +148,7 @@ def test_each_training_starts_afresh_and_a_resumed_one_goes_on(tmp_path: Path) -
     assert second["0.W"].steps.tolist() == [1, 2, 3, 4]
 
 
-def test_a_wrong_state_is_refused() -> None:
+def test_states_settings_and_repr():
     watch = Histograms()
     net().train(X, Y, epochs=1, callbacks=[watch], verbose=0)
     state = watch.state_dict()
@@ -188,16 +165,10 @@ def test_a_wrong_state_is_refused() -> None:
     assert not fresh.keys()
     fresh.load_state_dict(state)
     np.testing.assert_array_equal(fresh["0.W"].counts, watch["0.W"].counts)
-
-
-def test_settings_are_kept() -> None:
     watch = Histograms(2, 5, bins=9, activations=X[:2])
     other = Histograms.from_config(watch.get_config())
     assert (other.every, other.every_steps, other.bins) == (2, 5, 9)
     np.testing.assert_array_equal(other.activations, X[:2])
-
-
-def test_its_repr_is_short() -> None:
     watch = Histograms(activations=np.ones((1000, 3)))
     assert repr(watch) == "Histograms(every=1, every_steps=None, bins=40)"
 
@@ -213,12 +184,12 @@ def test_its_repr_is_short() -> None:
         ({"activations": ["a"]}, ArgumentTypeError, "activations takes real numbers"),
     ],
 )
-def test_bad_arguments_are_refused(given: Any, error: Any, message: str) -> None:
+def test_bad_arguments_are_refused(given, error, message):
     with pytest.raises(error, match=message):
         Histograms(**given)
 
 
-def test_ridges_are_the_densities(tmp_path: Path) -> None:
+def test_ridges_are_the_densities(tmp_path):
     watch = Histograms(bins=6)
     net().train(X, Y, epochs=3, callbacks=[watch], verbose=0)
     axes = watch.plot("0.W", str(tmp_path / "w.png")).axes[0]
@@ -235,9 +206,6 @@ def test_ridges_are_the_densities(tmp_path: Path) -> None:
     assert labels == ["4", "8", "12"]
     assert axes.get_title() == "0.W: 3 histograms"
     assert axes.get_xlim()[0] <= series.edges.min()
-
-
-def test_many_looks_are_reduced_and_the_title_says_so() -> None:
     from matplotlib.figure import Figure
 
     watch, ax = Histograms(None, 1), Figure().subplots()
@@ -245,12 +213,17 @@ def test_many_looks_are_reduced_and_the_title_says_so() -> None:
     assert plots.histograms(watch, "0.b", ax=ax) is ax
     assert ax.get_title() == "0.b: 20 of 80 histograms"
     assert len(ax.lines) == 21  # and the line at 0
-
-
-def test_what_cannot_be_drawn_is_refused() -> None:
     watch = Histograms()
     with pytest.raises(ArgumentError, match="nothing was recorded yet: first train"):
         plots.histograms(watch, "0.W")
     net().train(X, Y, epochs=1, callbacks=[watch], verbose=0)
     with pytest.raises(UnknownNameError, match=r"'0\.w' is not one of.*Did you mean.*'0\.W'"):
         watch.plot("0.w")
+    watch = Histograms(gradients=False)
+    net().train(X, X[:, :2], epochs=1, callbacks=[watch], verbose=0)
+    with pytest.raises(
+        ArgumentError, match=r"needs the key of an array: name one of '0\.W', '0\.b'"
+    ):
+        watch.plot()
+    with pytest.raises(PhitodeepError, match=r"needs samples, got shape \(0, 3\)"):
+        Histograms(activations=X[:0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import linecache
-import types
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 NUMBER = itertools.count()
 
 
-def _tool() -> types.ModuleType:
+def _tool():
     spec = importlib.util.spec_from_file_location(
         "make_notebooks", ROOT / "course/make_notebooks.py"
     )
@@ -28,12 +27,12 @@ tool = _tool()
 LESSONS = {name: tool.solution(name) for name in tool.EXERCISES}
 
 
-def cell(name: str, kind: str) -> str:
+def cell(name, kind):
     """The source of the first cell of a kind."""
     return next(cell.source for cell in LESSONS[name] if cell.kind == kind)
 
 
-def made(name: str, source: str) -> Any:
+def made(name, source):
     """Run the imports of a lesson and the source of its class; return the class."""
     path = f"<{name} {next(NUMBER)}>"
     text = f"{cell(name, '')}\n\n\n{source}\n"
@@ -43,18 +42,18 @@ def made(name: str, source: str) -> Any:
     return scope[tool.class_name(LESSONS[name])]
 
 
-def solved(name: str) -> Any:
+def solved(name):
     """The class with its solution."""
     return made(name, cell(name, "solution"))
 
 
-def changed(name: str, old: str, new: str) -> Any:
+def changed(name, old, new):
     """The class with one piece of its source replaced."""
     source = cell(name, "solution")
     assert source.count(old) == 1, f"{old!r} occurs {source.count(old)} times in {name}"
     return made(name, source.replace(old, new))
 
 
-def blank(name: str, body: str = "raise NotImplementedError") -> Any:
+def blank(name, body="raise NotImplementedError"):
     """The class as students receive it."""
     return made(name, tool.blank(cell(name, "solution")).replace("raise NotImplementedError", body))

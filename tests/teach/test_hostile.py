@@ -1,10 +1,7 @@
 """Classes that want points without work, or to spoil the grading: each gets a verdict."""
 
-from __future__ import annotations
-
 import os
 import time
-from pathlib import Path
 
 import pytest
 
@@ -80,10 +77,10 @@ BODIES = [  # what backward does; what is said of dX
 
 
 @forks
-@pytest.mark.parametrize("body", few(BODIES, 15))
-def test_whatever_backward_does_it_gets_a_verdict_and_no_points(body: str) -> None:
+@pytest.mark.parametrize("body", few(BODIES, 12))
+def test_whatever_backward_does_it_gets_a_verdict_and_no_points(body):
     pid, start = os.getpid(), time.monotonic()
-    found = grade(blank("dense", body), "dense", 1, seconds=0.5)
+    found = grade(blank("dense", body), "dense", 1, seconds=0.2)
     assert os.getpid() == pid
     assert time.monotonic() - start < 10
     assert found.points <= 1  # of the forward pass, which is given
@@ -118,18 +115,18 @@ CLASSES = [  # what is replaced in the solution, by what, and the most points th
 
 @forks
 @pytest.mark.parametrize(("old", "new", "points"), CLASSES, ids=range(len(CLASSES)))
-def test_whatever_a_class_is_it_gets_a_verdict(old: str, new: str, points: int) -> None:
+def test_whatever_a_class_is_it_gets_a_verdict(old, new, points):
     kind = changed("dense", old, new)
     if "on" in vars(type(kind)):
         type(kind).on = True
-    found = grade(kind, "dense", seconds=0.5)
+    found = grade(kind, "dense", seconds=0.2)
     assert found.points <= points
     assert found.name == "Dense"
     assert all(verdict.passed or verdict.words for verdict in found.verdicts)
 
 
 @forks
-def test_a_file_is_run_only_where_it_cannot_reach_the_grader(tmp_path: Path) -> None:
+def test_a_file_is_run_only_where_it_cannot_reach_the_grader(tmp_path):
     solution = f"{cell('dense', '')}\n{cell('dense', 'solution')}"
     cheat = "import phitodeep.teach.grading as g\ng._wrong = lambda *a: ''\n"
     path = tmp_path / "homework.py"
@@ -139,10 +136,10 @@ def test_a_file_is_run_only_where_it_cannot_reach_the_grader(tmp_path: Path) -> 
         (cheat + "1 / 0", 0, "the class raised ZeroDivisionError: division by zero"),
         ("Dense = (", 0, "the class raised SyntaxError"),
         ("Dense = 3", 0, "TypeError: the file should define a class Dense, a subclass of Layer"),
-        ("while True: pass", 0, "the class took more than 0.5 seconds"),
+        ("while True: pass", 0, "the class took more than 0.4 seconds"),
     ):
         path.write_text(text, encoding="utf-8")
-        found = grade(f"{path}::Dense", "dense", seconds=0.5)
+        found = grade(f"{path}::Dense", "dense", seconds=0.4)
         assert found.points == points
         assert words in found["forward"].words + found["dX"].words
     for missing in ("Dense", f"{path}:Dense", f"{tmp_path}::Dense"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,21 +14,23 @@ from tests.teach.lessons import ROOT, cell, tool
 each = pytest.mark.parametrize("name", few(EXERCISES, 3))
 
 
-def sources(text: str, kind: str = "code") -> list[str]:
+def sources(text, kind="code"):
     return ["".join(c["source"]) for c in json.loads(text)["cells"] if c["cell_type"] == kind]
 
 
-def test_the_notebooks_are_what_the_tool_makes() -> None:
+def test_the_notebooks_are_what_the_tool_makes_one_for_each_exercise():
     made = tool.course()
     found = {path: path.read_text(encoding="utf-8") for path in tool.COURSE.rglob("*.ipynb")}
     stale = "out of date: run python course/make_notebooks.py"
     assert found.keys() == made.keys(), stale
     for path, text in made.items():
         assert found[path] == text, f"{path.name} is {stale}"
+    assert [*tool.LESSONS] == [*EXERCISES]
+    assert [path.stem[:2] for path in tool.LESSONS.values()] == [f"{k:02}" for k in range(1, 13)]
 
 
 @each
-def test_students_do_not_see_the_solution(name: str) -> None:
+def test_each_lesson_has_its_parts_and_students_do_not_see_the_solution(name):
     text = tool.notebook(tool.student(name))
     solution = tool.SOLUTION.search(cell(name, "solution") + "\n")
     assert solution is not None
@@ -40,33 +41,6 @@ def test_students_do_not_see_the_solution(name: str) -> None:
         assert line.strip() not in "".join(sources(text)), line
     assert text.count("YOUR CODE HERE") == 1
     assert "SOLUTION" not in text
-
-
-@each
-def test_a_solution_runs_from_top_to_bottom_and_passes(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scope: dict[str, Any] = {"__name__": "notebook"}
-    grades = []
-    for number, source in enumerate(sources(tool.notebook(tool.solution(name)))):
-        path = f"<{name} cell {number}>"
-        if source.startswith("grade("):
-            grades.append(eval(compile(source, path, "eval"), scope))
-        else:
-            exec(compile(source, path, "exec"), scope)
-    assert [type(found) for found in grades] == [Grade]
-    assert grades[0].passed
-    shown = capsys.readouterr().out
-    if name == "attention":
-        losses = shown.partition("loss by epoch: [")[2].partition("]")[0].split(",")
-        assert float(losses[-1]) < 2.2, losses  # of log 27 = 3.3 at the start
-    else:
-        last = shown.strip().splitlines()[-1]
-        assert int(last.partition("%")[0]) > 80, last
-
-
-@each
-def test_each_lesson_has_its_parts(name: str) -> None:
     cells = tool.solution(name)
     text = "\n".join(c.source for c in cells if c.kind == "markdown")
     for heading in (
@@ -88,15 +62,6 @@ def test_each_lesson_has_its_parts(name: str) -> None:
     assert kinds.count("picture") >= 1
     assert text.count("**Aha.**") == 1
     assert text.partition("## Questions")[2].count("<details>") in (2, 3)
-
-
-def test_there_is_a_lesson_for_each_exercise_in_the_same_order() -> None:
-    assert [*tool.LESSONS] == [*EXERCISES]
-    assert [path.stem[:2] for path in tool.LESSONS.values()] == [f"{k:02}" for k in range(1, 13)]
-
-
-@each
-def test_sources_for_nbgrader_and_otter_hold_the_hidden_checks(name: str) -> None:
     nbgrader = json.loads(tool.notebook(tool.for_nbgrader(name, 7)))
     marked = [c for c in nbgrader["cells"] if "nbgrader" in c["metadata"]]
     assert [c["metadata"]["nbgrader"]["solution"] for c in marked] == [True, False]
@@ -116,7 +81,28 @@ def test_sources_for_nbgrader_and_otter_hold_the_hidden_checks(name: str) -> Non
     assert scope["grade"](kind, name, 7).possible == total
 
 
-def test_a_stale_notebook_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@each
+def test_a_solution_runs_from_top_to_bottom_and_passes(name, capsys):
+    scope: dict[str, Any] = {"__name__": "notebook"}
+    grades = []
+    for number, source in enumerate(sources(tool.notebook(tool.solution(name)))):
+        path = f"<{name} cell {number}>"
+        if source.startswith("grade("):
+            grades.append(eval(compile(source, path, "eval"), scope))
+        else:
+            exec(compile(source, path, "exec"), scope)
+    assert [type(found) for found in grades] == [Grade]
+    assert grades[0].passed
+    shown = capsys.readouterr().out
+    if name == "attention":
+        losses = shown.partition("loss by epoch: [")[2].partition("]")[0].split(",")
+        assert float(losses[-1]) < 2.2, losses  # of log 27 = 3.3 at the start
+    else:
+        last = shown.strip().splitlines()[-1]
+        assert int(last.partition("%")[0]) > 80, last
+
+
+def test_a_stale_notebook_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(tool, "COURSE", tmp_path)
     monkeypatch.setattr("sys.argv", ["make_notebooks.py", "--check"])
     assert tool.main() == 1

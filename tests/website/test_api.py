@@ -8,7 +8,6 @@ import importlib.util
 import inspect
 import re
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -33,7 +32,7 @@ SHOWN = re.findall(
 
 
 @pytest.fixture(scope="module")
-def docstrings() -> ModuleType:
+def docstrings():
     pytest.importorskip("griffe")
     spec = importlib.util.spec_from_file_location("_docstrings", ROOT / "docs/_docstrings.py")
     assert spec is not None
@@ -44,7 +43,7 @@ def docstrings() -> ModuleType:
 
 
 @pytest.mark.parametrize("face", FACES)
-def test_every_public_name_is_in_the_api(face: str) -> None:
+def test_every_public_name_is_in_the_api(face):
     try:
         module = importlib.import_module(face)
     except ImportError:
@@ -59,7 +58,7 @@ def test_every_public_name_is_in_the_api(face: str) -> None:
 
 
 @cache
-def objects_shown() -> dict[int, Any]:
+def objects_shown():
     """All objects that the API shows: those of its entries, and what its modules export."""
     found: list[Any] = []
     for path in SHOWN:
@@ -75,14 +74,14 @@ def objects_shown() -> dict[int, Any]:
     return {id(thing): thing for thing in found}
 
 
-def html(docstrings: ModuleType, text: str) -> str:
+def html(docstrings, text):
     found: str = library.markdown(
         docstrings.markdown(text), extensions=["def_list", "tables", "fenced_code"]
     )
     return found
 
 
-def test_docstrings_become_html(docstrings: ModuleType) -> None:
+def test_docstrings_become_html(docstrings):
     from phitodeep.layers import ScaledDotProductAttention
 
     found = html(docstrings, "Sum up.\n\nleft    the first\n        one\nright   another\nThe end.")
@@ -96,9 +95,6 @@ def test_docstrings_become_html(docstrings: ModuleType) -> None:
     assert "<p>Read a * b.</p>" in found
     assert "<strong>Axes.</strong> The model takes *x* as" in found
     assert "<p>a &lt; b [c] | d_e_ * f</p>" in html(docstrings, "a < b [c] | d_e_ * f")
-
-
-def test_long_lines_of_formulas_are_cut_between_formulas(docstrings: ModuleType) -> None:
     from phitodeep.layers import Dense
 
     found = docstrings.markdown(inspect.getdoc(Dense) or "")
@@ -109,46 +105,24 @@ def test_long_lines_of_formulas_are_cut_between_formulas(docstrings: ModuleType)
     ]  # fmt: skip
     short = docstrings.markdown("Sum.\n\n    a = b        c = d")
     assert "a = b        c = d" in short
+    from phitodeep.layers import ScaledDotProductAttention
 
-
-def test_entries_link_to_the_pages_of_their_classes() -> None:
-    heading = '<h3 id="phitodeep.loss.regression.Huber" class="doc">\n<code>Huber</code></h3>'
-    method = '<h4 id="phitodeep.loss.regression.Huber.each">each</h4>'
-    rule = '<h4 id="phitodeep.optimization.rules.adam">adam</h4>'
-    pages = {"losses/huber.md", "optimizers/adam.md"}
-    found = api.linked(heading + method + rule, pages)
-    assert found.count("<a ") == 1
-    assert f'{heading}<p><a href="../../losses/huber/">' in found
-    assert api.linked(heading, set()) == heading
+    found = docstrings.entry(
+        inspect.getdoc(ScaledDotProductAttention) or "", ScaledDotProductAttention
+    )
+    assert "`causal`\n:" not in found
+    assert "| `causal` | `False` | position t attends only" in found
+    assert "`mask`\n:" in found
 
 
 @pytest.mark.parametrize("cls", api.classes().values(), ids=lambda cls: cls.__name__)
-def test_every_argument_has_a_meaning(cls: type) -> None:
+def test_arguments_have_meanings_and_formulas_are_typeset(cls, docstrings):
     table = options.table(cls).splitlines()[2:]
     assert all(re.fullmatch(r"\| .+ \|.*\| .{9,} \|", row) for row in table)
     names = [
         name for name in inspect.signature(cls).parameters if name not in ("common", "options")
     ]
     assert [name for name, _ in options.arguments(cls)][: len(names)] == names
-
-
-def test_meanings_that_no_class_needs_are_removed() -> None:
-    own = {f"{cls.__name__}.{name}" for cls in api.classes().values()
-           for name, _ in options.arguments(cls)}  # fmt: skip
-    assert set(options.ARGUMENTS) <= {name.partition(".")[2] for name in own}
-    assert {f"{name}.{a}" for name, facts in options.FACTS.items() for a in facts.arguments} <= own
-
-
-def test_inherited_arguments_are_listed() -> None:
-    from phitodeep import AdamW
-
-    assert dict(options.arguments(AdamW)) == {
-        "alpha": "0.01", "beta1": "0.9", "beta2": "0.999", "eps": "1e-08", "weight_decay": "0.01"
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("cls", api.classes().values(), ids=lambda cls: cls.__name__)
-def test_formulas_are_typeset_and_plain_ones_are_folded(docstrings: ModuleType, cls: type) -> None:
     text = inspect.getdoc(cls) or ""
     found = docstrings.entry(text, cls)
     if cls.__name__ == "Lambda":  # its derivation is the reader's own
@@ -162,12 +136,21 @@ def test_formulas_are_typeset_and_plain_ones_are_folded(docstrings: ModuleType, 
     assert not re.search(r":\n*(<div|\|)", unfolded)  # a sentence that leads to nothing
 
 
-def test_an_entry_keeps_what_is_not_in_its_table(docstrings: ModuleType) -> None:
-    from phitodeep.layers import ScaledDotProductAttention
+def test_arguments_have_no_spare_meanings_and_entries_are_linked():
+    own = {f"{cls.__name__}.{name}" for cls in api.classes().values()
+           for name, _ in options.arguments(cls)}  # fmt: skip
+    assert set(options.ARGUMENTS) <= {name.partition(".")[2] for name in own}
+    assert {f"{name}.{a}" for name, facts in options.FACTS.items() for a in facts.arguments} <= own
+    from phitodeep import AdamW
 
-    found = docstrings.entry(
-        inspect.getdoc(ScaledDotProductAttention) or "", ScaledDotProductAttention
-    )
-    assert "`causal`\n:" not in found
-    assert "| `causal` | `False` | position t attends only" in found
-    assert "`mask`\n:" in found
+    assert dict(options.arguments(AdamW)) == {
+        "alpha": "0.01", "beta1": "0.9", "beta2": "0.999", "eps": "1e-08", "weight_decay": "0.01"
+    }  # fmt: skip
+    heading = '<h3 id="phitodeep.loss.regression.Huber" class="doc">\n<code>Huber</code></h3>'
+    method = '<h4 id="phitodeep.loss.regression.Huber.each">each</h4>'
+    rule = '<h4 id="phitodeep.optimization.rules.adam">adam</h4>'
+    pages = {"losses/huber.md", "optimizers/adam.md"}
+    found = api.linked(heading + method + rule, pages)
+    assert found.count("<a ") == 1
+    assert f'{heading}<p><a href="../../losses/huber/">' in found
+    assert api.linked(heading, set()) == heading

@@ -1,7 +1,5 @@
 """The charts of the performance and results pages: they show what the JSON files hold."""
 
-from __future__ import annotations
-
 import importlib
 import re
 
@@ -13,25 +11,24 @@ from website.pages import ROOT
 PAGES = ("performance", "results")
 
 
-def page(name: str) -> str:
+def page(name):
     return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
 
 
-def test_every_chart_is_on_a_page() -> None:
+def test_charts_networks_and_the_processor_are_on_the_pages(monkeypatch):
     asked = [name for each in PAGES for name in charts.MARK.findall(page(each))]
     assert sorted(asked) == sorted(charts.CHARTS)
     for name in PAGES:
         assert "<!-- chart" not in charts.drawn(page(name))
-
-
-def test_networks_are_those_of_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     assert charts.WHAT == importlib.import_module("workloads").WHAT
     assert all(f"| {name} |" in page("performance") for name in charts.WHAT)
+    assert re.search(r"on this processor: \*\*\S.*, \d+ of \d+ cores\*\*", charts.machine())
+    assert "NumPy" in charts.machine()
 
 
 @pytest.mark.parametrize("part", ["step", "epoch", "predict", "busy", "threads"])
-def test_every_measured_network_has_a_chart(part: str) -> None:
+def test_every_measured_network_has_a_chart(part):
     measured = [key for key in charts.stored("benchmarks.json") if key.startswith(f"{part} W")]
     html = charts.CHARTS[part]()
     assert html.count("<figure") == len(measured) > 0
@@ -40,7 +37,7 @@ def test_every_measured_network_has_a_chart(part: str) -> None:
         assert f"<strong>{network}: {charts.WHAT[network]}, batch {batch}</strong>" in html
 
 
-def test_bars_are_as_long_as_the_times() -> None:
+def test_bars_are_as_long_as_the_fastest_times():
     result = charts.stored("benchmarks.json")["step W1 64"]
     html = next(c for c in charts.times("step").split("<figure") if "W1" in c and "batch 64" in c)
     widths = [float(w) for w in re.findall(r'<rect[^>]* width="([\d.]+)"', html)]
@@ -50,9 +47,6 @@ def test_bars_are_as_long_as_the_times() -> None:
         assert width / widths[-1] == pytest.approx(second / seconds[-1], abs=0.01)
     ours = result["rows"]["phitodeep[fast]"]["seconds"]
     assert charts.duration(ours) in html
-
-
-def test_each_library_is_shown_at_its_fastest() -> None:
     rows = {
         "phitodeep[fast]": {"seconds": 2.0, "peer": False},
         "phitodeep": {"seconds": 3.0, "peer": False},
@@ -63,9 +57,6 @@ def test_each_library_is_shown_at_its_fastest() -> None:
     assert charts.fastest(rows) == [
         ("PyTorch, compiled", 1.0), ("phitodeep[fast]", 2.0), ("phitodeep", 3.0)
     ]  # fmt: skip
-
-
-def test_busy_bars_stand_below_idle_ones() -> None:
     html = charts.busy()
     row = charts.stored("benchmarks.json")["busy W3 64"]["rows"]["phitodeep"]
     assert "phitodeep, idle</text>" in html
@@ -73,12 +64,7 @@ def test_busy_bars_stand_below_idle_ones() -> None:
     assert "pd-bar-plain pd-bar-busy" in html
 
 
-def test_the_processor_is_named() -> None:
-    assert re.search(r"on this processor: \*\*\S.*, \d+ of \d+ cores\*\*", charts.machine())
-    assert "NumPy" in charts.machine()
-
-
-def test_share_of_what_a_goal_allows() -> None:
+def test_share_of_what_a_goal_allows():
     for wanted, got, used in (
         (">= 0.97", "0.9766", 0.78),
         (">= 99.2 %", "99.27%", 0.9125),
@@ -90,9 +76,6 @@ def test_share_of_what_a_goal_allows() -> None:
         ("<= 19 of 20 random splits", "-0.000106 of 0.000985", None),
     ):
         assert charts.share(wanted, got) == (used and pytest.approx(used, rel=1e-3))
-
-
-def test_results_that_met_their_goal_stay_left_of_the_line() -> None:
     rows = charts.stored("results.json").values()
     shares = [(charts.share(row["wanted"], row["got"]), row["met"]) for row in rows]
     assert sum(used is not None for used, _ in shares) >= 9

@@ -1,15 +1,13 @@
 """The gallery of bugs: the checker finds each one, and each repair passes."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
 
-from course.bugs.bug import Case
 from phitodeep.testing import GradientError, GradientReport
 from website import gallery
 
+pytestmark = pytest.mark.xdist_group("gallery")  # whose cases run once
 CASES = [case for group in gallery.cases().values() for case in group]
 HINTS = {  # what the checker recognises, next to the place and the size of the error
     "softmax": "should add up to 0 in every row",
@@ -27,16 +25,12 @@ each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
 @each
-def test_the_checker_finds_the_bug_and_accepts_the_repair(case: Case) -> None:
+def test_the_page_shows_a_bug_that_the_checker_finds_and_its_repair(case):
     verdict = case.verdict(case.bug.kind)
     assert "has wrong gradients" in verdict
     assert HINTS.get(case.name, "entries are wrong") in verdict
     assert isinstance(case._checked(case.repaired), GradientReport)
     assert case.worst() < 1e-7
-
-
-@each
-def test_the_page_shows_the_checker_and_code_that_runs(case: Case) -> None:
     text = str(gallery.page(case).content)
     verdict = case.verdict(case.bug.kind)
     assert all(line in text for line in verdict.splitlines())
@@ -54,7 +48,7 @@ def test_the_page_shows_the_checker_and_code_that_runs(case: Case) -> None:
     assert abs(wrong - right) > 1e-4
 
 
-def test_no_bug_is_left_out() -> None:
+def test_no_bug_is_left_out():
     assert len(CASES) >= 12
     assert set(HINTS) <= {case.name for case in CASES}
     index = gallery.index().content

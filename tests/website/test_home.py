@@ -1,12 +1,9 @@
 """The picture of the home page: its numbers are a real step's, and they belong together."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re
 from html import unescape
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,30 +26,10 @@ ENTRIES = [
 ]  # fmt: skip
 
 
-def test_the_numbers_are_the_traces() -> None:
+def test_the_numbers_are_the_traces_and_give_the_loss():
     assert set(SHOWN) == {name for name, _ in ENTRIES} | {"T"}
     for name, entry in ENTRIES:
         np.testing.assert_allclose(SHOWN[name], TRACE[entry].array, rtol=1e-5, atol=1e-12)
-
-
-def close(a: Any, b: Any) -> None:
-    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_the_arrays_follow_from_each_other(k: int) -> None:
-    X, W, Y, dY, dW = (SHOWN[f"{name}{k}"] for name in ("X", "W", "Y", "dY", "dW"))
-    close(Y, X @ W)  # b is 0 at the start
-    close(dW, X.T @ dY)
-    close(SHOWN[f"step{k}"], -0.5 * dW)
-    if k > 1:
-        dX = SHOWN[f"dX{k}"]
-        close(X, np.tanh(SHOWN[f"Y{k - 1}"]))
-        close(dX, dY @ W.T)
-        close(SHOWN[f"dY{k - 1}"], dX * (1 - X**2))
-
-
-def test_the_loss() -> None:
     P, T = SHOWN["P"], SHOWN["T"]
     close(P, 1 / (1 + np.exp(-SHOWN["Y3"])))
     close(SHOWN["dY3"], (P - T) / len(T))
@@ -68,11 +45,28 @@ def test_the_loss() -> None:
     assert after < loss
 
 
-def tile_of(name: str) -> str:
+def close(a, b):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_the_arrays_follow_from_each_other(k):
+    X, W, Y, dY, dW = (SHOWN[f"{name}{k}"] for name in ("X", "W", "Y", "dY", "dW"))
+    close(Y, X @ W)  # b is 0 at the start
+    close(dW, X.T @ dY)
+    close(SHOWN[f"step{k}"], -0.5 * dW)
+    if k > 1:
+        dX = SHOWN[f"dX{k}"]
+        close(X, np.tanh(SHOWN[f"Y{k - 1}"]))
+        close(dX, dY @ W.T)
+        close(SHOWN[f"dY{k - 1}"], dX * (1 - X**2))
+
+
+def tile_of(name):
     return FIGURE.partition(f'data-name="{name}"')[2].partition("</div></div>")[0]
 
 
-def test_the_cells_show_the_numbers() -> None:
+def test_the_cells_show_the_numbers():
     for name in sorted({name for name, _ in ENTRIES if "step" not in name}):
         array = SHOWN[name].ravel()
         cell = r'<(?:i|button[^>]*?) class="(\w)[^"]*" style="--v:(\d+)'
@@ -92,7 +86,7 @@ def test_the_cells_show_the_numbers() -> None:
         assert ways == ["down" if slope > 0 else "up" for slope in dW.ravel()]
 
 
-def test_the_code_is_the_librarys() -> None:
+def test_the_code_is_the_librarys_and_the_page_is_short_and_small():
     shown = re.findall(r'<span(.*?) data-line="(\w*)">(.*?)\n</span>', FIGURE)
     source = inspect.getsource(Dense.product_back)
     for _, _, line in shown:
@@ -101,15 +95,9 @@ def test_the_code_is_the_librarys() -> None:
     ((line,),) = [[text for _, name, text in shown if name == "dW"]]
     assert 'grad_array("W")' in unescape(line)
     assert [name for lit, name, _ in shown if "step-lit" in lit] == ["dW"]
-
-
-def test_the_loop_takes_about_five_seconds() -> None:
     assert 4500 < sum(stage["ms"] for stage in DATA["stages"]) < 6000
     marks = {int(at) for at in re.findall(r'data-at="(\d+)"', FIGURE)}
     assert marks == set(range(len(DATA["stages"]))) - {home.AT["update"]}
-
-
-def test_only_the_page_that_asks_gets_it_and_it_is_small() -> None:
     assert home.drawn("text") == "text"
     assert "\n\n" not in FIGURE  # Markdown would end the HTML there
     assert home.drawn(f"a\n{home.MARK}\nb").startswith("a\n<figure")

@@ -1,7 +1,5 @@
 """The pages of layers: one for each public layer, with true numbers and verdicts."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -17,12 +15,13 @@ from website.layer_facts import ALIASES, FACTS, KINDS, Check, example
 from website.layer_pages import LayerPage, checked
 from website.mistakes import broken, verdict
 
+pytestmark = pytest.mark.xdist_group("layer pages")  # which are made once
 NOT_LAYERS = {"Layer", "Param", "State"}
 FIXED = {"Lambda"}  # whose numbers a page cannot compute again
 KEPT = {"Embedding": {"X"}}  # symbols that other stored values follow from
 
 
-def test_every_public_layer_has_a_page_and_an_alias_says_so() -> None:
+def test_every_public_layer_has_a_page_and_an_alias_says_so():
     public = set(layers.__all__) - NOT_LAYERS
     missing = sorted(public - set(FACTS) - set(ALIASES))
     assert not missing, f"website/facts/layers.toml has no facts about {missing}"
@@ -36,7 +35,7 @@ def test_every_public_layer_has_a_page_and_an_alias_says_so() -> None:
 
 
 @pytest.mark.parametrize("name", FACTS)
-def test_a_page_computes_what_the_fast_passes_compute(name: str) -> None:
+def test_a_page_computes_what_the_fast_passes_compute(name):
     page = LayerPage(name)
     layer, X, dY, bench = page.layer, page.X, page.dY, page.bench
     assert type(layer).__name__ == name
@@ -57,24 +56,26 @@ def test_a_page_computes_what_the_fast_passes_compute(name: str) -> None:
             np.testing.assert_allclose(bench[symbol], array, rtol=1e-12, atol=1e-12)
 
 
-def test_a_check_that_is_false_stops_the_build() -> None:
+def test_checks_become_steps_and_false_ones_stop_the_build():
     page = LayerPage("LayerNorm")
     wrong = Check("dX is dY", "dX - dY")
     page.facts = page.facts._replace(checks=(wrong,))
     page.bench = Bench(page.layer, page.X, page.dY, checked((wrong,)))
     with pytest.raises(AssertionError, match="not true: dX is dY"):
         page.eye()
+    steps = checked((Check("a", "dX"), Check("b", "dY")))
+    assert [(type(s), s.symbol, s.code) for s in steps] == [
+        (Let, "check_0", "dX"),
+        (Let, "check_1", "dY"),
+    ]
 
 
-def test_some_numbers_are_dropped_and_chance_changes_something() -> None:
+def test_chance_broken_layers_and_cells_are_shown():
     for name in ("Dropout", "SpatialDropout"):
         assert set(np.sign(Bench(*example(FACTS[name]))["m"].ravel())) == {0, 1}
     for name in ("RandomFlip", "RandomShift", "GaussianNoise"):
         bench = Bench(*example(FACTS[name]))
         assert not np.array_equal(bench["X"], bench["Y"])
-
-
-def test_what_the_checker_says_without_the_mean() -> None:
     text = LayerPage("LayerNorm").broken()
     assert "without the term <code>- through_mu</code>" in text
     assert "LayerNorm() has wrong gradients" in text
@@ -82,10 +83,19 @@ def test_what_the_checker_says_without_the_mean() -> None:
     right = broken(layer, "dX", lambda symbols: symbols["r"] * (
         symbols["g"] - symbols["through_mu"] - symbols["through_r"]))  # fmt: skip
     assert "wrong" not in verdict(right, X)
+    text = arrays.array("X", np.array([[1.0, -2.0], [0.5, -0.004]]))
+    assert re.findall(r'data-k="(\d)" style="--v:([-.\d]+)">([^<]+)<', text) == [
+        ("0", "0.5", "1"),
+        ("1", "-1", "\u22122"),
+        ("2", "0.25", "0.5"),
+        ("3", "-0.002", "0"),
+    ]
+    assert "wb-bars" not in text
+    assert "wb-bars" in arrays.array("X", np.ones((1, 3)))
 
 
 @pytest.mark.parametrize("name", ["LayerNorm", "Dense", "LSTM"])
-def test_a_page_has_all_its_parts(name: str) -> None:
+def test_a_page_has_all_its_parts(name):
     text = layer_pages.page(name).content
     assert isinstance(text, str)
     for part in (
@@ -106,23 +116,3 @@ def test_a_page_has_all_its_parts(name: str) -> None:
     data = json.loads(found[1])
     assert len(json.dumps(data)) < 40_000
     assert data["document"]["live"]
-
-
-def test_cells_have_their_numbers_and_places() -> None:
-    text = arrays.array("X", np.array([[1.0, -2.0], [0.5, -0.004]]))
-    assert re.findall(r'data-k="(\d)" style="--v:([-.\d]+)">([^<]+)<', text) == [
-        ("0", "0.5", "1"),
-        ("1", "-1", "\u22122"),
-        ("2", "0.25", "0.5"),
-        ("3", "-0.002", "0"),
-    ]
-    assert "wb-bars" not in text
-    assert "wb-bars" in arrays.array("X", np.ones((1, 3)))
-
-
-def test_a_check_becomes_a_step() -> None:
-    steps = checked((Check("a", "dX"), Check("b", "dY")))
-    assert [(type(s), s.symbol, s.code) for s in steps] == [
-        (Let, "check_0", "dX"),
-        (Let, "check_1", "dY"),
-    ]

@@ -1,17 +1,15 @@
 """The pages of the lessons: every cell runs, and each has an aha, a picture and an exercise."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
 
-from phitodeep.teach import EXERCISES, grade
-from tests.teach.lessons import blank, solved
+from phitodeep.teach import EXERCISES
+from tests.conftest import brief
+from tests.rows import LONG
 from website import lessons
-from website.lessons import AHA, Lesson, Page
+from website.lessons import AHA
 
 pytestmark = pytest.mark.xdist_group("lessons")  # the lessons run once
 
@@ -19,17 +17,27 @@ GROUND = "fill: #ffffff"
 each = pytest.mark.parametrize("number", range(1, 13))
 
 
-def lesson_of(number: int) -> Lesson:
+@pytest.fixture(scope="module", autouse=True)
+def _short():
+    """The lessons run once, with trainings of one epoch unless in a long run."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not LONG:
+            brief(patch)
+        lessons.lessons()
+        yield
+
+
+def lesson_of(number):
     return lessons.lessons()[number - 1]
 
 
-def page_of(number: int) -> Page:
+def page_of(number):
     ((title, pages),) = lessons.sections()
     assert not title
     return pages[number]  # the first is the index
 
 
-def test_a_figure_is_the_same_svg_in_every_build() -> None:
+def test_a_figure_is_the_same_svg_in_every_build():
     axes = Figure().subplots()
     axes.plot([1, 3, 2])
     axes.imshow([[1, 2], [3, 4]])
@@ -37,7 +45,7 @@ def test_a_figure_is_the_same_svg_in_every_build() -> None:
 
 
 @each
-def test_a_page_has_its_parts(number: int) -> None:
+def test_a_page_has_its_parts_pictures_and_neighbours(number):
     lesson, page = lesson_of(number), page_of(number)
     text = str(page.content)
     assert text.startswith(f"# {number}. ")
@@ -52,10 +60,7 @@ def test_a_page_has_its_parts(number: int) -> None:
     assert "<math" in text
     assert "```text\n" in text
     assert text.partition("## Questions")[2].count("<details") in (2, 3)
-
-
-@each
-def test_a_page_shows_the_pictures_that_its_cells_drew(number: int) -> None:
+    assert re.search(rf"(\d+) of \1 points \({lesson.name}\)", text)
     lesson, text = lesson_of(number), str(page_of(number).content)
     shown = re.findall(r'<img src="\.\./([^"]+)" alt="([^"]+)"', text)
     assert [f"lessons/{path}" for path, _ in shown] == [p.path for p in lesson.pictures]
@@ -67,21 +72,6 @@ def test_a_page_shows_the_pictures_that_its_cells_drew(number: int) -> None:
         # readable on light and dark pages: it follows the scheme, or has a ground of its own
         text = str(picture.content)
         assert "prefers-color-scheme:dark" in text or 'fill="#ffffff"' in text or GROUND in text
-
-
-@each
-def test_the_exercise_has_full_points_with_its_solution_and_none_without(number: int) -> None:
-    name = lesson_of(number).name
-    assert grade(solved(name), name, seed=20).score == 1
-    left = [v for v in grade(blank(name), name, seed=20).verdicts if v.passed]
-    assert [verdict.part for verdict in left] == ["forward"]  # which is given
-    shown = str(page_of(number).content)
-    possible = grade(solved(name), name).possible
-    assert f"{possible} of {possible} points ({name})" in shown
-
-
-@each
-def test_a_lesson_leads_to_its_neighbours_and_notebooks(number: int) -> None:
     text = str(page_of(number).content)
     made = {page.path for page in lessons.assets()} | {page_of(k).path for k in range(13)}
     linked = set(re.findall(r"\]\(([\w/]+\.\w+)\)", text))
@@ -92,7 +82,7 @@ def test_a_lesson_leads_to_its_neighbours_and_notebooks(number: int) -> None:
     assert re.findall(r'aria-current="step">(\d+)<', text) == [str(number)]
 
 
-def test_the_index_is_the_way_from_1_to_12() -> None:
+def test_the_index_is_the_way_from_1_to_12():
     text = str(page_of(0).content)
     assert [*EXERCISES] == [lesson.name for lesson in lessons.lessons()]
     places = [text.index(f'<a href="{lesson.file}/">') for lesson in lessons.lessons()]
@@ -108,9 +98,7 @@ def test_the_index_is_the_way_from_1_to_12() -> None:
         ("dW[...] = dY[0] * X[0]", "dW[...] = dY[0]", "'neuron' is not right"),
     ],
 )
-def test_a_lesson_that_fails_ends_the_build(
-    old: str, new: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lesson_that_fails_ends_the_build(old, new, words, tmp_path, monkeypatch):
     source = lessons.LESSONS["neuron"].read_text(encoding="utf-8")
     assert source.count(old) == 1
     path = tmp_path / "01_neuron.py"

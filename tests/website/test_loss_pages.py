@@ -1,7 +1,5 @@
 """The pages of losses: one for each, with numbers that the library computes."""
 
-from __future__ import annotations
-
 import re
 from html import escape
 
@@ -10,12 +8,13 @@ import pytest
 
 from phitodeep.loss import LOSSES
 from website import loss_pages, parts
-from website.loss_facts import FACTS, Facts
+from website.loss_facts import FACTS
 
+pytestmark = pytest.mark.xdist_group("loss pages")  # which are made once
 every = pytest.mark.parametrize("facts", FACTS, ids=lambda facts: type(facts.loss).__name__)
 
 
-def test_each_public_loss_has_one_page() -> None:
+def test_each_public_loss_has_one_page_and_a_wrong_check_stops_the_build():
     shown = [type(facts.loss) for facts in FACTS]
     assert len(shown) == len(set(shown))
     assert set(shown) == set(LOSSES.values())
@@ -23,10 +22,19 @@ def test_each_public_loss_has_one_page() -> None:
     paths = [page.path for page in section.pages]
     assert paths[0] == "losses/index.md"
     assert paths[1:] == [f"losses/{parts.link_of(cls.__name__)}.md" for cls in shown]
+    facts = FACTS[0]._replace(checks=(("Nothing.", "np.allclose(dP, 3 * (P - T))"),))
+    with pytest.raises(AssertionError, match="Nothing"):
+        loss_pages.checks(facts)
+    pages = {page.path: str(page.content) for page in section.pages}
+    assert "[SoftmaxCrossEntropy]" in pages["losses/categorical-cross-entropy.md"]
+    assert "It also takes the place of Softmax" in pages["losses/softmax-cross-entropy.md"]
+    assert "It also takes the place of LogSoftmax" in pages["losses/softmax-cross-entropy.md"]
+    joint = "losses/binary-cross-entropy-with-logits.md"
+    assert "takes the place of Sigmoid" in pages[joint]
 
 
 @every
-def test_the_slope_of_the_picture_is_the_derivative_of_its_curve(facts: Facts) -> None:
+def test_the_slope_of_the_picture_is_the_derivative_of_its_curve(facts):
     values = loss_pages.table(facts)
     x = np.array(values["x"])
     if type(facts.loss).__name__ in ("CategoricalCrossEntropy", "NegativeLogLikelihood"):
@@ -43,7 +51,7 @@ def test_the_slope_of_the_picture_is_the_derivative_of_its_curve(facts: Facts) -
 
 
 @every
-def test_a_page_has_all_its_parts(facts: Facts) -> None:
+def test_a_page_has_all_its_parts_and_no_blank_lines_in_its_html(facts):
     text = loss_pages.page(facts).content
     assert isinstance(text, str)
     titles = re.findall(r"^##+ (.*)$", text, re.MULTILINE)
@@ -61,14 +69,7 @@ def test_a_page_has_all_its_parts(facts: Facts) -> None:
     for name in facts.siblings:
         assert any(name == cls.__name__ for cls in LOSSES.values())
         assert name != type(facts.loss).__name__
-
-
-_AS_FOR = {"BinaryCrossEntropyWithLogits", "SoftmaxCrossEntropy"}  # "source: as for ..."
-
-
-@every
-def test_html_in_a_page_has_no_blank_lines(facts: Facts) -> None:
-    """A blank line would end a block of HTML in Markdown."""
+    # A blank line would end a block of HTML in Markdown.
     text = loss_pages.page(facts).content
     assert isinstance(text, str)
     for block in text.split("\n\n"):
@@ -76,16 +77,4 @@ def test_html_in_a_page_has_no_blank_lines(facts: Facts) -> None:
         assert opened == closed, block[:200]
 
 
-def test_a_wrong_check_stops_the_build() -> None:
-    facts = FACTS[0]._replace(checks=(("Nothing.", "np.allclose(dP, 3 * (P - T))"),))
-    with pytest.raises(AssertionError, match="Nothing"):
-        loss_pages.checks(facts)
-
-
-def test_fused_losses_name_each_other() -> None:
-    pages = {page.path: str(page.content) for page in loss_pages.sections()[0].pages}
-    assert "[SoftmaxCrossEntropy]" in pages["losses/categorical-cross-entropy.md"]
-    assert "It also takes the place of Softmax" in pages["losses/softmax-cross-entropy.md"]
-    assert "It also takes the place of LogSoftmax" in pages["losses/softmax-cross-entropy.md"]
-    joint = "losses/binary-cross-entropy-with-logits.md"
-    assert "takes the place of Sigmoid" in pages[joint]
+_AS_FOR = {"BinaryCrossEntropyWithLogits", "SoftmaxCrossEntropy"}  # "source: as for ..."

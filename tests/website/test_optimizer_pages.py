@@ -10,20 +10,32 @@ import pytest
 
 from phitodeep.optimization.optimizers import LBFGS, OPTIMIZERS, Muon
 from website import optimizer_pages
-from website.optimizer_facts import FACTS, Facts, Rule, run_rule
-from website.valleys import VALLEYS, Valley, best, layers_at, paths, walk
+from website.optimizer_facts import FACTS, run_rule
+from website.valleys import VALLEYS, best, layers_at, paths, walk
 
+pytestmark = pytest.mark.xdist_group("optimizer pages")  # which are made once
 RUN = [(facts, rule) for facts in FACTS for rule in facts.rules if facts.cls is not LBFGS]
 every = pytest.mark.parametrize("facts", FACTS, ids=lambda facts: facts.cls.__name__)
 
 
-def test_each_public_optimizer_has_one_page() -> None:
+def test_each_public_optimizer_has_one_page_its_memory_and_its_path():
     assert {facts.cls for facts in FACTS} == set(OPTIMIZERS.values())
     (section,) = optimizer_pages.sections()
     paths = [page.path for page in section.pages]
     assert sorted(paths) == sorted(
         ["optimizers/index.md", *(f"optimizers/{name}.md" for name in OPTIMIZERS)]
     )
+    for name, count in {"sgd": 0, "adam": 2, "adagrad": 1, "lion": 1}.items():
+        assert optimizer_pages.remembered(OPTIMIZERS[name]) == count
+    valley = VALLEYS[0]
+    path = walk(FACTS[0].cls(0.01), valley, steps=3)
+    x, y = valley.start
+    by_hand: list[Any] = [(x, y)]
+    for _ in range(3):
+        dx, dy = valley.slope(x, y)
+        x, y = x - 0.01 * dx, y - 0.01 * dy
+        by_hand.append((x, y))
+    np.testing.assert_allclose(path, by_hand, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +43,7 @@ def test_each_public_optimizer_has_one_page() -> None:
     RUN,
     ids=lambda x: getattr(x, "title", "") or getattr(x, "cls", type).__name__,
 )
-def test_a_rule_takes_the_steps_of_its_optimizer(facts: Facts, rule: Rule) -> None:
+def test_a_rule_takes_the_steps_of_its_optimizer(facts, rule):
     rng = np.random.default_rng(5)
     optimizer = facts.cls(0.1, **rule.options)
     layers, W = layers_at((1.0, -2.0), facts.cls is Muon)
@@ -45,13 +57,13 @@ def test_a_rule_takes_the_steps_of_its_optimizer(facts: Facts, rule: Rule) -> No
 
 
 @pytest.mark.parametrize("alpha", [1.0, 0.3])
-def test_lbfgs_steps_towards_what_scipy_finds(alpha: float) -> None:
+def test_lbfgs_steps_towards_what_scipy_finds(alpha):
     minimize = pytest.importorskip("scipy.optimize").minimize
     valley = VALLEYS[1]
     layers, W = layers_at(valley.start, matrix=False)
     start = W.copy()
 
-    def closure() -> float:
+    def closure():
         x, y = layers[0].params["W"]
         layers[0].grad_array("W")[...] = valley.slope(x, y)
         return float(valley.f(x, y))
@@ -69,7 +81,7 @@ def test_lbfgs_steps_towards_what_scipy_finds(alpha: float) -> None:
 
 
 @pytest.mark.parametrize("valley", VALLEYS, ids=lambda valley: valley.name)
-def test_the_slope_of_a_valley_is_its_derivative(valley: Valley) -> None:
+def test_the_slope_of_a_valley_is_its_derivative(valley):
     x, y, h = 0.3, -0.4, 1e-6
     numeric = (
         (valley.f(x + h, y) - valley.f(x - h, y)) / (2 * h),
@@ -83,20 +95,8 @@ def test_the_slope_of_a_valley_is_its_derivative(valley: Valley) -> None:
         np.testing.assert_allclose(values, level, rtol=1e-6)
 
 
-def test_a_path_is_that_of_the_optimizer() -> None:
-    valley = VALLEYS[0]
-    path = walk(FACTS[0].cls(0.01), valley, steps=3)
-    x, y = valley.start
-    by_hand: list[Any] = [(x, y)]
-    for _ in range(3):
-        dx, dy = valley.slope(x, y)
-        x, y = x - 0.01 * dx, y - 0.01 * dy
-        by_hand.append((x, y))
-    np.testing.assert_allclose(path, by_hand, rtol=1e-12)
-
-
 @every
-def test_a_page_has_all_its_parts(facts: Facts) -> None:
+def test_a_page_has_all_its_parts(facts):
     text = optimizer_pages.page(facts).content
     assert isinstance(text, str)
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [
@@ -111,8 +111,3 @@ def test_a_page_has_all_its_parts(facts: Facts) -> None:
     for index, valley in enumerate(VALLEYS):  # its best path descends
         path = paths(index)[name][best(index, name)][1]
         assert valley.f(*path[-1]) < 0.25 * valley.f(*valley.start)
-
-
-def test_memory_per_parameter() -> None:
-    for name, count in {"sgd": 0, "adam": 2, "adagrad": 1, "lion": 1}.items():
-        assert optimizer_pages.remembered(OPTIMIZERS[name]) == count

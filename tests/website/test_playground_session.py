@@ -1,12 +1,8 @@
 """The Python that runs in the playground's worker, run here."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +19,7 @@ MOONS = build.presets()["moons"]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def data(tmp_path_factory: pytest.TempPathFactory) -> None:
+def data(tmp_path_factory):
     """The small data sets that the build makes, and points of one's own."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "digits.bin").write_bytes(build.digits())
@@ -34,17 +30,17 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> None:
     points.given.update(X=(rng.normal(0, 0.3, (40, 2)) + y[:, None]).astype(np.float32), y=y)
 
 
-def call(worker: Worker, name: str, **args: Any) -> Any:
+def call(worker, name, **args):
     return json.loads(worker.call(name, json.dumps(args)))
 
 
-def array(session: Session, frame: Any, path: str, name: str) -> Any:
+def array(session, frame, path, name):
     at, rows, columns = session.layout[int(path)]["arrays"][name]
     return frame[at : at + rows * columns].reshape(rows, columns)
 
 
 @pytest.mark.parametrize("name", sorted(build.presets()))
-def test_every_program_learns_within_the_budget(name: str) -> None:
+def test_every_program_learns_within_the_budget(name):
     session = Session(build.presets()[name])
     first = session.frame()
     session.advance("b", 300)
@@ -54,7 +50,7 @@ def test_every_program_learns_within_the_budget(name: str) -> None:
     assert session.check()["right"]
 
 
-def test_a_frame_shows_the_step_that_its_trace_explains() -> None:
+def test_frames_steps_links_and_snapshots():
     session = Session(MOONS)
     session.advance("b", 20)
     frame = session.frame()
@@ -69,9 +65,6 @@ def test_a_frame_shows_the_step_that_its_trace_explains() -> None:
     params = [A for _, A in sorted(session.before.layers[0].params.items())]
     norms = [np.sqrt(sum(float((A**2).sum()) for A in arrays)) for arrays in (moved, params)]
     assert ratio == pytest.approx(norms[0] / norms[1], rel=1e-3)
-
-
-def test_steps_of_a_sample_a_batch_and_an_epoch() -> None:
     session = Session(MOONS)
     session.advance("s")
     assert (session.step, session.cursor, len(session.rows)) == (1, 1, 1)
@@ -80,9 +73,6 @@ def test_steps_of_a_sample_a_batch_and_an_epoch() -> None:
     session.advance("e")
     assert (session.epoch, session.cursor, session.step) == (1, 0, 8)
     assert session.path == "s1b1e1"
-
-
-def test_a_run_ends_at_a_step_that_was_recorded() -> None:
     session = Session(MOONS)
     assert session.run(1e6, False, 5) == 5
     assert (session.step, session.seen) == (5, 5)
@@ -92,9 +82,6 @@ def test_a_run_ends_at_a_step_that_was_recorded() -> None:
     assert (session.step, session.seen) == (7, 7)
     session.settle()
     assert session.step == 7
-
-
-def test_a_link_and_a_snapshot_restore_the_same_state() -> None:
     session = Session(MOONS)
     for what, count in (("b", 30), ("s", 3), ("e", 2)):
         session.advance(what, count)
@@ -125,7 +112,7 @@ REFUSED = {  # a program, or what replaces a part of one: the words of the error
 }
 
 
-def test_a_program_that_is_refused_keeps_the_last_one() -> None:
+def test_a_program_that_is_refused_keeps_the_last_one():
     worker = Worker()
     call(worker, "init", code=MOONS)
     kept = worker.session
@@ -134,9 +121,6 @@ def test_a_program_that_is_refused_keeps_the_last_one() -> None:
         assert words in answer["error"]
         assert answer["line"] == line
         assert worker.session is kept
-
-
-def test_whatever_a_layer_raises_is_an_answer() -> None:
     code = MOONS.replace(".tanh()", ".add(Bad())", 1).replace("model = (", BAD)
     for error in ("RuntimeError('no')", "KeyboardInterrupt", "SystemExit"):
         answer = call(Worker(), "init", code=code.replace("return np.log(X)", f"raise {error}"))
@@ -151,7 +135,7 @@ BEGINS += ["moons > circles"]
 
 
 @pytest.mark.parametrize("edit", GOES_ON + BEGINS)
-def test_an_edit_goes_on_with_the_weights_if_it_leaves_the_layers_alone(edit: str) -> None:
+def test_an_edit_goes_on_with_the_weights_if_it_leaves_the_layers_alone(edit):
     (old, new), kept = edit.split(" > "), edit in GOES_ON
     worker = Worker()
     call(worker, "init", code=MOONS)
@@ -169,7 +153,7 @@ def test_an_edit_goes_on_with_the_weights_if_it_leaves_the_layers_alone(edit: st
     assert call(worker, "init", code=MOONS)["result"]["kept"] is False
 
 
-def test_digits_are_framed_where_the_model_misreads_them() -> None:
+def test_digits_are_framed_where_the_model_misreads_them():
     session = Session(build.presets()["digits"])
     session.advance("b", 50)
     read = session.frame()[session.length :]
@@ -179,7 +163,7 @@ def test_digits_are_framed_where_the_model_misreads_them() -> None:
 
 
 @pytest.mark.parametrize("target", ["red blue", "0.5 1.5 2.5", "a b c d"])
-def test_a_table_gets_the_model_that_it_needs(target: str) -> None:
+def test_a_table_gets_the_model_that_it_needs(target):
     rows = [f"{k},{k % 5},{k % 3},{word}" for k, word in enumerate(8 * target.split())]
     table = {"csv": "\n".join(rows)}
     worker, kept = Worker(), dict(points.given)
@@ -193,7 +177,7 @@ def test_a_table_gets_the_model_that_it_needs(target: str) -> None:
     assert "two rows" in call(worker, "table", code=code, csv="1")["error"]
 
 
-def test_nan_is_located_and_freezes() -> None:
+def test_nan_is_located_and_a_wrong_layer_is_seen():
     session = Session(MOONS.replace(".tanh()", ".relu().add(Bad())", 1).replace("model = (", BAD))
     session.advance("b", 3)
     assert session.bad is not None
@@ -204,6 +188,12 @@ def test_nan_is_located_and_freezes() -> None:
     assert not np.isfinite(array(session, frame, "2", "Y")).all()
     assert session.step == 0
     assert session.run(1, record=True) == 0
+    wrong = BAD.replace("np.log(X)", "X**2").replace('dY / self.saved("X")', 'dY * self.saved("X")')
+    wrong = wrong.replace("dY / X", "dY * X")
+    session = Session(MOONS.replace(".tanh()", ".add(Bad())", 1).replace("model = (", wrong))
+    found = session.check()
+    assert not found["right"]
+    assert "layer 1" in found["words"]
 
 
 BAD = """
@@ -222,17 +212,8 @@ class Bad(Layer):
 model = ("""
 
 
-def test_the_checker_sees_a_wrong_layer() -> None:
-    wrong = BAD.replace("np.log(X)", "X**2").replace('dY / self.saved("X")', 'dY * self.saved("X")')
-    wrong = wrong.replace("dY / X", "dY * X")
-    session = Session(MOONS.replace(".tanh()", ".add(Bad())", 1).replace("model = (", wrong))
-    found = session.check()
-    assert not found["right"]
-    assert "layer 1" in found["words"]
-
-
-@pytest.mark.parametrize("name", few(["digits", "sine", "mine", "moons"], 1))
-def test_the_exported_script_runs(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", few(["moons", "sine", "mine", "digits"], 1))
+def test_the_exported_script_runs(name, tmp_path):
     script = program.script(build.presets()[name]).replace("epochs=100", "epochs=2, verbose=0")
     (tmp_path / "script.py").write_text(script, encoding="utf-8")
     (tmp_path / "digits.bin").write_bytes(build.digits())
@@ -243,7 +224,7 @@ def test_the_exported_script_runs(name: str, tmp_path: Path) -> None:
     assert "loss" in done.stdout
 
 
-def test_tables_are_read() -> None:
+def test_tables_are_read():
     X, y = points.read_table("a;b;kind\n1;2;red\n3;4;blue\n5;6;red\n")
     assert X.tolist() == [[1, 2], [3, 4], [5, 6]]
     assert y.tolist() == [1, 0, 1]
@@ -257,8 +238,8 @@ def test_tables_are_read() -> None:
 # --- break the gradient ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_a_mutant_is_wrong_and_its_repair_right(seed: int) -> None:
+@pytest.mark.parametrize("seed", few(range(8), 3))
+def test_a_mutant_is_wrong_and_its_repair_right(seed):
     dealt = game.Game(seed)
     wrong = [g["wrong"] for layer in dealt.about()["layers"] for g in layer["gradients"]]
     assert any(wrong)
@@ -272,7 +253,7 @@ def test_a_mutant_is_wrong_and_its_repair_right(seed: int) -> None:
     assert dealt.repair(dealt.text)["right"]
 
 
-def test_lines_compute_what_the_mutations_compute() -> None:
+def test_lines_compute_what_the_mutations_compute():
     dealt = game.Game(0)
     written = 0
     for inner in dealt.scope.inside.values():
@@ -293,14 +274,14 @@ def test_lines_compute_what_the_mutations_compute() -> None:
     assert written > 80
 
 
-def _alike(A: Any, B: Any) -> bool:
+def _alike(A, B):
     return np.shape(A) == np.shape(B) and np.allclose(A, B, equal_nan=True)
 
 
 # --- the build -----------------------------------------------------------------------------------
 
 
-def test_the_recorded_run_is_what_the_session_does() -> None:
+def test_the_recorded_run_is_what_the_session_does():
     pages = {page.path.rpartition("/")[2]: page.content for page in build._recorded(MOONS)}
     about = json.loads(pages["recorded.json"])
     data, at = np.frombuffer(pages["recorded.bin"], "<f4"), 0
@@ -314,7 +295,7 @@ def test_the_recorded_run_is_what_the_session_does() -> None:
     assert build.OPEN in about["steps"]
 
 
-def test_the_wheel_has_the_library_without_its_data() -> None:
+def test_the_wheel_has_the_library_without_its_data():
     pytest.importorskip("hatchling")
     wheel = build._wheel()
     assert wheel.path.endswith("-py3-none-any.whl")
