@@ -142,11 +142,8 @@ def _pool(layer: Any) -> dict[str, Any]:
 
 
 def recurrent(theirs: str) -> Pair:
-    return pair(theirs, LAST, _units, _RECURRENT, return_sequences="return_sequences")
-
-
-def _units(layer: Any) -> dict[str, Any]:
-    return {"sizes": (layer.input_shape[-1], layer.units)}
+    settings = {"units": "hidden_size", "return_sequences": "return_sequences"}
+    return pair(theirs, LAST, width("input_size"), _RECURRENT, **settings)
 
 
 def linear(layer: Any) -> dict[str, Any]:
@@ -184,15 +181,3 @@ def upsample(layer: Any) -> dict[str, Any]:
 def sides(layer: Any) -> dict[str, Any]:
     (top, bottom), (left, right) = layer.pads
     return {"padding": (left, right, top, bottom)}
-
-
-def columns(layer: Any) -> dict[str, Any]:
-    return {"columns": layer.columns, "tokens": layer.tokens}
-
-
-def crop(layer: Any) -> dict[str, Any]:
-    return {"size": layer.window, "padding": layer.pads}
-
-
-def shift(layer: Any) -> dict[str, Any]:
-    return {"size": None, "padding": layer.pads}
