@@ -102,7 +102,9 @@ TABLE: dict[type[Layer], Row] = {
         # PyTorch's threshold, above which y = x, is 20; ours has none
         pair("Softplus", sizes=lambda layer: {"threshold": 40.0}, needs={"beta": 1}),
     ),
-    L.HardSigmoid: Row(plain.hard_sigmoid, general.hard_sigmoid, pair("Hardsigmoid")),
+    L.HardSigmoid: Row(
+        plain.hard_sigmoid, elementwise("HardSigmoid", alpha=1 / 6, beta=0.5), pair("Hardsigmoid")
+    ),
     L.HardSwish: Row(plain.hard_swish, elementwise("HardSwish"), pair("Hardswish")),
     L.HardTanh: Row(
         plain.hard_tanh, general.hard_tanh, pair("Hardtanh", needs={"min_val": -1, "max_val": 1})

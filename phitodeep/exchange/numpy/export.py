@@ -15,6 +15,7 @@ import numpy as np
 
 from phitodeep.core.files import atomic_write
 from phitodeep.core.types import Array, Shape
+from phitodeep.core.version import __version__
 from phitodeep.errors import ArgumentError
 from phitodeep.exchange.correspondence import check_exportable, form_of
 from phitodeep.exchange.numpy import plain
@@ -145,7 +146,7 @@ def _docstring(model: Layer, name: str, shape: Sizes, output: Sizes, limit: int 
         rows.append((*row, f"{layer.count_params():,}"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join([*map(str.ljust, row[:3], widths), row[3].rjust(widths[3])]) for row in rows]
-    text = f"""A neural network in plain NumPy, exported by phitodeep {_version()}.
+    text = f"""A neural network in plain NumPy, exported by phitodeep {__version__}.
 
     from {name} import predict
     Y = predict(X)
@@ -159,10 +160,6 @@ The weights are in {name}.npz, in the same folder: {model.count_params():,} para
 {chr(10).join(f"    {row}" for row in table)}
 """
     return text.replace("\\", "\\\\").replace('"', "'")
-
-
-def _version() -> str:
-    return str(sys.modules["phitodeep"].__version__)  # importing what is above all is refused
 
 
 def _shape(shape: Sizes) -> str:

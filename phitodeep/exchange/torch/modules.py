@@ -17,6 +17,16 @@ from torch import Tensor, nn
 from phitodeep.functional.rotary import Rope
 
 
+def __getattr__(name: str) -> type:
+    """Return the class of modules that apply PyTorch's function of this name, such as sin."""
+    function = None if name.startswith("_") else getattr(torch, name, None)
+    if not callable(function):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    forward = {"forward": lambda self, X: function(X), "__module__": __name__}
+    globals()[name] = type(name, (nn.Module,), forward)  # where pickled modules find it
+    return globals()[name]
+
+
 class Module(nn.Module):
     """A module whose arguments are its attributes."""
 

@@ -59,8 +59,8 @@ def pair(
 ) -> Pair:
     """Return the module that stands for a layer class.
 
-    theirs      a name in torch.nn, or "own." and a name in modules.py. A "#" is the number of
-                spatial axes
+    theirs      a name in torch.nn, or "own." and a name in modules.py or of a function of PyTorch,
+                such as "own.sin". A "#" is the number of spatial axes
     layout      which axis of X holds the channels: "first", "last", or "any" if it does not matter
     sizes       more arguments of their class, given a built layer
     moves       for each parameter and state of ours: the name there, and the rearrangement

@@ -167,16 +167,12 @@ def tensor_info(name: str, dtype: Any, shape: Sequence[int | str]) -> Any:
 
 def external(name: str, a: Array, location: str, offset: int) -> Any:
     """Return a tensor whose elements are in another file."""
-    from onnx import StringStringEntryProto, TensorProto
+    from onnx import TensorProto, external_data_helper
 
-    entries = {"location": location, "offset": offset, "length": a.nbytes}
-    return TensorProto(
-        name=name,
-        data_type=type_of(a.dtype),
-        dims=a.shape,
-        data_location=TensorProto.EXTERNAL,
-        external_data=[StringStringEntryProto(key=k, value=str(v)) for k, v in entries.items()],
-    )
+    tensor = TensorProto(name=name, data_type=type_of(a.dtype), dims=a.shape, raw_data=b"")
+    external_data_helper.set_external_data(tensor, location, offset, a.nbytes)
+    tensor.ClearField("raw_data")
+    return tensor
 
 
 def description(X: Sequence[int | str], Y: Sequence[int | str]) -> str:

@@ -8,6 +8,7 @@ layout.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -159,7 +160,7 @@ class _Writer:
         if isinstance(returns, str) and len(layer.output_shape or ()) < 2:
             returns = LAST
         self.made[layer], self.places[path] = module, Place(module, layout, returns)
-        self.fill(layer, module.to(_dtype(self.torch, layer)), layout)
+        self.fill(layer, module.to(getattr(self.torch, layer.dtype.name)), layout)
         return module, returns
 
     def leaf(self, layer: Layer, pair: Pair) -> Any:
@@ -211,12 +212,6 @@ def _absorbs(after: Sequence[Layer]) -> bool:
     return False
 
 
-def _dtype(torch: Any, layer: Layer) -> Any:
-    return torch.float64 if layer.dtype == np.float64 else torch.float32
-
-
 def tensor_of(module: Any, name: str) -> Any:
     """Return the parameter or buffer of a module with this name, such as "qkv.weight"."""
-    for part in name.split("."):
-        module = getattr(module, part)
-    return module
+    return attrgetter(name)(module)
