@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep import layers as L
-from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError
 from phitodeep.exchange.numpy import network, plain
 from phitodeep.exchange.numpy.network import Lines, one_line
 from phitodeep.exchange.onnx.write import forms_containers as containers
@@ -52,7 +52,7 @@ class Choice(NamedTuple):
 
 
 NOTHING = Lines(network.nothing)  # the layer does nothing in prediction
-ATTENTION = {"none": plain.attention, "fixed": plain.rotary_attention}
+ATTENTION = dict.fromkeys(["none", "fixed"], Lines(network.attention))
 PRODUCT = {"none": plain.dot_product_attention, "fixed": plain.rotary_dot_product_attention}
 
 TABLE: dict[type[Layer], Row] = {
@@ -102,7 +102,9 @@ TABLE: dict[type[Layer], Row] = {
         # PyTorch's threshold, above which y = x, is 20; ours has none
         pair("Softplus", sizes=lambda layer: {"threshold": 40.0}, needs={"beta": 1}),
     ),
-    L.HardSigmoid: Row(plain.hard_sigmoid, general.hard_sigmoid, pair("Hardsigmoid")),
+    L.HardSigmoid: Row(
+        plain.hard_sigmoid, elementwise("HardSigmoid", alpha=1 / 6, beta=0.5), pair("Hardsigmoid")
+    ),
     L.HardSwish: Row(plain.hard_swish, elementwise("HardSwish"), pair("Hardswish")),
     L.HardTanh: Row(
         plain.hard_tanh, general.hard_tanh, pair("Hardtanh", needs={"min_val": -1, "max_val": 1})
@@ -226,20 +228,12 @@ TABLE: dict[type[Layer], Row] = {
     ),
     # layers that move elements
     L.Flatten: Row(plain.flatten, general.flatten, pair("Flatten", LAST)),
-    L.Reshape: Row(
-        plain.reshape,
-        general.reshape,
-        pair("own.Reshape", LAST, lambda layer: {"sizes": layer.output_shape}),
-    ),
-    L.Permute: Row(
-        plain.permute,
-        general.permute,
-        pair("own.Permute", LAST, lambda layer: {"sizes": layer.dims}),
-    ),
+    L.Reshape: Row(plain.reshape, general.reshape, pair("own.Reshape", LAST, output_shape="shape")),
+    L.Permute: Row(plain.permute, general.permute, pair("own.Permute", LAST, dims="dims")),
     L.Select: Row(
         Choice("tokens", {False: plain.select, True: plain.select_tokens}),
         general.select,
-        pair("own.Select", LAST, rows.columns),
+        pair("own.Select", LAST, columns="columns", tokens="tokens"),
     ),
     L.Upsample2D: Row(
         Choice("mode", {"nearest": plain.upsample_nearest, "bilinear": plain.upsample_bilinear}),
@@ -260,9 +254,15 @@ TABLE: dict[type[Layer], Row] = {
         pair("own.RandomFlip", FIRST, horizontal="horizontal", vertical="vertical"),
     ),
     L.RandomCrop: Row(
-        plain.center_crop, images.random_crop, pair("own.RandomCrop", FIRST, rows.crop)
+        plain.center_crop,
+        images.random_crop,
+        pair("own.RandomCrop", FIRST, window="size", pads="padding"),
     ),
-    L.RandomShift: Row(NOTHING, nothing, pair("own.RandomCrop", FIRST, rows.shift)),
+    L.RandomShift: Row(
+        NOTHING,
+        nothing,
+        pair("own.RandomCrop", FIRST, lambda layer: {"size": None}, pads="padding"),
+    ),
 }
 HARMLESS = {  # what a class may override and still be exported like its base
     *("create", "backward", "known_input", "flops", "compute_mask", "matrices"),
@@ -290,8 +290,13 @@ def form_of(layer: Layer, library: str) -> Any:
     return form.forms.get(getattr(layer, form.setting)) if isinstance(form, Choice) else form
 
 
-def refuse_unknown(model: Layer, library: str, who: str, reason: str) -> None:
-    """Refuse a model with layers that have nothing in a library, and name them all."""
+def check_exportable(model: Layer, library: str, who: str, reason: str) -> None:
+    """Refuse a model that is not built, or has layers with nothing in a library: name them all."""
+    if model.input_shape is None or model.output_shape is None:
+        raise NotBuiltError(
+            f"{who}: the model does not know its input shape yet: train it, or call "
+            "model.build(input_shape)."
+        )
     unknown = [
         f"layer {path}, {one_line(layer)}" if path else one_line(layer)
         for path, layer in model.walk()

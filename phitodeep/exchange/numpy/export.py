@@ -15,8 +15,9 @@ import numpy as np
 
 from phitodeep.core.files import atomic_write
 from phitodeep.core.types import Array, Shape
-from phitodeep.errors import ArgumentError, NotBuiltError
-from phitodeep.exchange.correspondence import form_of, refuse_unknown
+from phitodeep.core.version import __version__
+from phitodeep.errors import ArgumentError
+from phitodeep.exchange.correspondence import check_exportable, form_of
 from phitodeep.exchange.numpy import plain
 from phitodeep.exchange.numpy.network import Line, Network, one_line
 from phitodeep.exchange.numpy.sources import Sources, literal
@@ -47,11 +48,6 @@ def export_numpy(model: Layer, path: str | os.PathLike[str], samples: int) -> No
             f"export_numpy: {target.name} would hide the module {target.stem} from the programs "
             'next to it: choose another name, such as "net.py".'
         )
-    if model.input_shape is None or model.output_shape is None:
-        raise NotBuiltError(
-            "export_numpy: the model does not know its input shape yet: train it, or call "
-            "model.build(input_shape)."
-        )
     code, weights = written(model, target.stem, samples)
     digest = hashlib.sha256(code.encode())
     for name, a in weights.items():
@@ -68,19 +64,20 @@ _ID = "0" * 15 + "?"  # stands for the identifier, which is computed from the co
 
 def written(model: Layer, name: str, samples: int) -> tuple[str, dict[str, Array]]:
     """Return the code of the module `name`, and the weights that it reads."""
-    refuse_unknown(model, "numpy", "export_numpy", REFUSAL)
+    check_exportable(model, "numpy", "export_numpy", REFUSAL)
     network = Network(model, partial(form_of, library="numpy"))
     own = {"Array", "W", "network", "predict", *network.variables}  # no names of functions
     sources = Sources({**dict.fromkeys(own, network), "np": np})
-    prepare = plain.as_tokens if model.takes_tokens else plain.as_numbers
     layers = sources.of(network.functions.values())
     helpers = sources.finish()
-    surroundings = [*sources.of([prepare, plain.load_weights, plain.main]), *sources.finish()]
+    surroundings = [
+        *sources.of([plain.as_array, plain.load_weights, plain.main]),
+        *sources.finish(),
+    ]
     shape, output = free_shapes(model)
     example = f", here for X {_shape(model.input_shape or ())}" if None in shape else ""
-    checks = ["X", literal(shape, "the input shape")]
-    if not model.takes_tokens:
-        checks.append(f'"{model.dtype}"')
+    dtype = "int64" if model.takes_tokens else str(model.dtype)
+    checks = ["X", literal(shape, "the input shape"), literal(dtype, "the dtype")]
     limit = most_steps(model) if shape[:1] == (None,) else None
     if limit is not None:
         checks.append(f"max_steps={limit}")
@@ -98,7 +95,7 @@ def written(model: Layer, name: str, samples: int) -> tuple[str, dict[str, Array
         "",
         f"def predict(X: Any, batch_size: int = {samples}) -> Array:",
         f'    """Return the outputs {_shape(output)} for X {_shape(shape)}, an array or lists."""',
-        str(Line(f"X = {prepare.__name__}", tuple(checks))),
+        str(Line("X = as_array", tuple(checks))),
         "    if batch_size < 1:",
         '        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")',
         "    batches = [X[i : i + batch_size] for i in range(0, len(X), batch_size)]",
@@ -125,7 +122,7 @@ def written(model: Layer, name: str, samples: int) -> tuple[str, dict[str, Array
         "    sys.exit(str(error))",
         "",
         'if __name__ == "__main__":',
-        "    main(predict, sys.argv)",
+        "    main(predict)",
         "",
     ]
     return "\n".join(lines), network.weights
@@ -149,7 +146,7 @@ def _docstring(model: Layer, name: str, shape: Sizes, output: Sizes, limit: int 
         rows.append((*row, f"{layer.count_params():,}"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join([*map(str.ljust, row[:3], widths), row[3].rjust(widths[3])]) for row in rows]
-    text = f"""A neural network in plain NumPy, exported by phitodeep {_version()}.
+    text = f"""A neural network in plain NumPy, exported by phitodeep {__version__}.
 
     from {name} import predict
     Y = predict(X)
@@ -163,10 +160,6 @@ The weights are in {name}.npz, in the same folder: {model.count_params():,} para
 {chr(10).join(f"    {row}" for row in table)}
 """
     return text.replace("\\", "\\\\").replace('"', "'")
-
-
-def _version() -> str:
-    return str(sys.modules["phitodeep"].__version__)  # importing what is above all is refused
 
 
 def _shape(shape: Sizes) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from phitodeep.core.types import Array, Shape, same
 from phitodeep.errors import ArgumentError
+from phitodeep.exchange.numpy import plain
 from phitodeep.exchange.numpy.sources import WIDTH, literal, wrapped
 from phitodeep.exchange.tree import branches_of
 from phitodeep.layers.base import Layer
@@ -103,28 +105,59 @@ class Network:
             if isinstance(layer, Container) and type(layer) is not Chain and self.paths[id(layer)]:
                 self.lines.append(Line("", comment=one_line(layer)))
             return form.write(self, layer, x, y)
-        given: list[str | Weight] = [x]
-        for name, by_name, value in arguments(form, layer):
-            start = f"{name}=" * by_name
-            if not isinstance(value, str):
-                value = self._weight(layer, *value)
-            given.append(Weight(start, value.path) if isinstance(value, Weight) else start + value)
-        name = f"np.{form.__name__}" if isinstance(form, np.ufunc) else form.__name__
-        if not isinstance(form, np.ufunc) and self.functions.setdefault(name, form) is not form:
+        changed = layer.output_shape != layer.input_shape
+        return self.call(form, layer, x, y, comment=self._shape(layer.output_shape) * changed)
+
+    def call(
+        self, form: Form, layer: Layer, x: str, y: str, comment: str = "", **named: str
+    ) -> str:
+        """Add the line y = form(x, ...) with the arguments that the layer has, and return y.
+
+        `named` maps a parameter of the function to the layer's name for it, if that is another.
+        """
+        builtin = isinstance(form, np.ufunc)
+        name = form.__name__
+        if not builtin and self.functions.setdefault(name, form) is not form:
             raise ArgumentError(
                 f"export_numpy: two functions have the name {name!r}: rename one of them."
             )
-        shape = "" if layer.output_shape == layer.input_shape else self._shape(layer.output_shape)
-        self.lines.append(Line(f"{y} = {name}", tuple(given), shape))
+        given = () if builtin else self.arguments(form, layer, named)
+        self.lines.append(Line(f"{y} = {'np.' * builtin}{name}", (x, *given), comment))
         return y
 
-    def _weight(self, layer: Layer, owner: Layer, name: str) -> str | Weight:
+    def arguments(
+        self, form: Form, layer: Layer, named: Mapping[str, str]
+    ) -> Iterator[str | Weight]:
+        """Yield the function's arguments after X; those that are its defaults are left out."""
+        by_name = False  # settings are passed by name, and so is what follows them
+        for p in list(inspect.signature(form).parameters.values())[1:]:
+            ours = named.get(p.name, p.name)
+            owner, name = layer.tied.get(ours, (layer, ours))
+            if p.kind is p.POSITIONAL_ONLY:
+                raise ArgumentError(
+                    f"{form.__name__} takes {p.name!r} by position only: settings are passed by "
+                    'name, so leave out the "/".'
+                )
+            if name in owner.params or name in owner.state:
+                start = f"{p.name}=" if by_name or p.kind is p.KEYWORD_ONLY else ""
+                yield self._weight(start, layer, owner, name)
+                continue
+            value, by_name = getattr(layer, ours, p.default), True
+            if value is p.empty:
+                raise ArgumentError(
+                    f"{form.__name__} takes {p.name!r}, but {layer!r} has no such parameter, state "
+                    "or setting."
+                )
+            if not same(value, p.default):
+                yield f"{p.name}={literal(value, f'{p.name} of {layer!r}')}"
+
+    def _weight(self, start: str, layer: Layer, owner: Layer, name: str) -> str | Weight:
         path = self.paths.get(id(owner), self.paths[id(layer)])
         full = f"{path}.{name}" if path else name
         a = (owner.params if name in owner.params else owner.state)[name]
         self.weights[full] = a.astype(layer.dtype, copy=False)
         plain = re.fullmatch(r"[\w.]*", full)  # other names could be code in an f-string
-        return Weight("", full) if plain else f"W[{literal(full, 'a path')}]"
+        return Weight(start, full) if plain else f"{start}W[{literal(full, 'a path')}]"
 
     def _shape(self, shape: Shape | None) -> str:
         return f"({', '.join(map(str, (self.samples, *(shape or ()))))})"
@@ -136,8 +169,8 @@ class Network:
     @contextmanager
     def variable(self, name: str) -> Iterator[str]:
         """Give the name of a variable that is not in use, until the block ends."""
-        tries = (name, *(f"{name}_{i}" for i in range(2, 1000)))
-        free = next(n for n in tries if n not in self.taken)
+        names = itertools.chain([name], (f"{name}_{i}" for i in itertools.count(2)))
+        free = next(n for n in names if n not in self.taken)
         self.taken.add(free)
         self.variables.add(free)
         yield free
@@ -151,9 +184,8 @@ class Network:
             x = self.add(layer, x, y)
             blocks.append((self.paths[id(layer)], self.lines))
         self.lines = before
-        codes = (line.code for _, lines in blocks for line in lines)
-        inner = {code.split()[1] for code in codes if code.startswith("for ")}
-        variable = next(name for name in LOOPS if name not in inner)
+        depth = max((line.depth for _, lines in blocks for line in lines), default=1)
+        variable = LOOPS[depth - 1]  # loops inside this one have the names before it
         while blocks:
             self.lines += _first_lines(blocks, variable)
         return x
@@ -193,36 +225,6 @@ def _counted(blocks: list[tuple[str, list[Line]]], variable: str) -> list[Line]:
     ]
 
 
-def arguments(form: Form, layer: Layer) -> Iterator[tuple[str, bool, Any]]:
-    """Yield the function's arguments after X as (name, whether it needs its name, value).
-
-    A value is (owner, name) for an array of a layer, and source for a setting. Values that are the
-    function's defaults are left out.
-    """
-    if isinstance(form, np.ufunc):
-        return
-    gap = False
-    for p in list(inspect.signature(form).parameters.values())[1:]:
-        owner, name = layer.tied.get(p.name, (layer, p.name))
-        if p.kind is p.POSITIONAL_ONLY:
-            raise ArgumentError(
-                f"{form.__name__} takes {p.name!r} by position only: settings are passed by name, "
-                'so leave out the "/".'
-            )
-        if name in owner.params or name in owner.state:
-            yield p.name, gap or p.kind is p.KEYWORD_ONLY, (owner, name)
-            continue
-        value = getattr(layer, p.name, p.default)
-        gap = True  # settings are passed by name
-        if value is p.empty:
-            raise ArgumentError(
-                f"{form.__name__} takes {p.name!r}, but {layer!r} has no such parameter, state or "
-                "setting."
-            )
-        if not same(value, p.default):
-            yield p.name, True, literal(value, f"{p.name} of {layer!r}")
-
-
 # --- layers that are lines of their own -----------------------------------------------------------
 
 
@@ -254,6 +256,13 @@ def merged(network: Network, layer: Any, x: str, y: str) -> str:
     changed = layer.output_shape != layer.input_shape
     network.statement(f"{y} = {code}", layer.output_shape if changed else None)
     return y
+
+
+def attention(network: Network, layer: Any, x: str, y: str) -> str:
+    weigh = plain.rotary_dot_product_attention if layer.rope else plain.dot_product_attention
+    x = network.call(plain.dense, layer, x, y, W="Wqkv", b="bqkv")
+    x = network.call(weigh, layer, x, y)
+    return network.call(plain.dense, layer, x, y, W="Wo", b="bo")
 
 
 def time_distributed(network: Network, layer: Any, x: str, y: str) -> str:

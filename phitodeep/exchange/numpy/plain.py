@@ -11,11 +11,12 @@ Long because a reader of exported files finds all of their functions in one plac
 
 from __future__ import annotations
 
+import argparse
 import math
 import sys
 import tokenize
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -228,42 +229,6 @@ def rotary_dot_product_attention(
     return attend(Q, K, V, causal)
 
 
-def attention(
-    X: Array,
-    Wqkv: Array,
-    Wo: Array,
-    bqkv: Array | None = None,
-    bo: Array | None = None,
-    *,
-    heads: int,
-    kv_heads: int | None = None,
-    causal: bool = False,
-) -> Array:
-    """Attention with several heads: X (N, T, D) -> (N, T, D)."""
-    Q, K, V = split_heads(dense(X, Wqkv, bqkv), heads, kv_heads)
-    return dense(attend(Q, K, V, causal), Wo, bo)
-
-
-def rotary_attention(
-    X: Array,
-    Wqkv: Array,
-    Wo: Array,
-    bqkv: Array | None = None,
-    bo: Array | None = None,
-    *,
-    heads: int,
-    kv_heads: int | None = None,
-    causal: bool = False,
-    base: float = 10000.0,
-    frequencies: tuple[float, ...] | None = None,
-    amplitude: float = 1.0,
-) -> Array:
-    """Attention whose queries and keys are rotated by their positions: X (N, T, D) -> (N, T, D)."""
-    Q, K, V = split_heads(dense(X, Wqkv, bqkv), heads, kv_heads)
-    Q, K = (rotary_embedding(A, base, frequencies, amplitude) for A in (Q, K))
-    return dense(attend(Q, K, V, causal), Wo, bo)
-
-
 # --- recurrent layers -----------------------------------------------------------------------------
 
 
@@ -310,43 +275,33 @@ def gru(
 # --- convolutions and pools -----------------------------------------------------------------------
 
 
-def pad(
+def windows(
     X: Array,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    dilation: Sequence[int],
+    kernel: int | Sequence[int],
+    stride: int | Sequence[int],
     padding: str | int,
+    dilation: int | Sequence[int] = 1,
     value: float = 0,
 ) -> Array:
-    """Pad the axes between the first and the last of X (N, *sizes, C).
+    """For each position in the kernel, row by row: the x of every window there, (taps, N, *out, C).
 
-    "valid" adds nothing, an integer adds that many on both sides, and "same" adds what
-    ceil(size / stride) windows require.
+    X is (N, *sizes, C). Padding is with `value`: "valid" adds nothing, an integer adds that many on
+    both sides, and "same" adds what ceil(size / stride) windows require.
     """
-    if padding == "valid":
-        return X
-    widths = [(0, 0)]
-    for n, k, s, d in zip(X.shape[1:-1], kernel, stride, dilation, strict=True):
-        before = after = padding
-        if padding == "same":
-            total = max((math.ceil(n / s) - 1) * s + (k - 1) * d + 1 - n, 0)
-            before, after = total // 2, total - total // 2
-        widths.append((int(before), int(after)))
-    return np.pad(X, [*widths, (0, 0)], constant_values=value)
-
-
-def taps(
-    X: Array, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
-) -> Iterator[Array]:
-    """For each position in the kernel, row by row: the x of every window there, (N, *out, C)."""
-    sizes = X.shape[1:-1]
-    ends = [n - (k - 1) * d for n, k, d in zip(sizes, kernel, dilation, strict=True)]
-    if min(ends) < 1:
-        raise ValueError(f"a window of {tuple(kernel)} does not fit into {sizes} positions.")
-    for at in np.ndindex(*kernel):
-        starts = [t * d for t, d in zip(at, dilation, strict=True)]
-        every = zip(starts, ends, stride, strict=True)
-        yield X[(slice(None), *(slice(a, a + end, s) for a, end, s in every))]
+    n = np.array(X.shape[1:-1])
+    k, s, d = (np.broadcast_to(a, n.shape) for a in (kernel, stride, dilation))
+    if padding == "same":
+        total = np.maximum((-(-n // s) - 1) * s + (k - 1) * d + 1 - n, 0)
+        pads = np.stack([total // 2, total - total // 2], axis=1)
+    else:
+        pads = np.full((len(n), 2), 0 if padding == "valid" else padding)
+    X = np.pad(X, [(0, 0), *pads, (0, 0)], constant_values=value)
+    ends = n + pads.sum(axis=1) - (k - 1) * d
+    if ends.min() < 1:
+        sizes = X.shape[1:-1]
+        raise ValueError(f"a window of {tuple(k.tolist())} does not fit into {sizes} positions.")
+    starts = (np.array(at) * d for at in np.ndindex(*k))
+    return np.stack([X[(slice(None), *map(slice, a, a + ends, s))] for a in starts])
 
 
 def conv(
@@ -364,8 +319,7 @@ def conv(
     channels is connected to group g of the filters.
     """
     *kernel, C, filters = W.shape
-    s, d = (np.broadcast_to(a, len(kernel)).tolist() for a in (stride, dilation))
-    U = np.stack([*taps(pad(X, kernel, s, d, padding), kernel, s, d)], axis=-2)
+    U = np.moveaxis(windows(X, kernel, stride, padding, dilation), 0, -2)
     out = U.shape[:-2]  # U is (N, *out, taps, channels)
     U = np.moveaxis(U.reshape(*U.shape[:-1], groups, C), -2, 0).reshape(groups, math.prod(out), -1)
     Y = U @ W.reshape(-1, groups, filters // groups).swapaxes(0, 1)  # (groups, windows, filters)
@@ -388,30 +342,21 @@ def conv_transpose(
     X is (N, *sizes, C), W is (*kernel, C, filters / groups), and b is (filters,). Integer padding
     removes that many positions on both sides, and "same" leaves size times stride.
     """
-    (N, *sizes, C), (*kernel, _, f) = X.shape, W.shape
-    s, d, extra = (
-        np.broadcast_to(a, len(kernel)).tolist() for a in (stride, dilation, output_padding)
-    )
-    room, inside = [], []
-    for n, k, s_i, d_i, extra_i in zip(sizes, kernel, s, d, extra, strict=True):
-        covered = (n - 1) * s_i + (k - 1) * d_i + 1
-        first, out = 0, covered + extra_i
-        if padding == "same":
-            first, out = max(covered - n * s_i, 0) // 2, n * s_i
-        elif padding != "valid":
-            first, out = int(padding), out - 2 * int(padding)
-        room.append(covered + s_i)
-        inside.append(slice(first, first + out))
-    Y = np.zeros((N, *room, groups * f), X.dtype)
+    (N, *_, C), (*kernel, _, f), n = X.shape, W.shape, np.array(X.shape[1:-1])
+    s, d = (np.broadcast_to(a, n.shape) for a in (stride, dilation))
+    covered = (n - 1) * s + (np.array(kernel) - 1) * d + 1
+    first, out = 0 * n, covered + output_padding
+    if padding == "same":
+        first, out = np.maximum(covered - n * s, 0) // 2, n * s
+    elif padding != "valid":
+        first, out = first + int(padding), out - 2 * int(padding)
+    Y = np.zeros((N, *(covered + s), groups * f), X.dtype)
     rows = X.reshape(-1, groups, C // groups).swapaxes(0, 1)
     for at in np.ndindex(*kernel):
         Y_at = (rows @ W[at].reshape(groups, -1, f)).swapaxes(0, 1)
-        where = [
-            slice(t * d_i, t * d_i + n * s_i, s_i)
-            for t, d_i, n, s_i in zip(at, d, sizes, s, strict=True)
-        ]
-        Y[(slice(None), *where)] += Y_at.reshape(N, *sizes, groups * f)
-    Y = Y[(slice(None), *inside)]
+        start = np.array(at) * d
+        Y[(slice(None), *map(slice, start, start + n * s, s))] += Y_at.reshape(N, *n, groups * f)
+    Y = Y[(slice(None), *map(slice, first, first + out))]
     return Y if b is None else Y + b
 
 
@@ -422,14 +367,8 @@ def max_pool(
     padding: str | int = "valid",
 ) -> Array:
     """The maximum of every window of X (N, *sizes, C)."""
-    kernel = np.broadcast_to(pool_size, X.ndim - 2).tolist()
-    s = np.broadcast_to(kernel if stride is None else stride, X.ndim - 2).tolist()
-    one = [1] * len(kernel)
-    first, *others = taps(pad(X, kernel, s, one, padding, -np.inf), kernel, s, one)
-    Y = first.copy()
-    for other in others:
-        np.maximum(Y, other, out=Y)
-    return Y
+    stride = pool_size if stride is None else stride
+    return windows(X, pool_size, stride, padding, value=-np.inf).max(axis=0)
 
 
 def avg_pool(
@@ -439,14 +378,10 @@ def avg_pool(
     padding: str | int = "valid",
 ) -> Array:
     """The mean of every window of X (N, *sizes, C), without the positions that "same" adds."""
-    kernel = np.broadcast_to(pool_size, X.ndim - 2).tolist()
-    s = np.broadcast_to(kernel if stride is None else stride, X.ndim - 2).tolist()
-    one = [1] * len(kernel)
-    ones = np.ones((1, *X.shape[1:-1], 1), X.dtype)
-    total, count = (
-        np.add.reduce([*taps(pad(A, kernel, s, one, padding), kernel, s, one)]) for A in (X, ones)
-    )
-    return total / (count if padding == "same" else math.prod(kernel))
+    stride, ones = pool_size if stride is None else stride, np.ones((1, *X.shape[1:-1], 1), X.dtype)
+    total, all_taps = (windows(A, pool_size, stride, padding) for A in (X, ones))
+    count = all_taps.sum(axis=0) if padding == "same" else len(all_taps)
+    return total.sum(axis=0) / count
 
 
 def global_avg_pool(X: Array) -> Array:
@@ -573,45 +508,31 @@ def latent_mean(X: Array) -> Array:
 # --- what surrounds the network -------------------------------------------------------------------
 
 
-def check_shape(X: Array, shape: Sequence[int | None], max_steps: int | None) -> None:
-    """Refuse any X but (N, *shape), N > 0; a size of None may be anything up to max_steps."""
-    wanted = f"({', '.join(['N', *('any' if n is None else str(n) for n in shape)])})"
+def as_array(
+    X: Any, shape: Sequence[int | None], dtype: str, max_steps: int | None = None
+) -> Array:
+    """X as a checked array (N, *shape), N > 0; a size of None may be anything up to max_steps."""
+    X = np.asarray(X)
+    tokens = dtype == "int64"
+    if X.dtype.kind not in ("iu" if tokens else "fiub"):
+        what = "tokens, which are integers" if tokens else "real numbers"
+        raise TypeError(f"X must hold {what}, got dtype {X.dtype}.")
     sizes = X.shape[1:]
-    fits = len(sizes) == len(shape) and all(
-        n > 0 if wants is None else n == wants for n, wants in zip(sizes, shape, strict=True)
-    )
-    if not fits:
-        one = len(X.shape) == len(shape)
-        hint = " For a single sample, write predict([x])." if one else ""
-        raise ValueError(f"X must have the shape {wanted}, got {X.shape}.{hint}")
+    if len(sizes) != len(shape) or any(
+        n == 0 if wanted is None else n != wanted for n, wanted in zip(sizes, shape, strict=True)
+    ):
+        wanted = ", ".join(["N", *("any" if n is None else str(n) for n in shape)])
+        hint = " For a single sample, write predict([x])." if X.ndim == len(shape) else ""
+        raise ValueError(f"X must have the shape ({wanted}), got {X.shape}.{hint}")
     if len(X) == 0:
         raise ValueError("X has no samples.")
     if max_steps is not None and sizes[0] > max_steps:
         raise ValueError(f"X has {sizes[0]} steps, but the network takes at most {max_steps}.")
-
-
-def as_numbers(
-    X: Any, shape: Sequence[int | None], dtype: str, max_steps: int | None = None
-) -> Array:
-    """X as a checked array (N, *shape) of this dtype."""
-    X = np.asarray(X)
-    if X.dtype.kind not in "fiub":
-        raise TypeError(f"X must hold real numbers, got dtype {X.dtype}.")
-    check_shape(X, shape, max_steps)
     with np.errstate(over="ignore"):
         X = X.astype(dtype)
     if not np.isfinite(X).all():
         raise ValueError("X must be finite, but holds NaN, infinity or a number that is too large.")
     return X
-
-
-def as_tokens(X: Any, shape: Sequence[int | None], max_steps: int | None = None) -> Array:
-    """X as a checked array (N, *shape) of integers."""
-    X = np.asarray(X)
-    if X.dtype.kind not in "iu":
-        raise TypeError(f"X must hold tokens, which are integers, got dtype {X.dtype}.")
-    check_shape(X, shape, max_steps)
-    return X.astype(np.int64)
 
 
 def load_weights(path: Path, export_id: str) -> dict[str, Array]:
@@ -633,33 +554,29 @@ def load_weights(path: Path, export_id: str) -> dict[str, Array]:
     return weights
 
 
-def main(predict: Callable[[Array], Array], arguments: Sequence[str]) -> None:
+def main(predict: Callable[[Array], Array]) -> None:
     """Read X from a .npy file, and print the predictions or save them to another .npy file."""
-    program, *files = arguments
-    usage = f"usage: python {program} input.npy [output.npy]"
-    if "-h" in files or "--help" in files:
-        print(usage)
-        return
-    if len(files) not in (1, 2):
-        sys.exit(usage)
-    source, *target = files
-    if target and not target[0].endswith(".npy"):
-        sys.exit(f"{target[0]}: the output is an .npy file, so its name must end in .npy.")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("source", metavar="input.npy")
+    parser.add_argument("target", metavar="output.npy", nargs="?", default="")
+    given = parser.parse_args()
+    if given.target and not given.target.endswith(".npy"):
+        sys.exit(f"{given.target}: the output is an .npy file, so its name must end in .npy.")
     try:
-        with open(source, "rb") as stream:
+        with open(given.source, "rb") as stream:
             X = np.lib.format.read_array(stream, allow_pickle=False)
     except OSError as error:
-        sys.exit(f"{source}: {error.strerror}")
+        sys.exit(f"{given.source}: {error.strerror}")
     except (MemoryError, OverflowError, SyntaxError, TypeError, ValueError, tokenize.TokenError):
-        sys.exit(f"{source} is not an .npy file of numbers.")
+        sys.exit(f"{given.source} is not an .npy file of numbers.")
     try:
         Y = predict(X)
     except (TypeError, ValueError) as error:
-        sys.exit(f"{source}: {error}")
-    if not target:
+        sys.exit(f"{given.source}: {error}")
+    if not given.target:
         print(Y)
         return
     try:
-        np.save(target[0], Y)
+        np.save(given.target, Y)
     except OSError as error:
-        sys.exit(f"{target[0]}: {error.strerror or error}")
+        sys.exit(f"{given.target}: {error.strerror or error}")

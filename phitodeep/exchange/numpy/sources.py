@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import collections.abc
+import functools
 import inspect
 import pathlib
 import re
@@ -15,7 +16,7 @@ import typing
 from collections.abc import Iterable
 from contextlib import suppress
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -89,31 +90,25 @@ class Sources:
             self.blocks.append(text if len(text) <= WIDTH else wrapped(text, "", "    "))
 
     def _add_function(self, name: str, function: FunctionType, who: str) -> None:
-        source, tree = _source(function)
+        source, known = source_of(function), function.__globals__
         if function.__name__ != name:
             raise ArgumentError(
                 f"export_numpy: {who} uses {function.__name__} under the name {name!r}: use its "
                 "own name."
             )
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    _allowed(alias.name, name)
-            elif isinstance(node, ast.ImportFrom):
-                _allowed(node.module or ".", name)
-        known = function.__globals__
-        first, later = _names_read(source)
-        for n in sorted(first | later):
+        for module in source.imports:
+            _allowed(module, name)
+        for n in sorted(source.first | source.later):
             if n not in known and not hasattr(builtins, n):
                 raise ArgumentError(f"export_numpy: {name} uses {n!r}, which is not defined.")
-            if isinstance(known.get(n), FunctionType) and n not in first:
+            if isinstance(known.get(n), FunctionType) and n not in source.first:
                 self.waiting.append((n, known[n], name))
             elif n in known:
                 self.add(n, known[n], name)
-        for node in ast.walk(tree):  # editors look up the names in annotations
-            if isinstance(node, ast.Name) and _home(node.id, known.get(node.id)):
-                self.add(node.id, known[node.id], name)
-        self.blocks.append(source)
+        for n in source.all:  # editors look up the names in annotations
+            if _home(n, known.get(n)):
+                self.add(n, known[n], name)
+        self.blocks.append(source.text)
 
     def header(self) -> list[str]:
         """Return the lines that import what the sources use, except NumPy."""
@@ -137,8 +132,24 @@ def _allowed(module: str, who: str) -> str:
     return module
 
 
-def _source(function: FunctionType) -> tuple[str, ast.FunctionDef]:
-    """Return the source of a function and its tree, without the decorator `exports`."""
+class Source(NamedTuple):
+    """The source of a function, without the decorator `exports`, and the names in it.
+
+    imports    the modules that it imports inside
+    first      the names outside of it that are read when it is defined
+    later      those that it reads when it is called
+    all        all of its names, with those in annotations
+    """
+
+    text: str
+    imports: list[str]
+    first: set[str]
+    later: set[str]
+    all: list[str]
+
+
+@functools.lru_cache(1 << 9)  # most models use the same functions
+def source_of(function: FunctionType) -> Source:
     name, defined_as = function.__qualname__, inspect.unwrap(function).__code__.co_name
     tree = None
     # Within `python -c`, Python 3.13 takes other text for the source of what `exec` has defined.
@@ -160,18 +171,17 @@ def _source(function: FunctionType) -> tuple[str, ast.FunctionDef]:
         if ast.unparse(named).rpartition(".")[2] == "exports":
             del lines[decorator.lineno - 1 : decorator.end_lineno]
             tree.decorator_list.remove(decorator)
-    return "\n".join(lines), tree
-
-
-def _names_read(source: str) -> tuple[set[str], set[str]]:
-    """Return the names that are read when a function is defined, and those that it reads later."""
+    text, nodes = "\n".join(lines), [*ast.walk(tree)]
+    imports = [a.name for node in nodes if isinstance(node, ast.Import) for a in node.names]
+    imports += [node.module or "." for node in nodes if isinstance(node, ast.ImportFrom)]
     future = "from __future__ import annotations\n"  # annotations are not evaluated
-    module = symtable.symtable(future + source, "<source>", "exec")
+    module = symtable.symtable(future + text, "<source>", "exec")
     tables = [table for table in module.get_children() if table.get_type() != "annotation"]
     for table in tables:
         tables += table.get_children()
-    first = {s.get_name() for s in module.get_symbols() if s.is_referenced()}
-    return first, {s.get_name() for t in tables for s in t.get_symbols() if s.is_global()}
+    first = {symbol.get_name() for symbol in module.get_symbols() if symbol.is_referenced()}
+    later = {s.get_name() for table in tables for s in table.get_symbols() if s.is_global()}
+    return Source(text, imports, first, later, [n.id for n in nodes if isinstance(n, ast.Name)])
 
 
 def literal(value: Any, who: str) -> str:

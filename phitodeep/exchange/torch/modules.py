@@ -8,7 +8,6 @@ that a pickled module names a single place.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -16,6 +15,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from phitodeep.functional.rotary import Rope
+
+
+def __getattr__(name: str) -> type:
+    """Return the class of modules that apply PyTorch's function of this name, such as sin."""
+    function = None if name.startswith("_") else getattr(torch, name, None)
+    if not callable(function):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    forward = {"forward": lambda self, X: function(X), "__module__": __name__}
+    globals()[name] = type(name, (nn.Module,), forward)  # where pickled modules find it
+    return globals()[name]
+
+
+class Module(nn.Module):
+    """A module whose arguments are its attributes."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        for name, value in settings.items():
+            setattr(self, name, value)
+
 
 # --- layouts and containers ----------------------------------------------------------------------
 
@@ -34,23 +53,8 @@ class ChannelsLast(nn.Module):
         return X.movedim(1, -1)
 
 
-class Function(nn.Module):
-    """A function of PyTorch by its name, elementwise, such as "sin"."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-
-    def forward(self, X: Tensor) -> Tensor:
-        return getattr(torch, self.name)(X)
-
-
-class Chain(nn.Module):
-    """Modules one after another."""
-
-    def __init__(self, layers: nn.Module) -> None:
-        super().__init__()
-        self.layers = layers
+class Chain(Module):
+    """Modules one after another: `layers`."""
 
     def forward(self, X: Tensor) -> Tensor:
         return self.layers(X)
@@ -64,21 +68,12 @@ class Residual(Chain):
 class SkipConcat(Chain):
     """Concatenate X and F(X) along `dim`."""
 
-    def __init__(self, layers: nn.Module, dim: int) -> None:
-        super().__init__(layers)
-        self.dim = dim
-
     def forward(self, X: Tensor) -> Tensor:
         return torch.cat([X, self.layers(X)], self.dim)
 
 
-class Parallel(nn.Module):
-    """Merge the outputs of branches: "add", "multiply", or "concat" along `dim`."""
-
-    def __init__(self, branches: Iterable[nn.Module], merge: str, dim: int) -> None:
-        super().__init__()
-        self.branches = nn.ModuleList(branches)
-        self.merge, self.dim = merge, dim
+class Parallel(Module):
+    """Merge the outputs of `branches`: `merge` is "add", "multiply", or "concat" along `dim`."""
 
     def forward(self, X: Tensor) -> Tensor:
         outs = [branch(X) for branch in self.branches]
@@ -90,10 +85,8 @@ class Parallel(nn.Module):
         return merged
 
 
-class TimeDistributed(nn.Module):
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
+class TimeDistributed(Module):
+    """Apply `layer` to each step."""
 
     def forward(self, X: Tensor) -> Tensor:
         return self.layer(X.flatten(0, 1)).unflatten(0, X.shape[:2])
@@ -102,40 +95,30 @@ class TimeDistributed(nn.Module):
 # --- moving elements -----------------------------------------------------------------------------
 
 
-class Reshape(nn.Module):
-    def __init__(self, *shape: int) -> None:
-        super().__init__()
-        self.shape = shape
+class Reshape(Module):
+    """Give each sample another `shape`."""
 
     def forward(self, X: Tensor) -> Tensor:
         return X.reshape(len(X), *self.shape)
 
 
-class Permute(nn.Module):
-    def __init__(self, *dims: int) -> None:
-        super().__init__()
-        self.dims = dims
+class Permute(Module):
+    """Reorder the axes of each sample, which `dims` counts from 1."""
 
     def forward(self, X: Tensor) -> Tensor:
         return X.permute(0, *self.dims)
 
 
-class Select(nn.Module):
-    def __init__(self, columns: list[int], tokens: bool = False) -> None:
-        super().__init__()
-        self.columns, self.tokens = columns, tokens
+class Select(Module):
+    """Take `columns` of the last axis, as integers if they hold `tokens`."""
 
     def forward(self, X: Tensor) -> Tensor:
         Y = X[..., self.columns]
         return Y.long() if self.tokens else Y
 
 
-class GlobalAvgPool(nn.Module):
+class GlobalAvgPool(Module):
     """The mean over all axes between the batch and the channels; `dim` is the channels' axis."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.dim = dim
 
     def forward(self, X: Tensor) -> Tensor:
         return X.movedim(self.dim, 1).flatten(2).mean(2)
@@ -192,16 +175,19 @@ class SameConvTranspose2d(_SameConvTranspose, nn.ConvTranspose2d):
     pass
 
 
-class _SameMaxPool(nn.Module):
+class _SamePool(Module):
+    """Padded windows of `kernel_size` with `stride`; `pool` is the function of a subclass."""
+
     pool: Any
 
-    def __init__(self, kernel_size: tuple[int, ...], stride: tuple[int, ...]) -> None:
-        super().__init__()
-        self.kernel_size, self.stride = kernel_size, stride
-
-    def forward(self, X: Tensor) -> Tensor:
+    def pooled(self, X: Tensor, value: float) -> Tensor:
         pads = same_padding(X, self.kernel_size, self.stride, (1,) * len(self.stride))
-        return self.pool(F.pad(X, pads, value=-math.inf), self.kernel_size, self.stride)
+        return self.pool(F.pad(X, pads, value=value), self.kernel_size, self.stride)
+
+
+class _SameMaxPool(_SamePool):
+    def forward(self, X: Tensor) -> Tensor:
+        return self.pooled(X, -math.inf)
 
 
 class SameMaxPool1d(_SameMaxPool):
@@ -212,16 +198,11 @@ class SameMaxPool2d(_SameMaxPool):
     pool = staticmethod(F.max_pool2d)
 
 
-class _SameAvgPool(_SameMaxPool):
+class _SameAvgPool(_SamePool):
     """The mean of the positions that are not padding."""
 
     def forward(self, X: Tensor) -> Tensor:
-        pads = same_padding(X, self.kernel_size, self.stride, (1,) * len(self.stride))
-        sums, counts = (
-            self.pool(F.pad(A, pads), self.kernel_size, self.stride)
-            for A in (X, torch.ones_like(X))
-        )
-        return sums / counts
+        return self.pooled(X, 0.0) / self.pooled(torch.ones_like(X), 0.0)
 
 
 class SameAvgPool1d(_SameAvgPool):
@@ -257,10 +238,8 @@ class FrozenBatchNorm3d(_Frozen, nn.BatchNorm3d):
 # --- random in training --------------------------------------------------------------------------
 
 
-class GaussianNoise(nn.Module):
-    def __init__(self, std: float) -> None:
-        super().__init__()
-        self.std = std
+class GaussianNoise(Module):
+    """Add noise with the standard deviation `std`."""
 
     def forward(self, X: Tensor) -> Tensor:
         return X + self.std * torch.randn_like(X) if self.training else X
@@ -272,12 +251,8 @@ class Reparameterize(nn.Module):
         return M + (S.clamp(max=88.0) / 2).exp() * torch.randn_like(M) if self.training else M
 
 
-class RandomFlip(nn.Module):
-    """X is (N, C, H, W)."""
-
-    def __init__(self, *, horizontal: bool = True, vertical: bool = False) -> None:
-        super().__init__()
-        self.horizontal, self.vertical = horizontal, vertical
+class RandomFlip(Module):
+    """X is (N, C, H, W); `horizontal` and `vertical` say along which axes it is flipped."""
 
     def forward(self, X: Tensor) -> Tensor:
         for axis, flips in ((2, self.vertical), (3, self.horizontal)):
@@ -287,12 +262,8 @@ class RandomFlip(nn.Module):
         return X
 
 
-class RandomCrop(nn.Module):
-    """X is (N, C, H, W); `size` None keeps the size of the image."""
-
-    def __init__(self, size: tuple[int, int] | None, padding: tuple[int, int]) -> None:
-        super().__init__()
-        self.size, self.padding = size, padding
+class RandomCrop(Module):
+    """X is (N, C, H, W), with zeros of `padding` around it; `size` None keeps the image's size."""
 
     def forward(self, X: Tensor) -> Tensor:
         height, width = self.size or X.shape[2:]
@@ -313,8 +284,8 @@ class RandomCrop(nn.Module):
 class _Last(nn.Module):
     """A recurrent module that returns its outputs (N, T, H), or only its last state (N, H)."""
 
-    def __init__(self, *sizes: int, return_sequences: bool) -> None:
-        super().__init__(*sizes, batch_first=True)
+    def __init__(self, return_sequences: bool, **sizes: int) -> None:
+        super().__init__(**sizes, batch_first=True)
         self.return_sequences = return_sequences
 
     def forward(self, X: Tensor) -> Tensor:
@@ -334,10 +305,8 @@ class GRU(_Last, nn.GRU):
     pass
 
 
-class Bidirectional(nn.Module):
-    def __init__(self, layer: nn.Module, reverse: nn.Module, merge: str) -> None:
-        super().__init__()
-        self.layer, self.reverse, self.merge = layer, reverse, merge
+class Bidirectional(Module):
+    """Merge the outputs of `layer` and of `reverse`, which reads the steps from the end."""
 
     def forward(self, X: Tensor) -> Tensor:
         Y, R = self.layer(X), self.reverse(X.flip(1))
@@ -362,10 +331,8 @@ class SinusoidalEncoding(nn.Module):
         return X + encoding.to(X.dtype)
 
 
-class RotaryEmbedding(nn.Module):
-    def __init__(self, rope: Rope) -> None:
-        super().__init__()
-        self.rope = rope
+class RotaryEmbedding(Module):
+    """Rotate pairs of features by the angles of `rope`."""
 
     def forward(self, X: Tensor) -> Tensor:
         T, D = X.shape[-2:]
@@ -385,15 +352,11 @@ def _angles(T: int, frequencies: Any, X: Tensor) -> Tensor:
     return t[:, None] * torch.as_tensor(frequencies, dtype=dtype, device=X.device)
 
 
-class ScaledDotProductAttention(nn.Module):
+class ScaledDotProductAttention(Module):
     """X holds all queries, then all keys, then all values, head by head."""
 
-    def __init__(
-        self, heads: int, kv_heads: int, causal: bool, rope: Rope | None, dropout: float
-    ) -> None:
-        super().__init__()
-        self.heads, self.kv_heads, self.causal, self.dropout = heads, kv_heads, causal, dropout
-        self.rope = None if rope is None else RotaryEmbedding(rope)
+    def __init__(self, rope: Rope | None, **settings: Any) -> None:
+        super().__init__(rope=None if rope is None else RotaryEmbedding(rope=rope), **settings)
 
     def forward(self, X: Tensor) -> Tensor:
         h, k = self.heads, self.kv_heads
@@ -412,7 +375,7 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.qkv = nn.Linear(dim, (heads + 2 * kv_heads) * size, bias=bias)
-        self.attention = ScaledDotProductAttention(heads, kv_heads, **settings)
+        self.attention = ScaledDotProductAttention(heads=heads, kv_heads=kv_heads, **settings)
         self.out = nn.Linear(heads * size, dim, bias=bias)
 
     def forward(self, X: Tensor) -> Tensor:

@@ -59,8 +59,8 @@ def pair(
 ) -> Pair:
     """Return the module that stands for a layer class.
 
-    theirs      a name in torch.nn, or "own." and a name in modules.py. A "#" is the number of
-                spatial axes
+    theirs      a name in torch.nn, or "own." and a name in modules.py or of a function of PyTorch,
+                such as "own.sin". A "#" is the number of spatial axes
     layout      which axis of X holds the channels: "first", "last", or "any" if it does not matter
     sizes       more arguments of their class, given a built layer
     moves       for each parameter and state of ours: the name there, and the rearrangement
@@ -69,11 +69,6 @@ def pair(
     settings    our settings and theirs that have the same value
     """
     return Pair(theirs, layout, sizes, moves, needs, other, settings)
-
-
-def function(name: str) -> Pair:
-    """Return the module that applies a function of PyTorch, for activations without a module."""
-    return pair("own.Function", sizes=lambda layer: {"name": name})
 
 
 class Composed(NamedTuple):
@@ -147,11 +142,8 @@ def _pool(layer: Any) -> dict[str, Any]:
 
 
 def recurrent(theirs: str) -> Pair:
-    return pair(theirs, LAST, _units, _RECURRENT, return_sequences="return_sequences")
-
-
-def _units(layer: Any) -> dict[str, Any]:
-    return {"sizes": (layer.input_shape[-1], layer.units)}
+    settings = {"units": "hidden_size", "return_sequences": "return_sequences"}
+    return pair(theirs, LAST, width("input_size"), _RECURRENT, **settings)
 
 
 def linear(layer: Any) -> dict[str, Any]:
@@ -189,15 +181,3 @@ def upsample(layer: Any) -> dict[str, Any]:
 def sides(layer: Any) -> dict[str, Any]:
     (top, bottom), (left, right) = layer.pads
     return {"padding": (left, right, top, bottom)}
-
-
-def columns(layer: Any) -> dict[str, Any]:
-    return {"columns": layer.columns, "tokens": layer.tokens}
-
-
-def crop(layer: Any) -> dict[str, Any]:
-    return {"size": layer.window, "padding": layer.pads}
-
-
-def shift(layer: Any) -> dict[str, Any]:
-    return {"size": None, "padding": layer.pads}

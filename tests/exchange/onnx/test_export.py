@@ -35,12 +35,7 @@ from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
 
 NEWEST = onnx.defs.onnx_opset_version()
-NOT_EXPORTED = {
-    "Lambda": "its functions may do anything",
-    "Layer": "the base class",
-    "Param": "a descriptor",
-    "State": "a descriptor",
-}
+NOT_EXPORTED = {"Lambda", "Layer", "Param", "State"}  # its functions may do anything; base classes
 
 
 def built(*parts: L.Layer, shape: Shape, **settings: Any) -> Sequential:
@@ -130,20 +125,21 @@ def sample(model: Sequential, n: int, steps: int | None = None) -> Array:
     return X
 
 
-@pytest.mark.parametrize("opset", [17, 20, min(26, NEWEST)])
 @pytest.mark.parametrize("name", SOME)
-def test_the_reference_evaluator_predicts_the_same(name: str, opset: int, tmp_path: Path) -> None:
+def test_the_reference_evaluator_predicts_the_same(name: str, tmp_path: Path) -> None:
     model = SOME[name]()
-    proto = exported(model, tmp_path / "net.onnx", opset)
-    for n, steps in ((3, None), (1, 2 if "T" in shapes(proto)[0] else None)):
-        X = sample(model, n, steps)
-        try:
-            (Y,) = ReferenceEvaluator(proto).run(None, {"X": X})
-        except NotImplementedError as error:
-            pytest.skip(f"onnx {onnx.__version__}: {error}")
-        wanted = model.predict(X)
-        assert Y.dtype == wanted.dtype
-        np.testing.assert_allclose(Y, wanted, rtol=0, atol=1e-5 * max(1, np.abs(wanted).max()))
+    for opset in (17, 20, min(26, NEWEST)):
+        proto = exported(model, tmp_path / "net.onnx", opset)
+        for n, steps in ((3, None), (1, 2 if "T" in shapes(proto)[0] else None)):
+            X = sample(model, n, steps)
+            try:
+                (Y,) = ReferenceEvaluator(proto).run(None, {"X": X})
+            except NotImplementedError:
+                continue  # the installed onnx does not run all of its operators
+            wanted = model.predict(X)
+            assert Y.dtype == wanted.dtype
+            limit = 1e-5 * max(1, np.abs(wanted).max())
+            np.testing.assert_allclose(Y, wanted, rtol=0, atol=limit, err_msg=f"opset {opset}")
 
 
 # --- what is in a file ----------------------------------------------------------------------------
@@ -151,7 +147,7 @@ def test_the_reference_evaluator_predicts_the_same(name: str, opset: int, tmp_pa
 
 def test_every_public_layer_has_a_form() -> None:
     without = {name for name in L.__all__ if not has_form(getattr(L, name))}
-    assert without == NOT_EXPORTED.keys()
+    assert without == NOT_EXPORTED
 
 
 def has_form(kind: type) -> bool:
@@ -227,25 +223,18 @@ def test_positions_are_computed_once(tmp_path: Path) -> None:
     assert found["Where"] == 3
 
 
-@pytest.mark.parametrize(
-    ("layer", "operator", "since"),
-    [
+def test_an_operator_is_used_from_the_version_that_has_it(tmp_path: Path) -> None:
+    for layer, operator, since in (
         (L.GELU(), "Gelu", 20),
         (L.GELU("tanh"), "Gelu", 20),
         (L.Mish(), "Mish", 18),
         (L.RMSNorm(), "RMSNormalization", 23),
         (L.GroupNorm(2), "GroupNormalization", 21),
-    ],
-)
-def test_an_operator_is_used_from_the_version_that_has_it(
-    layer: L.Layer, operator: str, since: int, tmp_path: Path
-) -> None:
-    model = built(layer, shape=(3, 4))
-    if since > NEWEST:
-        pytest.skip(f"onnx {onnx.__version__} has no opset {since}")
-    for opset in (since - 1, since):
-        used = operators(exported(model, tmp_path / "net.onnx", opset))
-        assert (operator in used) == (opset >= since)
+    ):
+        model = built(layer, shape=(3, 4))
+        for opset in (since - 1, min(since, NEWEST)):
+            used = operators(exported(model, tmp_path / "net.onnx", opset))
+            assert (operator in used) == (opset >= since)
 
 
 def test_settings_that_predictions_do_not_need_are_kept(tmp_path: Path) -> None:
@@ -261,41 +250,37 @@ def test_the_default_is_opset_20(tmp_path: Path) -> None:
     assert (proto.opset_import[0].version, proto.ir_version) == (20, 9)
 
 
-@pytest.mark.parametrize(
-    ("model", "expected"),
-    [
-        (cnn, [["N", 6, 6, 2], ["N", 3]]),
-        (gpt, [["N", "T"], ["N", "T", 11]]),
-        (SOME["lstm"], [["N", "T", 3], ["N", 2]]),
-        (SOME["video"], [["N", "T", 3, 3, 1], ["N", "T", 3]]),
-        (SOME["table"], [["N", 3], ["N", 2]]),
-        (lambda: built(L.Conv1D(2, 3), shape=(9, 2)), [["N", "T", 2], ["N", "Y1", 2]]),
-        (
-            lambda: built(L.Conv1D(2, 3), L.Flatten(), L.Dense(1), shape=(9, 2)),
-            [["N", 9, 2], ["N", 1]],
-        ),
-        (lambda: built(L.Flatten(), L.Tanh(), shape=(3, 2)), [["N", "T", 2], ["N", "Y1"]]),
-        (lambda: built(L.Permute(2, 1), shape=(3, 2)), [["N", "T", 2], ["N", 2, "T"]]),
-        (lambda: built(L.Tanh(), shape=(3,)), [["N", 3], ["N", 3]]),
-        (
-            lambda: built(L.Parallel(L.Flatten(), L.Flatten()), shape=(2, 2, 3)),
-            [["N", 2, 2, 3], ["N", 24]],
-        ),
-        (  # zeros that depend on the number of steps, in a way that not all programs know
-            lambda: built(L.Conv1D(2, 3, stride=2, dilation=2, padding="same"), shape=(9, 2)),
-            [["N", 9, 2], ["N", 5, 2]],
-        ),
-        (
-            lambda: built(L.MultiHeadAttention(1, rope=DynamicRope(2.0, 4)), shape=(6, 4)),
-            [["N", 6, 4], ["N", 6, 4]],
-        ),
-        (lambda: built(L.Reshape(-1, 2, 1), shape=(6, 2)), [["N", "T", 2], ["N", "T", 2, 1]]),
-    ],
-)
-def test_sizes_that_may_differ_have_names(
-    model: Callable[[], Sequential], expected: Any, tmp_path: Path
-) -> None:
-    assert shapes(exported(model(), tmp_path / "net.onnx")) == expected
+SIZES: list[tuple[Callable[[], Sequential], str, str]] = [
+    (cnn, "N 6 6 2", "N 3"),
+    (gpt, "N T", "N T 11"),
+    (SOME["lstm"], "N T 3", "N 2"),
+    (SOME["video"], "N T 3 3 1", "N T 3"),
+    (SOME["table"], "N 3", "N 2"),
+    (lambda: built(L.Conv1D(2, 3), shape=(9, 2)), "N T 2", "N Y1 2"),
+    (lambda: built(L.Conv1D(2, 3), L.Flatten(), L.Dense(1), shape=(9, 2)), "N 9 2", "N 1"),
+    (lambda: built(L.Flatten(), L.Tanh(), shape=(3, 2)), "N T 2", "N Y1"),
+    (lambda: built(L.Permute(2, 1), shape=(3, 2)), "N T 2", "N 2 T"),
+    (lambda: built(L.Tanh(), shape=(3,)), "N 3", "N 3"),
+    (lambda: built(L.Parallel(L.Flatten(), L.Flatten()), shape=(2, 2, 3)), "N 2 2 3", "N 24"),
+    (  # zeros that depend on the number of steps, in a way that not all programs know
+        lambda: built(L.Conv1D(2, 3, stride=2, dilation=2, padding="same"), shape=(9, 2)),
+        "N 9 2",
+        "N 5 2",
+    ),
+    (
+        lambda: built(L.MultiHeadAttention(1, rope=DynamicRope(2.0, 4)), shape=(6, 4)),
+        "N 6 4",
+        "N 6 4",
+    ),
+    (lambda: built(L.Reshape(-1, 2, 1), shape=(6, 2)), "N T 2", "N T 2 1"),
+]
+
+
+def test_sizes_that_may_differ_have_names(tmp_path: Path) -> None:
+    for make, *expected in SIZES:
+        model = make()
+        found = shapes(exported(model, tmp_path / "net.onnx"))
+        assert [" ".join(map(str, shape)) for shape in found] == expected, model
 
 
 def test_a_model_that_does_nothing(tmp_path: Path) -> None:
@@ -409,33 +394,29 @@ def test_a_layer_of_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("own_forms")
-@pytest.mark.parametrize(
-    "form",
-    [
+def test_a_wrong_form_is_found_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = built(Scale(), shape=(3,))
+    wrong_forms: list[Any] = [
         lambda graph, layer, x: graph.node("Multiply", x, 2.0),
         lambda graph, layer, x: graph.node("Mul", x, np.ones((5, 7), np.float32)),
         lambda graph, layer, x: graph.node("Mul", x, np.ones(3)),  # float64
         lambda graph, layer, x: graph.node("Softmax", x, axes=3),
-    ],
-)
-@pytest.mark.parametrize("large", [False, True])
-def test_a_wrong_form_is_found_before_anything_is_written(
-    form: Any, large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if large:
-        monkeypatch.setattr(export, "LARGEST", 10)
-        monkeypatch.setattr(export, "SMALL", 10)
-    exports(Scale)(form)
-    with pytest.raises(ArgumentError, match="the graph is not valid ONNX"):
-        built(Scale(), shape=(3,)).export_onnx(tmp_path / "net.onnx")
-    assert not [*tmp_path.iterdir()]
-
-
-def test_exports_takes_a_class_of_layers() -> None:
+    ]
+    for form in wrong_forms:
+        exports(Scale)(form)
+        for limit in (export.LARGEST, 10):
+            with monkeypatch.context() as patch:
+                patch.setattr(export, "LARGEST", limit)
+                patch.setattr(export, "SMALL", min(limit, export.SMALL))
+                with pytest.raises(ArgumentError, match="the graph is not valid ONNX"):
+                    model.export_onnx(tmp_path / "net.onnx")
     wrong: list[Any] = [Scale(), int, "Scale"]
     for kind in wrong:
         with pytest.raises(ArgumentTypeError, match="exports takes a class of layers"):
             exports(kind)
+    assert not [*tmp_path.iterdir()]
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -461,37 +442,25 @@ def test_layers_without_an_operator_are_named_by_their_paths(tmp_path: Path) -> 
         built(square(), shape=(3,)).export_onnx(tmp_path / "net.onnx")
 
 
-@pytest.mark.parametrize(
-    ("settings", "kind", "says"),
-    [
-        *(
-            ({"opset": n}, ArgumentError, rf"from 17 to {min(28, NEWEST)}, got {n}\.")
-            for n in (-1, 0, 16, 29, 10**9)
-        ),
-        *(
-            ({"opset": n}, ArgumentTypeError, "opset must be an integer")
-            for n in (True, 20.0, "20", None)
-        ),
-        *(
-            ({"path": path}, ArgumentError, r"must end in \.onnx")
-            for path in ("net", "net.onnx.txt", ".onnx")
-        ),
-        ({"path": "folder.onnx"}, DataError, "cannot write"),
-    ],
-)
-def test_a_wrong_opset_or_path_is_refused(
-    settings: dict[str, Any], kind: type[Exception], says: str, tmp_path: Path
-) -> None:
+def test_a_wrong_opset_or_path_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.onnx").mkdir()
-    given = {"path": "net.onnx", **settings}
-    with pytest.raises(kind, match=says):
-        built(L.Dense(2), shape=(3,)).export_onnx(**{**given, "path": tmp_path / given["path"]})
-    assert [path.name for path in tmp_path.iterdir()] == ["folder.onnx"]
-
-
-def test_a_model_that_is_not_built_is_refused(tmp_path: Path) -> None:
+    model, newest = built(L.Dense(2), shape=(3,)), min(28, NEWEST)
+    opsets: list[Any] = [-1, 0, 16, 29, 10**9]
+    for opset in opsets:
+        with pytest.raises(ArgumentError, match=rf"from 17 to {newest}, got {opset}\."):
+            model.export_onnx(tmp_path / "net.onnx", opset)
+    opsets = [True, 20.0, "20", None]
+    for opset in opsets:
+        with pytest.raises(ArgumentTypeError, match="opset must be an integer"):
+            model.export_onnx(tmp_path / "net.onnx", opset)
+    for path in ("net", "net.onnx.txt", ".onnx"):
+        with pytest.raises(ArgumentError, match=r"must end in \.onnx"):
+            model.export_onnx(tmp_path / path)
+    with pytest.raises(DataError, match="cannot write"):
+        model.export_onnx(tmp_path / "folder.onnx")
     with pytest.raises(NotBuiltError, match="does not know its input shape"):
         Sequential(L.Dense(2)).export_onnx(tmp_path / "net.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.onnx"]
 
 
 def test_without_onnx_the_error_names_the_extra(

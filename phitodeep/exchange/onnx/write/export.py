@@ -20,8 +20,8 @@ from phitodeep.core.checks import check_count
 from phitodeep.core.files import atomic_write, check_path
 from phitodeep.core.types import Array, Shape
 from phitodeep.core.version import __version__
-from phitodeep.errors import ArgumentError, MissingExtraError, NotBuiltError
-from phitodeep.exchange.correspondence import form_of, refuse_unknown
+from phitodeep.errors import ArgumentError, MissingExtraError
+from phitodeep.exchange.correspondence import check_exportable, form_of
 from phitodeep.exchange.numpy.export import resized
 from phitodeep.exchange.onnx.write.graph import Graph, UnknownSizeError, type_of
 from phitodeep.layers.base import Layer
@@ -53,12 +53,7 @@ def export_onnx(model: Layer, path: str | os.PathLike[str], opset: int) -> None:
         raise ArgumentError(
             f"export_onnx: opset must be from {OPSETS[0]} to {newest}, got {opset}."
         )
-    if model.input_shape is None or model.output_shape is None:
-        raise NotBuiltError(
-            "export_onnx: the model does not know its input shape yet: train it, or call "
-            "model.build(input_shape)."
-        )
-    refuse_unknown(model, "onnx", "export_onnx", REFUSAL)
+    check_exportable(model, "onnx", "export_onnx", REFUSAL)
     graph = written(model, opset)
     outside, offset = dict[str, int](), 0
     for name, a in graph.arrays.items():
@@ -172,16 +167,12 @@ def tensor_info(name: str, dtype: Any, shape: Sequence[int | str]) -> Any:
 
 def external(name: str, a: Array, location: str, offset: int) -> Any:
     """Return a tensor whose elements are in another file."""
-    from onnx import StringStringEntryProto, TensorProto
+    from onnx import TensorProto, external_data_helper
 
-    entries = {"location": location, "offset": offset, "length": a.nbytes}
-    return TensorProto(
-        name=name,
-        data_type=type_of(a.dtype),
-        dims=a.shape,
-        data_location=TensorProto.EXTERNAL,
-        external_data=[StringStringEntryProto(key=k, value=str(v)) for k, v in entries.items()],
-    )
+    tensor = TensorProto(name=name, data_type=type_of(a.dtype), dims=a.shape, raw_data=b"")
+    external_data_helper.set_external_data(tensor, location, offset, a.nbytes)
+    tensor.ClearField("raw_data")
+    return tensor
 
 
 def description(X: Sequence[int | str], Y: Sequence[int | str]) -> str:

@@ -52,13 +52,12 @@ def nothing(g: Graph, layer: Layer, x: Value) -> Value:
     return x
 
 
-def elementwise(op: str, **settings: str) -> Form:
-    """Return the form of an operator whose attributes are the layer's settings of these names."""
+def elementwise(op: str, **settings: str | float) -> Form:
+    """Return the form of an operator with attributes: numbers, or names of the layer's settings."""
 
     def form(g: Graph, layer: Any, x: Value) -> Value:
-        return g.node(
-            op, x, **{name: float(getattr(layer, ours)) for name, ours in settings.items()}
-        )
+        found = {n: getattr(layer, a) if isinstance(a, str) else a for n, a in settings.items()}
+        return g.node(op, x, **{name: float(value) for name, value in found.items()})
 
     return form
 
@@ -81,10 +80,6 @@ def mish(g: Graph, layer: Layer, x: Value) -> Value:
     if g.opset >= 18:
         return g.node("Mish", x)
     return g.node("Mul", x, g.node("Tanh", g.node("Softplus", x)))
-
-
-def hard_sigmoid(g: Graph, layer: Layer, x: Value) -> Value:
-    return g.node("HardSigmoid", x, alpha=1 / 6, beta=0.5)
 
 
 def hard_tanh(g: Graph, layer: Layer, x: Value) -> Value:
@@ -192,8 +187,7 @@ def group_norm(g: Graph, layer: Any, x: Value) -> Value:
 
 
 def instance_norm(g: Graph, layer: Any, x: Value) -> Value:
-    x = g.channels_first(layer, x)
-    params = g.params(layer, "gamma", "beta")
+    x, params = g.channels_first(layer, x), g.params(layer, "gamma", "beta")
     return g.node("InstanceNormalization", x, *params, epsilon=layer.eps)
 
 

@@ -68,16 +68,10 @@ def bias(g: Graph, layer: Any) -> list[Value]:
 
 
 def conv_transpose(g: Graph, layer: Any, x: Value) -> Value:
-    pads, extra = [], []
-    settings = zip(layer.kernel, layer.strides, layer.dilations, layer.extra, strict=True)
-    for k, s, d, output_padding in settings:
-        before = after = 0 if layer.padding == "valid" else layer.padding
-        if layer.padding == "same":  # size times stride positions remain
-            total = max(extent(k, d) - s, 0)
-            before, after = total // 2, total - total // 2
-            output_padding = max(s - extent(k, d), 0)
-        pads.append((before, after))
-        extra.append(output_padding)
+    shapes, steps = (layer.input_shape, layer.output_shape[:-1]), layer.strides
+    pads = Windows(shapes[1], layer.kernel, steps, layer.padding, layer.dilations, "").pads
+    axes = zip(*shapes, pads, layer.kernel, steps, layer.dilations, strict=False)
+    extra = [out + sum(p) - (n - 1) * s - extent(k, d) for n, out, p, k, s, d in axes]
     W = g.param(layer, "W", lambda W: moved(W, -2, -1))
     return g.node(
         "ConvTranspose",

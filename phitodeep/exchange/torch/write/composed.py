@@ -21,9 +21,9 @@ def chain(writer: Any, layer: L.Chain, path: str, layout: Layout) -> Made:
     end = None if layer._ends_with_last else layout
     inside, returns = writer.chain(layer.layers, names, layout, end)
     if isinstance(layer, L.SkipConcat):
-        return writer.own.SkipConcat(inside, _channel(layer, layout)), returns
+        return writer.own.SkipConcat(layers=inside, dim=_channel(layer, layout)), returns
     kind = writer.own.Residual if isinstance(layer, L.Residual) else writer.own.Chain
-    return kind(inside), returns
+    return kind(layers=inside), returns
 
 
 def parallel(writer: Any, layer: L.Parallel, path: str, layout: Layout) -> Made:
@@ -33,18 +33,21 @@ def parallel(writer: Any, layer: L.Parallel, path: str, layout: Layout) -> Made:
         module, returns = writer.alone(branch, name, layout, returns)
         branches.append(module)
     assert returns is not None
-    return writer.own.Parallel(branches, layer.merge, _channel(layer, returns)), returns
+    settings = {"merge": layer.merge, "dim": _channel(layer, returns)}
+    return writer.own.Parallel(branches=writer.nn.ModuleList(branches), **settings), returns
 
 
 def time_distributed(writer: Any, layer: Any, path: str, layout: Layout) -> Made:
     inside, _ = writer.alone(layer.layer, _below(path, "layer"), LAST, LAST)
-    return writer.own.TimeDistributed(inside), LAST
+    return writer.own.TimeDistributed(layer=inside), LAST
 
 
 def bidirectional(writer: Any, layer: Any, path: str, layout: Layout) -> Made:
-    names = ("layer", "reverse")
-    parts = (writer.alone(getattr(layer, n), _below(path, n), LAST, LAST)[0] for n in names)
-    return writer.own.Bidirectional(*parts, layer.merge), LAST
+    parts = {
+        name: writer.alone(part, _below(path, name), LAST, LAST)[0]
+        for name, part in layer.children().items()
+    }
+    return writer.own.Bidirectional(**parts, merge=layer.merge), LAST
 
 
 def softmax(writer: Any, layer: Any, path: str, layout: Layout) -> Made:
@@ -56,7 +59,7 @@ def softmax(writer: Any, layer: Any, path: str, layout: Layout) -> Made:
 
 
 def global_pool(writer: Any, layer: Layer, path: str, layout: Layout) -> Made:
-    return getattr(writer.own, type(layer).__name__)(1 if layout == FIRST else -1), LAST
+    return getattr(writer.own, type(layer).__name__)(dim=1 if layout == FIRST else -1), LAST
 
 
 def tied_dense(writer: Any, layer: L.TiedDense, path: str, layout: Layout) -> Made:

@@ -8,12 +8,14 @@ layout.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from phitodeep import layers as L
-from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError
+from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.exchange.correspondence import check_exportable
 from phitodeep.exchange.torch.layouts import FIRST, LAST, Layout, flat_order, named, outer
 from phitodeep.exchange.torch.library import load
 from phitodeep.exchange.torch.pairs import module_of, moves_of
@@ -21,9 +23,9 @@ from phitodeep.exchange.torch.rows import Composed, Pair
 from phitodeep.layers.base import Layer
 
 MOST_AXES = 4  # of the samples that PyTorch's BatchNorm3d and its like take
-REMEDY = (
-    "write it as a torch.nn.Module and declare that with "
-    "@phitodeep.exchange.torch.pairs.counterpart(YourLayer)"
+REFUSAL = (
+    "PyTorch has no counterpart of {}. Write it as a torch.nn.Module and declare that with "
+    "@phitodeep.exchange.torch.pairs.counterpart(YourLayer)."
 )
 
 
@@ -68,13 +70,14 @@ def write(model: Layer) -> Written:
     torch, own, _ = load("to_torch")
     if not isinstance(model, Layer):
         raise ArgumentTypeError(f"to_torch takes a model or a layer, got {model!r}.")
-    if model.input_shape is None or model.output_shape is None:
-        raise NotBuiltError(
-            "to_torch: the model does not know its input shape yet: train it, or call "
-            "model.build(input_shape)."
-        )
+    check_exportable(model, "torch", "to_torch", REFUSAL)
     for path, layer in model.walk():
-        _check(path, layer)
+        form, axes = module_of(layer), len(layer.input_shape or ())
+        if isinstance(form, Pair) and "#" in form.theirs and axes > MOST_AXES:
+            raise ArgumentError(
+                f"to_torch: {layer!r} (path {path!r}) has samples with {axes} axes, and PyTorch "
+                f"has such a module for at most {MOST_AXES}."
+            )
     writer = _Writer(torch, own)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         chain = isinstance(model, L.Chain) and model._ends_with_last
@@ -86,20 +89,6 @@ def write(model: Layer) -> Written:
     module.input_layout = named(model.input_shape, model.takes_tokens)
     module.output_layout = named(model.output_shape)
     return Written(module.eval(), writer.places)
-
-
-def _check(path: str, layer: Layer) -> None:
-    """Refuse a layer that has no counterpart."""
-    form, axes = module_of(layer), len(layer.input_shape or ())
-    if form is None:
-        raise ArgumentError(
-            f"to_torch: {layer!r} (path {path!r}) has no counterpart in PyTorch: {REMEDY}."
-        )
-    if isinstance(form, Pair) and "#" in form.theirs and axes > MOST_AXES:
-        raise ArgumentError(
-            f"to_torch: {layer!r} (path {path!r}) has samples with {axes} axes, and PyTorch has "
-            f"such a module for at most {MOST_AXES}."
-        )
 
 
 class _Writer:
@@ -171,7 +160,7 @@ class _Writer:
         if isinstance(returns, str) and len(layer.output_shape or ()) < 2:
             returns = LAST
         self.made[layer], self.places[path] = module, Place(module, layout, returns)
-        self.fill(layer, module.to(_dtype(self.torch, layer)), layout)
+        self.fill(layer, module.to(getattr(self.torch, layer.dtype.name)), layout)
         return module, returns
 
     def leaf(self, layer: Layer, pair: Pair) -> Any:
@@ -183,7 +172,7 @@ class _Writer:
         if isinstance(layer, L.SpatialDropout) and spatial == 0:
             name = "Dropout"
         home = self.own if name.startswith("own.") else self.nn
-        return getattr(home, name.removeprefix("own."))(*given.pop("sizes", ()), **given)
+        return getattr(home, name.removeprefix("own."))(**given)
 
     def fill(self, layer: Layer, module: Any, layout: Layout) -> None:
         """Copy the layer's own parameters and state into its module."""
@@ -223,12 +212,6 @@ def _absorbs(after: Sequence[Layer]) -> bool:
     return False
 
 
-def _dtype(torch: Any, layer: Layer) -> Any:
-    return torch.float64 if layer.dtype == np.float64 else torch.float32
-
-
 def tensor_of(module: Any, name: str) -> Any:
     """Return the parameter or buffer of a module with this name, such as "qkv.weight"."""
-    for part in name.split("."):
-        module = getattr(module, part)
-    return module
+    return attrgetter(name)(module)
