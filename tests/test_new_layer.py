@@ -70,7 +70,7 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def pytest_on(folder: Path, *names: str) -> str:
-    options = ("-p", "no:cacheprovider", "-p", "no:xdist", "-rA")
+    options = ("-p", "no:cacheprovider", "-rA")
     return run(folder, "-m", "pytest", *options, *names).stdout
 
 
