@@ -270,6 +270,11 @@ def test_layers_without_steps() -> None:
     assert found.samples == (5,)
 
 
+def test_infinity_where_only_minus_infinity_is_meant() -> None:
+    found = caught(dense(Between("np.where(X > 1e9, -np.inf, np.exp(X * 2e3))", "dY")))
+    assert where(found)[2:] == ("1", "forward", "Y", ())
+
+
 def test_lbfgs() -> None:
     model = dense(
         Between("np.exp(X * 400)", "400 * np.exp(X * 400) * dY"), optimizer="lbfgs", alpha=None
