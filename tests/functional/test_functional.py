@@ -362,6 +362,11 @@ def test_targets_and_weights_of_other_kinds() -> None:
     nothing, none = F.cross_entropy_and_gradient(Z, y, np.zeros(5))
     assert nothing == F.cross_entropy(Z, y, np.zeros(5)) == 0
     assert not none.any()
+    Z[1:3] = np.array([[np.nan], [np.inf]])  # rows of weight 0 may hold anything
+    for targets in (y, hot):
+        value, gradient = F.cross_entropy_and_gradient(Z, targets, np.array([1, 0, 0, 1, 1]))
+        assert math.isfinite(value)
+        assert not gradient[1:3].any()
     large = np.array([2**24, 1, 1], np.float32)  # float32 cannot hold their sum
     assert F.target_weight(np.array([0, 1, 0]), large) == 2**24 + 2
     assert F.target_weight(large[None], None) == 2**24 + 2

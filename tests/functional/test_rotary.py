@@ -59,6 +59,8 @@ def test_llama3_keeps_fast_pairs_and_dynamic_short_sequences() -> None:
     between = (turns > 1) & (turns < 4)
     assert between.any()
     assert ((found > w / 8) & (found < w))[between].all()
+    same = YarnRope(4.0, 32, 1.0, 1.0, truncate=False)  # no pair between fast and slow
+    assert np.isfinite(same.frequencies(8, 1)).all()
     rope = DynamicRope(4.0, 16)
     np.testing.assert_allclose(Rope().frequencies(8, 1), [1, 0.1, 0.01, 0.001], rtol=1e-12)
     np.testing.assert_array_equal(rope.frequencies(8, 16), Rope().frequencies(8, 16))

@@ -153,7 +153,7 @@ def test_a_product_that_no_step_used_does_not_count(rng: Any) -> None:
     model.train(X, y, epochs=0, verbose=0)
     head = uses(model)[1]
     with calling(reuse=True, step=0):
-        model.backward(model.loss.loss_gradient(model.forward(X), y))
+        model.backward(model.loss.loss_gradient(model.forward(X), (y + 1) % 7))
     assert "W" in head._frame.products
     for each in (model, twin):
         each.backward(each.loss.loss_gradient(each.forward(X), y))
