@@ -67,6 +67,7 @@ def test_what_rank_0_alone_changes_is_found(results: list[Any]) -> None:
 
 def test_own_parts_may_be_uneven(results: list[Any]) -> None:
     assert results[0]["own"] == 12
+    assert all(result["own parts of a whole"] < 1e-9 for result in results)
 
 
 def test_a_loss_that_is_not_finite_on_one_rank_ends_all_before_the_step(results: list[Any]) -> None:
