@@ -12,6 +12,7 @@ from tests.rows import few
 
 FAULTS = {
     "raises": r"rank 1 \(PID \d+ on [^)]+\) failed:\nTraceback[\s\S]*disk of this rank is on fire",
+    "catches": r"rank 1 \(PID \d+ on [^)]+\) has left the training, by an error that",
     "leaves": r"rank 1 \(PID \d+ on [^)]+\) has ended its program, while rank 0 waits",
     "exits": r"rank 1 \(PID \d+ on [^)]+\) has ended its program, while rank 0 waits",
     "hangs": r"rank 0 has waited 2 s \([^)]*\). Missing: rank 1 \(PID \d+ on",
@@ -29,7 +30,7 @@ def fails(says: str, *arguments: str) -> str:
     return printed
 
 
-@pytest.mark.parametrize("fault", ["raises", *few(["leaves", "exits"], 1), "hangs"])
+@pytest.mark.parametrize("fault", ["raises", "catches", *few(["leaves", "exits"], 1), "hangs"])
 def test_a_fault_ends_the_job_and_names_its_rank(fault: str) -> None:
     fails(FAULTS[fault], fault)
 

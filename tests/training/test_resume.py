@@ -324,7 +324,7 @@ CASES: dict[str, Case] = {
             epochs=2,
             needs="datasets",
         )
-        for streaming in (False, True)
+        for streaming in ((False, True) if LONG else ())  # importing datasets takes seconds
     },
     "the builder": Case(built),
     "triples": Case(data=lambda: ([(x, y, np.full(len(x), 0.3)) for x, y in pairs()],)),
