@@ -163,7 +163,7 @@ def _sums(step: Sum, of: Derivation) -> Iterator[Mutation]:
         for other in _siblings(name, known):
             sentence = f"with `{PLAIN.symbol(other)}` instead of `{shown}`"
             yield sentence, partial(_swapped, step, k, other)
-    yield "as a mean instead of a sum", lambda symbols: step.value(symbols) / _terms(step, symbols)
+    yield "as a mean instead of a sum", partial(_mean, step)
     if "1" in step.code:
         yield (
             "as one mean of the whole batch, instead of one for each row",
@@ -201,15 +201,10 @@ def _sum(step: Sum, symbols: Any, k: int, A: Array) -> Any:
     return Sum(step.symbol, step.code, *operands).value(values)
 
 
-def _terms(step: Sum, symbols: Any) -> int:
-    """How many terms each sum has."""
-    parts, out = step.letters(symbols)
-    sizes = {
-        letter: n
-        for name, part in zip(step.operands, parts, strict=True)
-        for letter, n in zip(part, np.shape(symbols[name]), strict=True)
-    }
-    return int(np.prod([n for letter, n in sizes.items() if letter not in out] or [1]))
+def _mean(step: Sum, symbols: Any) -> Any:
+    """The mean instead of the sum: a sum of ones is the number of its terms."""
+    ones = {name: np.ones_like(symbols[name]) for name in step.operands}
+    return step.value(symbols) / Sum.value(step, ones)
 
 
 def _last(step: Sum, symbols: Any) -> Any:

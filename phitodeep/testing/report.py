@@ -51,17 +51,7 @@ class GradientReport(Tabled):
         return {entry.name: entry for entry in self.entries}[name]
 
     def table(self) -> Table:
-        rows = [
-            (
-                e.name,
-                str(e.shape),
-                str(e.probed),
-                str(e.skipped),
-                f"{e.relative:.1e}",
-                f"{e.absolute:.1e}",
-            )
-            for e in self.entries
-        ]
+        rows = [(*map(str, e[:4]), *(f"{error:.1e}" for error in e[4:])) for e in self.entries]
         head = ("", "shape", "probed", "skipped", "relative", "absolute")
         return Table(f"{self.subject}: worst errors of each gradient", head, rows, "")
 

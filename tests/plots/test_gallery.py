@@ -42,7 +42,7 @@ def test_the_page_shows_every_function_and_a_step_is_drawn_as_trace_saves_it(tra
         plots.step(np.ones(3))
     with pytest.raises(ArgumentError, match=r"written to \.svg files, got .*step\.png"):
         plots.step(trace, path=tmp_path / "step.png")
-    assert list(tmp_path.iterdir()) == []
+    assert not (tmp_path / "step.png").exists()
 
 
 @pytest.fixture

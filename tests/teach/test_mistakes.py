@@ -32,7 +32,6 @@ MISTAKES = [  # lesson, the right code, the wrong code, the check that fails, an
     ("chain", LINK, "du = dh", "dX", "`du` is computed without the factor `1 - h²`"),
     ("chain", LINK, "du = dh * (1 - h)", "dX", "with `h` instead of `h²`"),
     ("chain", "return du * self.w", "return du", "dX", "without the factor `w`"),
-    ("chain", "return du * self.w", "return dh * self.w", "dX", "with `dh` instead of `du`"),
     ("chain", "dh = dY * self.v", "dh = dY", "dX", "without the factor `v`"),
     ("two_paths", MEET, "return through", "dX", "without the term `dY`"),
     ("two_paths", MEET, "return dY", "dX", "dY unchanged"),
@@ -115,7 +114,7 @@ MISTAKES = [  # lesson, the right code, the wrong code, the check that fails, an
     [
         pytest.param(*row, id=f"{row[0]}: {row[2].strip()[:60]}", marks=long if slow else ())
         for row in MISTAKES
-        for slow in [row[0] == "lstm" and row[1] in (CELL, "dc * c_prev", "da_o = dh")]
+        for slow in [row[0] == "lstm" and row[1] in (CELL, "dc * c_prev")]
     ],
 )
 def test_a_mistake_is_named(name, right, wrong, part, words):

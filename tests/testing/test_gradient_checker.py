@@ -77,7 +77,8 @@ def test_numeric_gradient_wants_float64(X):
 
 
 RIGHT = [nn.Dense(D, 4, bias=False), nn.BatchNorm(), nn.Softmax(), nn.HardTanh(), nn.Dropout(0.4)]
-RIGHT += [nn.Chain(nn.Dense(6), nn.BatchNorm(), nn.ReLU(), nn.Dropout(0.3), nn.LayerNorm())]
+DEEP = nn.Dense(6), nn.BatchNorm(), nn.ReLU(), nn.Dropout(0.3), nn.Dense(4), nn.LayerNorm()
+RIGHT += [nn.Chain(*DEEP)]
 RIGHT += [nn.Residual(nn.Parallel(nn.Dense(D), nn.Tanh(), merge="multiply"))]
 
 
