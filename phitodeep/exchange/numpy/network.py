@@ -156,8 +156,8 @@ class Network:
         full = f"{path}.{name}" if path else name
         a = (owner.params if name in owner.params else owner.state)[name]
         self.weights[full] = a.astype(layer.dtype, copy=False)
-        plain = re.fullmatch(r"[\w.]*", full)  # other names could be code in an f-string
-        return Weight(start, full) if plain else f"{start}W[{literal(full, 'a path')}]"
+        simple = re.fullmatch(r"[\w.]*", full)  # other names could be code in an f-string
+        return Weight(start, full) if simple else f"{start}W[{literal(full, 'a path')}]"
 
     def _shape(self, shape: Shape | None) -> str:
         return f"({', '.join(map(str, (self.samples, *(shape or ()))))})"

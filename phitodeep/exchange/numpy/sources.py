@@ -105,7 +105,7 @@ class Sources:
                 self.waiting.append((n, known[n], name))
             elif n in known:
                 self.add(n, known[n], name)
-        for n in source.all:  # editors look up the names in annotations
+        for n in source.names:  # editors look up the names in annotations
             if _home(n, known.get(n)):
                 self.add(n, known[n], name)
         self.blocks.append(source.text)
@@ -138,18 +138,19 @@ class Source(NamedTuple):
     imports    the modules that it imports inside
     first      the names outside of it that are read when it is defined
     later      those that it reads when it is called
-    all        all of its names, with those in annotations
+    names      all names in it, with those in annotations
     """
 
     text: str
     imports: list[str]
     first: set[str]
     later: set[str]
-    all: list[str]
+    names: list[str]
 
 
 @functools.lru_cache(1 << 9)  # most models use the same functions
 def source_of(function: FunctionType) -> Source:
+    """Return the source of a function; refuse what is not a plain function of a file."""
     name, defined_as = function.__qualname__, inspect.unwrap(function).__code__.co_name
     tree = None
     # Within `python -c`, Python 3.13 takes other text for the source of what `exec` has defined.
