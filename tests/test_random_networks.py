@@ -21,7 +21,8 @@ from phitodeep import layers, watching
 from phitodeep.core.call import calling
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.layers import BatchNorm, Chain, Elementwise, Layer, Softmax, Tanh
+from phitodeep.layers import BatchNorm, Chain, Layer, Softmax, Tanh
+from phitodeep.layers.activation import Elementwise
 from phitodeep.loss import CategoricalCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import Callback
