@@ -431,7 +431,7 @@ SPOILED = [
     (_set("callbacks", 0, "state", "weights", to=3), "weights must be a dict, got 3"),
     (_set("callbacks", 1, "state", "start", to="x"), "start must be an integer, got 'x'"),
     (_set("callbacks", 1, "state", "star", to=3), "unknown 'star' .similar: 'start'"),
-    (_set("optimizer", to={}), "lacks 'class', 't', 'last_rate', 'parameters', 'schedules'"),
+    (_set("optimizer", to={}), r"lacks 'class', 't', 'last_rate', 'parameters', 'schedules'\.$"),
     (_set("optimizer", "class", to="SGD"), "belongs to class SGD"),
     (_set("optimizer", "t", to=1.5), "t must be an integer"),
     (_set("optimizer", "last_rate", to=-1.0), "last_rate must be >= 0"),

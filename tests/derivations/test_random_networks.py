@@ -16,23 +16,20 @@ from phitodeep.derivations.language import run as stepwise
 from phitodeep.derivations.language.terms import why
 from phitodeep.errors import ArgumentError, OrderError, ShapeError
 from phitodeep.inspect.debugger.debugger import Debugger, _gradients
-from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import Callback
 from phitodeep.optimization.optimizers import SGD
 from phitodeep.testing.examples import passes
 from tests.derivations.test_contract import check_formulas, scopes
 from tests.random_networks import Network, networks
-from tests.test_random_networks import examples
+from tests.test_random_networks import Setting, examples
+from tests.test_random_networks import model_of as trained_model_of
 
 DTYPES = {np.float64: 1e-10, np.float32: 1e-3}
 NETWORKS = st.one_of(
     networks(samples=(1, 2, 4)), networks(kinds=("sequences", "tokens"), masked=True)
 )
-WORDS = ("mean_squared_error", "softmax_cross_entropy", "categorical_cross_entropy")
-LOSSES = dict(
-    zip(WORDS, (MeanSquaredError, SoftmaxCrossEntropy, CategoricalCrossEntropy), strict=True)
-)
+TARGETS = st.sampled_from(["numbers", "logits", "probabilities"])
 
 
 def assert_close(found: Any, wanted: Array, tolerance: float, name: str) -> None:
@@ -120,20 +117,10 @@ class Keep(Callback):
         }
 
 
-def model_of(net: Network, kind: str) -> tuple[Sequential, Array]:
-    layers, shape = list(net.chain.layers), net.chain.output_shape or ()
-    kind = kind if shape and shape[-1] > 1 else WORDS[0]
-    layers += [] if kind == WORDS[0] else [L.Tanh(), *[L.Softmax()] * (kind == WORDS[2])]
-    model = Sequential(
-        loss_class=LOSSES[kind](), optimizer=SGD(0.1), seed=net.seed, dtype="float64"
-    )
-    model.layers = layers
-    model._set_seed(net.seed)
-    model.build(net.X.shape[1:])
-    rng = np.random.default_rng(net.seed + 2)
-    if kind == WORDS[0]:
-        return model, rng.standard_normal((len(net.X), *shape))
-    return model, rng.integers(0, shape[-1], (len(net.X), *shape[:-1]))
+def model_of(net: Network, target: str) -> tuple[Sequential, Array]:
+    model, y = trained_model_of(net, Setting(target, "sgd", 1, 2))
+    model.setoptimizer(SGD(0.1))  # which leaves the gradients as they are
+    return model, y
 
 
 def options_of(net: Network, rng: np.random.Generator) -> dict[str, Any]:
@@ -156,9 +143,9 @@ def all_gradients(db: Debugger) -> dict[str, Array]:
 
 
 @examples(8)
-@given(NETWORKS, st.sampled_from(WORDS))
-def test_traces_and_the_debugger_have_the_gradients_of_training(net: Network, kind: str) -> None:
-    model, y = model_of(net, kind)
+@given(NETWORKS, TARGETS)
+def test_traces_and_the_debugger_have_the_gradients_of_training(net: Network, target: str) -> None:
+    model, y = model_of(net, target)
     options, X = options_of(net, np.random.default_rng(net.seed)), net.X
     before = model.get_weights()
     trace, db = model.trace(X, y, **options), model.debug(X, y, **options)
@@ -210,11 +197,11 @@ def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 
 @examples(8)
-@given(NETWORKS, st.sampled_from(WORDS), st.data())
+@given(NETWORKS, TARGETS, st.data())
 def test_the_debugger_goes_back_to_where_it_was(
-    net: Network, kind: str, data: st.DataObject
+    net: Network, target: str, data: st.DataObject
 ) -> None:
-    model, y = model_of(net, kind)
+    model, y = model_of(net, target)
     rng = np.random.default_rng(net.seed)
     options = options_of(net, rng)
     db, other = (model.debug(net.X, y, **options) for _ in range(2))
