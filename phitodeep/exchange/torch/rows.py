@@ -142,8 +142,8 @@ def _pool(layer: Any) -> dict[str, Any]:
 
 
 def recurrent(theirs: str) -> Pair:
-    settings = {"units": "hidden_size", "return_sequences": "return_sequences"}
-    return pair(theirs, LAST, width("input_size"), _RECURRENT, **settings)
+    names = {"units": "hidden_size", "return_sequences": "return_sequences"}
+    return pair(theirs, LAST, width("input_size"), _RECURRENT)._replace(settings=names)
 
 
 def linear(layer: Any) -> dict[str, Any]:

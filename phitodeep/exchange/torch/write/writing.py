@@ -83,11 +83,11 @@ def write(model: Layer) -> Written:
         chain = isinstance(model, L.Chain) and model._ends_with_last
         layers = model.layers if isinstance(model, L.Chain) and chain else [model]
         names = [f"{i}" for i in range(len(layers))] if chain else [""]
-        start, end = outer(model.input_shape), outer(model.output_shape)
-        module, _ = writer.chain(layers, names, start, end)
+        start, end = model.input_shape or (), model.output_shape or ()
+        module, _ = writer.chain(layers, names, outer(start), outer(end))
         writer.share()
-    module.input_layout = named(model.input_shape, model.takes_tokens)
-    module.output_layout = named(model.output_shape)
+    module.input_layout = named(start, model.takes_tokens)
+    module.output_layout = named(end)
     return Written(module.eval(), writer.places)
 
 
