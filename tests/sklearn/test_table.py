@@ -129,7 +129,7 @@ def test_categories_are_learnt() -> None:
     one = FRAME.iloc[[0] * 4].assign(colour=list(EFFECT), length=100.0, size=10)
     np.testing.assert_allclose(est.predict(one), list(EFFECT.values()), atol=0.8)
     assert isinstance(est.model_.layers[0], Parallel)
-    assert embedding(est).vocab_size == 6 + 5
+    assert embedding(est).W.shape == (6 + 5, 4)  # 4 = 1.6 * 6^0.56, rounded
     codes = FRAME.assign(colour=pd.factorize(FRAME["colour"])[0]).to_numpy(float)
     assert regressor(categories=[1]).fit(codes, VALUE).score(codes, VALUE) > 0.9
     names, frame = np.where(SIZE > 15, "b", "a"), FRAME[["colour"]].assign(s=SIZE.astype(str))

@@ -69,7 +69,14 @@ REFUSED: list[tuple[Any, list[Any], Arrays, str]] = [
         "Resize x _ s mode='linear' coordinate_transformation_mode='align_corners'",
         *([None, 3, 4, 4], {"s": np.array([1, 1, 2, 2], np.float32)}, "half-pixel"),
     ),
+    ("Resize x _ s", [None, 3, 4], {"s": np.array([1, 1, 2], np.float32)}, "only images"),
+    ("Resize x _ s", [None, 3, 4, 4], {"s": np.array([1, 2, 2, 2], np.float32)}, "only images"),
     ("Conv x W pads=[2,0]", [None, 3, 8], {"W": floats(4, 3, 3)}, "unevenly"),
+    ("Conv x W group=3", [None, 3, 8], {"W": floats(4, 1, 3)}, "3 channels do not fit 3 groups"),
+    ("Conv x W b", [None, 3, 8], {"W": floats(4, 3, 3), "b": floats(3)}, "does not fit 4 filters"),
+    ("HardSigmoid x", [None, 3], {}, "no layer"),
+    ("ReduceSum x i keepdims=0", [None, 3, 4], {"i": np.array([1])}, "ReduceSum.*no layer"),
+    ("Gather x i", [None, 3], {"i": np.array([0])}, "selects samples of the batch"),
     ("ReduceMean x axes=[0]", [None, 3], {}, "batch"),
     ("Transpose x perm=[1,0]", [None, 3], {}, "batch"),
     ("Reshape x s", [2, 6], {"s": np.array([3, 4])}, "batch"),
@@ -103,9 +110,12 @@ def test_the_right_constants_are_a_gelu(graph: Any, tmp_path: Path) -> None:
 
 
 def test_several_inputs_or_outputs(tmp_path: Path) -> None:
-    path = write(tmp_path, "Relu x", [None, 3], {})
+    path = write(tmp_path, "Relu x; ArgMax y -> label axis=1", [None, 3], {})
     proto = onnx.load(path)
-    proto.graph.output.append(onnx.helper.make_tensor_value_info("x", 1, [None]))
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("label", 7, [None, 1]))
+    onnx.save(proto, path)
+    assert repr(from_onnx(path).layers) == "[ReLU()]"  # labels are left out
+    proto.graph.output[1].CopyFrom(onnx.helper.make_tensor_value_info("x", 1, [None]))
     onnx.save(proto, path)
     with pytest.raises(DataError, match="the outputs 'y', 'x': a model returns one"):
         from_onnx(path)
@@ -157,6 +167,12 @@ READ: list[tuple[str, list[Any], Arrays, str]] = [
     (BOTH, [None, 3], {"W": floats(3, 1), "c": np.float32(1)}, "Dense Dense Softmax"),
     (BOTH, [None, 3], {"W": floats(3, 1), "c": np.float32(2)}, "Dense Sigmoid Parallel"),
     ("ReduceSum x noop_with_empty_axes=1", [None, 3], {}, ""),
+    ("Resize x _ s", [None, 3, 4, 4], {"s": np.array([1, 1, 2, 3], np.float32)}, "Upsample2D"),
+    *((f"{name.capitalize()} x", [None, 9], {}, name) for name in ("ELU", "CELU", "SELU")),
+    *((f"{name} x", [None, 9], {}, name) for name in ("Softplus", "Softsign", "HardSwish")),
+    ("LeakyRelu x", [None, 9], {}, "LeakyReLU"),
+    ("LayerNormalization x g", [None, 4], {"g": floats(4)}, "LayerNorm"),
+    ("HardSigmoid x alpha=0.16666667", [None, 9], {}, "HardSigmoid"),
 ]
 
 
@@ -189,6 +205,13 @@ def test_a_permute_of_ours_is_not_a_layout(tmp_path: Path) -> None:
     assert again.input_shape == (2, 3, 4)
     X = floats(5, 2, 3, 4)
     np.testing.assert_allclose(again.predict(X), model.predict(X), atol=1e-6)
+
+
+def test_the_momentum_of_a_batch_norm(tmp_path: Path) -> None:
+    arrays = {name: floats(3) ** 2 for name in "sbmv"}
+    text = "BatchNormalization x s b m v momentum=0.8"
+    (norm,) = from_onnx(write(tmp_path, text, [None, 3], arrays)).layers
+    assert norm.momentum == 0.2
 
 
 def test_both_biases_of_an_lstm(tmp_path: Path) -> None:
