@@ -14,7 +14,7 @@ from phitodeep.core.types import Array
 from phitodeep.exchange import correspondence
 from phitodeep.exchange.numpy.export import export_numpy
 from phitodeep.exchange.numpy.forms import exports
-from phitodeep.layers import GaussianNoise, Lambda
+from phitodeep.layers import Dropout, GaussianNoise, Lambda, SpatialDropout
 from tests.random_networks import KINDS, Centred, Gate, Ladder, Maker, Network, Scale, drawn
 from tests.rows import LONG
 
@@ -57,4 +57,4 @@ def test_random_networks_predict_the_same(tmp_path: Path) -> None:
             np.testing.assert_allclose(found, Y, rtol=0, atol=limit, err_msg=repr(made))
         kinds |= {type(part) for _, part in made.chain.walk()}
     assert len(kinds) > 40  # otherwise the networks say little
-    assert GaussianNoise in kinds
+    assert kinds & {Dropout, GaussianNoise, SpatialDropout}
