@@ -40,7 +40,7 @@ class WithSettings:
         own = [name for name, a in found if name in vars(cls) and "ClassVar" not in str(a)]
         if own and "__init__" not in vars(cls):
             cls._checks = {**cls._checks, **checks_of(cls)}
-            cls.__init__ = _constructor(cls, {n: vars(cls)[n] for n in own})  # type: ignore[method-assign]
+            type.__setattr__(cls, "__init__", _constructor(cls, {n: vars(cls)[n] for n in own}))
 
     @keywords({"lr": "write alpha=", "learning_rate": "write alpha="})
     def __init__(self, alpha: Any) -> None:
@@ -70,7 +70,7 @@ def _unless_none(check: Check, value: Any, who: str) -> Any:
 
 def _constructor(cls: type, own: dict[str, Any]) -> Callable[..., None]:
     """Return the constructor that sets these settings, after those of the base classes."""
-    base: Any = super(cls, cls).__init__  # type: ignore[arg-type]
+    base = next(vars(c)["__init__"] for c in cls.__mro__[1:] if "__init__" in vars(c))
     theirs = inspect.signature(base).parameters
     first: Any = own.pop("alpha").default if "alpha" in own else theirs["alpha"].default
     finish = vars(cls).get("__post_init__", lambda self: None)
