@@ -16,21 +16,9 @@ import numpy as np
 import pytest
 
 from phitodeep import data
+from phitodeep import layers as L
 from phitodeep.core.call import inference, saliency
 from phitodeep.core.types import Array
-from phitodeep.layers import (
-    AvgPool2D,
-    BatchNorm,
-    Conv2D,
-    Dense,
-    Dropout,
-    Flatten,
-    MaxPool2D,
-    ReLU,
-    Residual,
-    Softmax,
-    Tanh,
-)
 from phitodeep.loss import CategoricalCrossEntropy, Loss, SoftmaxCrossEntropy, metrics
 from phitodeep.loss.metrics import Metric
 from phitodeep.model import Sequential
@@ -77,9 +65,15 @@ def sentences(n: int, seed: int) -> Samples:
 
 
 def mlp() -> Sequential:
-    layers = (Flatten(), Dense(4, 8), Residual(Tanh(), Dense(8, 8)), ReLU(), Dropout(0.2))
+    layers = (
+        L.Flatten(),
+        L.Dense(4, 8),
+        L.Residual(L.Tanh(), L.Dense(8, 8)),
+        L.ReLU(),
+        L.Dropout(0.2),
+    )
     return Sequential(
-        *(*layers, Dense(8, 3), Softmax()),
+        *(*layers, L.Dense(8, 3), L.Softmax()),
         loss_class=CategoricalCrossEntropy(),
         optimizer=Adam(ema=0.9),
         seed=0,
@@ -87,9 +81,15 @@ def mlp() -> Sequential:
 
 
 def cnn() -> Sequential:
-    layers = (Conv2D(3, 3, padding="same"), BatchNorm(), ReLU(), MaxPool2D(2), Conv2D(4, 1))
+    layers = (
+        L.Conv2D(3, 3, padding="same"),
+        L.BatchNorm(),
+        L.ReLU(),
+        L.MaxPool2D(2),
+        L.Conv2D(4, 1),
+    )
     return Sequential(
-        *(*layers, AvgPool2D(2), Flatten(), Dense(3)),
+        *(*layers, L.AvgPool2D(2), L.Flatten(), L.Dense(3)),
         loss_class=SoftmaxCrossEntropy(),
         optimizer=SGD(0.01, momentum=0.9),
         seed=0,
@@ -272,7 +272,7 @@ def test_what_a_stream_computes_never_changes_later(way: str) -> None:
             harvest(keep, extractor, Samples(given.X[rows], given.y[rows]))
             yield keep("forward", extractor.forward(given.X[rows])), given.y[rows]
 
-    model = Sequential(Dense(3, 3), loss_class=SoftmaxCrossEntropy(), seed=0)
+    model = Sequential(L.Dense(3, 3), loss_class=SoftmaxCrossEntropy(), seed=0)
     with in_parts(2 if way == "threads" else 1):
         model.train(batches, X_test=batches, epochs=3, verbose=0, **WAYS[way])
     keep.check()
@@ -291,7 +291,7 @@ def test_a_metric_that_keeps_what_it_is_given_sees_all_of_it() -> None:
 
     given = points(20, 1)
     model = Sequential(
-        Dense(4, 3),
+        L.Dense(4, 3),
         loss_class=SoftmaxCrossEntropy(),
         optimizer=SGD(0.0),
         metrics=[Median()],
@@ -308,7 +308,7 @@ def test_a_loss_may_run_layers_of_its_own() -> None:
     class FeatureLoss(Loss):
         def __init__(self) -> None:
             super().__init__()
-            self.features = Dense(2, 5)
+            self.features = L.Dense(2, 5)
             self.features.build((2,), seed=1)
 
         def value(self, P: Array, T: Array, w: Any, total: Any) -> float:
@@ -322,7 +322,7 @@ def test_a_loss_may_run_layers_of_its_own() -> None:
     X = points(20, 1).X
     T = X[:, 2:]
     trained, by_hand = (
-        Sequential(Dense(4, 2), loss_class=FeatureLoss(), optimizer=SGD(0.1), seed=0)
+        Sequential(L.Dense(4, 2), loss_class=FeatureLoss(), optimizer=SGD(0.1), seed=0)
         for _ in range(2)
     )
     trained.train(X, T, epochs=3, batch_size=8, shuffle=False, verbose=0)

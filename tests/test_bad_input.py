@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from phitodeep import errors
+from phitodeep import layers as L
 from phitodeep.core.checks import check_number
 from phitodeep.core.types import Array
 from phitodeep.errors import (
@@ -25,18 +26,6 @@ from phitodeep.errors import (
     NotBuiltError,
     PhitodeepError,
     ShapeError,
-)
-from phitodeep.layers import (
-    BatchNorm,
-    Dense,
-    Flatten,
-    LayerNorm,
-    PReLU,
-    ReLU,
-    Residual,
-    Sigmoid,
-    Softmax,
-    Tanh,
 )
 from phitodeep.loss import Hinge, MeanSquaredError
 from phitodeep.model import Sequential, SequentialBuilder
@@ -53,22 +42,22 @@ BINARY = rng.integers(0, 2, 12)
 
 
 def regression() -> Sequential:
-    return Sequential(Dense(4, 5), BatchNorm(), Tanh(), Dense(5, 2), seed=0, batch_size=5)
+    return Sequential(L.Dense(4, 5), L.BatchNorm(), L.Tanh(), L.Dense(5, 2), seed=0, batch_size=5)
 
 
 def classifier() -> Sequential:
     loss = "categorical_cross_entropy"
-    layers = (Dense(4, 5), Tanh(), Dense(5, 3), Softmax())
+    layers = (L.Dense(4, 5), L.Tanh(), L.Dense(5, 3), L.Softmax())
     return Sequential(*layers, loss_class=loss, seed=0, batch_size=5)
 
 
 def binary() -> Sequential:
     loss = "binary_cross_entropy"
-    return Sequential(Dense(4, 1), Sigmoid(), loss_class=loss, seed=0, batch_size=5)
+    return Sequential(L.Dense(4, 1), L.Sigmoid(), loss_class=loss, seed=0, batch_size=5)
 
 
 def hinge() -> Sequential:
-    return Sequential(Dense(4, 1), loss_class=Hinge(), seed=0, batch_size=5)
+    return Sequential(L.Dense(4, 1), loss_class=Hinge(), seed=0, batch_size=5)
 
 
 def everything(model: Sequential) -> dict[str, Any]:
@@ -259,9 +248,15 @@ def test_bad_test_data_is_refused_and_named(case: str) -> None:
 
 
 def test_one_axis_for_layers_of_unknown_size_is_refused() -> None:
-    for layers in ([Dense(3)], [LayerNorm()], [BatchNorm()], [PReLU()], [Residual(Dense(4))]):
+    for layers in (
+        [L.Dense(3)],
+        [L.LayerNorm()],
+        [L.BatchNorm()],
+        [L.PReLU()],
+        [L.Residual(L.Dense(4))],
+    ):
         model = Sequential(*layers)
-        name = re.escape(repr(layers[0]) if not isinstance(layers[0], Residual) else "Dense(4)")
+        name = re.escape(repr(layers[0]) if not isinstance(layers[0], L.Residual) else "Dense(4)")
         refused(
             lambda m=model: m.train(np.zeros(5), np.zeros(5), verbose=0),
             *(ShapeError, rf"layer 0 of Sequential.*{name}", model),
@@ -270,7 +265,7 @@ def test_one_axis_for_layers_of_unknown_size_is_refused() -> None:
 
 
 def test_predictions_and_targets_never_broadcast() -> None:
-    flat = Sequential(Dense(4, 1), seed=0)
+    flat = Sequential(L.Dense(4, 1), seed=0)
     column = BINARY[:, None].astype(float)
     np.testing.assert_allclose(
         flat.evaluate(X, column)["loss"], flat.evaluate(X, column[:, 0])["loss"]
@@ -297,7 +292,7 @@ def test_weights_too_large_for_float32_are_refused() -> None:
 
 
 def test_a_value_that_only_its_sum_overflows_is_no_bad_value() -> None:
-    wide = Sequential(Dense(4, 2), dtype="float64", seed=0)
+    wide = Sequential(L.Dense(4, 2), dtype="float64", seed=0)
     wide.layers[0].W = np.full((4, 2), 1e-200)
     assert np.isfinite(wide.predict(np.full((4, 4), 1e308))).all()
 
@@ -313,17 +308,17 @@ NOT_COUNTS = [0, -1, 2.5, "3", True]
 NOT_RATES = [-0.1, np.nan, np.inf, "0.1", True, None]
 SETTINGS: dict[str, tuple[Callable[[Any], Any], list[Any], str]] = {
     "batch()": (lambda v: builder().batch(v), [*NOT_COUNTS, None], "batch_size"),
-    "batch_size=": (lambda v: Sequential(Dense(4, 2), batch_size=v), NOT_COUNTS, "batch_size"),
+    "batch_size=": (lambda v: Sequential(L.Dense(4, 2), batch_size=v), NOT_COUNTS, "batch_size"),
     "setbatchsize": (lambda v: regression().setbatchsize(v), NOT_COUNTS, "batch_size"),
     "epochs()": (lambda v: builder().epochs(v), [-1, 2.5, "3", None, True], "epochs"),
     "epochs=": (lambda v: Sequential(epochs=v), [-1, 2.5, "3", True], "epochs"),
     "alpha()": (lambda v: builder().alpha(v), NOT_RATES, "alpha"),
-    "alpha=": (lambda v: Sequential(Dense(4, 2), alpha=v), NOT_RATES[:-1], "alpha"),
+    "alpha=": (lambda v: Sequential(L.Dense(4, 2), alpha=v), NOT_RATES[:-1], "alpha"),
     "model.alpha": (lambda v: setattr(regression(), "alpha", v), NOT_RATES, "alpha"),
     "seed()": (lambda v: builder().seed(v), [-1, 1.5, "0", True], "seed"),
     "seed=": (lambda v: Sequential(seed=v), [-1, 1.5, "0", True], "seed"),
-    "dtype=": (lambda v: Sequential(Dense(4, 2), dtype=v), ["float16", int, "int64"], "dtype"),
-    "dtype= unknown": (lambda v: Sequential(Dense(4, 2), dtype=v), ["float99", 3], "dtype"),
+    "dtype=": (lambda v: Sequential(L.Dense(4, 2), dtype=v), ["float16", int, "int64"], "dtype"),
+    "dtype= unknown": (lambda v: Sequential(L.Dense(4, 2), dtype=v), ["float99", 3], "dtype"),
     "dtype()": (lambda v: builder().dtype(v).build(), ["float16", "what"], "dtype"),
     "optimizer=": (lambda v: Sequential(optimizer=v), ["adem", Adam, 3, ""], "optimizer"),
     "optimizer()": (lambda v: builder().optimizer(v).build(), ["adem", Adam, 3], "optimizer"),
@@ -334,8 +329,8 @@ SETTINGS: dict[str, tuple[Callable[[Any], Any], list[Any], str]] = {
     "metrics= a name": (lambda v: Sequential(metrics=v), [3], "metric"),
     "input()": (lambda v: builder().input(v), NOT_COUNTS, "input"),
     "input() of nothing": (lambda v: builder().input(*v), [()], "input"),
-    "layers": (lambda v: Sequential(v), ["relu", None, 3, ReLU], "takes layers"),
-    "add()": (lambda v: SequentialBuilder().add(v).build(), ["relu", None, ReLU], "takes layers"),
+    "layers": (lambda v: Sequential(v), ["relu", None, 3, L.ReLU], "takes layers"),
+    "add()": (lambda v: SequentialBuilder().add(v).build(), ["relu", None, L.ReLU], "takes layers"),
 }
 
 
@@ -452,7 +447,7 @@ def test_several_inputs_say_what_a_model_takes(several: Any, says: str) -> None:
         lambda: model.predict(several),
     ):
         refused(call, ArgumentTypeError, wanted, model)
-    unbuilt = Sequential(Dense(3), Softmax(), loss_class="categorical_cross_entropy")
+    unbuilt = Sequential(L.Dense(3), L.Softmax(), loss_class="categorical_cross_entropy")
     refused(lambda: unbuilt.train(several, LABELS, epochs=1, verbose=0), PhitodeepError, wanted)
     if isinstance(several, dict):
         refused(lambda: model.train(several, epochs=1, verbose=0), ArgumentTypeError, wanted)
@@ -463,7 +458,7 @@ def test_a_list_of_samples_is_an_array() -> None:
     np.testing.assert_array_equal(model.predict(list(X)), model.predict(X))
     np.testing.assert_array_equal(model.predict(list(X[:4])), model.predict(X[:4]))
     assert model.train(list(X), list(LABELS), epochs=1, verbose=0)
-    images = Sequential(Flatten(), Dense(6, 3), loss_class="softmax_cross_entropy")
+    images = Sequential(L.Flatten(), L.Dense(6, 3), loss_class="softmax_cross_entropy")
     assert images.train([np.ones((2, 3)), np.zeros((2, 3))], [0, 1], epochs=1, verbose=0)
 
 
@@ -489,7 +484,7 @@ def test_setters_that_refuse_leave_the_model() -> None:
 
 
 def test_a_name_instead_of_a_list_of_names_is_one_metric() -> None:
-    model = Sequential(Dense(4, 2), metrics="mae")
+    model = Sequential(L.Dense(4, 2), metrics="mae")
     assert [*model.train(X, Y, epochs=1, verbose=0).metrics] == ["train_mae"]
 
 
@@ -540,10 +535,10 @@ def test_parts_that_do_not_fit_are_refused(call: str, error: str) -> None:
 
 def test_an_optimizer_shared_by_two_models() -> None:
     optimizer = Adam()
-    model = Sequential(Dense(4, 2), optimizer=optimizer, seed=0)
+    model = Sequential(L.Dense(4, 2), optimizer=optimizer, seed=0)
     model.train(X, Y, epochs=1, verbose=0)
     refused(
-        lambda: Sequential(Dense(4, 2), optimizer=optimizer),
+        lambda: Sequential(L.Dense(4, 2), optimizer=optimizer),
         *(ArgumentError, r"Adam\(\) already belongs to another model", model),
     )
     assert len(model.train(X, Y, epochs=1, verbose=0)) == 1
@@ -572,7 +567,7 @@ def test_a_step_without_gradients_or_layers() -> None:
 
 
 def test_a_model_used_before_it_knows_its_input_shape() -> None:
-    model = Sequential(Flatten(), Dense(3), Tanh(), Dense(2))
+    model = Sequential(L.Flatten(), L.Dense(3), L.Tanh(), L.Dense(2))
     for call in (
         lambda: model.predict(X),
         lambda: model.forward(X),
@@ -635,4 +630,4 @@ def test_numbers_of_every_kind_are_read_and_endless_ones_refused() -> None:
 def test_a_sparse_matrix_is_refused_with_what_to_write() -> None:
     sparse = pytest.importorskip("scipy.sparse")
     with pytest.raises(ArgumentTypeError, match=r"write \.toarray\(\)"):
-        Dense(3, 2).forward(sparse.eye(3, format="csr"))
+        L.Dense(3, 2).forward(sparse.eye(3, format="csr"))

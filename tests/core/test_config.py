@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import phitodeep
+from phitodeep import layers as L
 from phitodeep import layers as catalogue
 from phitodeep import loss as losses
 from phitodeep.core.call import calling, inference
@@ -25,43 +26,6 @@ from phitodeep.core.checks import snake_case
 from phitodeep.core.config import Configurable, alike, restored
 from phitodeep.core.types import parameters, same
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
-from phitodeep.layers import (
-    ELU,
-    GRU,
-    LSTM,
-    BatchNorm,
-    Bidirectional,
-    Chain,
-    Conv1D,
-    Conv2D,
-    ConvTranspose1D,
-    ConvTranspose2D,
-    Dense,
-    DepthwiseConv2D,
-    Dropout,
-    Embedding,
-    FeedForward,
-    Flatten,
-    InstanceNorm,
-    Lambda,
-    Layer,
-    LayerNorm,
-    MultiHeadAttention,
-    Parallel,
-    PositionalEmbedding,
-    PReLU,
-    ReLU,
-    Reshape,
-    Residual,
-    Select,
-    SinusoidalEncoding,
-    SkipConcat,
-    Tanh,
-    TiedDense,
-    TimeDistributed,
-    TransformerBlock,
-    initialization,
-)
 from phitodeep.layers.containers import Container
 from phitodeep.layers.initialization import He, Initializer, InitType, Normal, Xavier
 from phitodeep.loss import Loss, MeanSquaredError, SoftmaxCrossEntropy, metrics
@@ -124,21 +88,25 @@ def label(made: Any) -> str:
 
 Make = Callable[[], Any]
 MORE: list[tuple[Make, tuple[int, ...], int]] = [  # shape of X, and how many tokens there are
-    (lambda: Select([1, 0], tokens=True), (2, 3), 5),
-    (lambda: Residual(Dense(3), checkpoint=True), (2, 3), 0),
-    (lambda: Chain(Dense(3), checkpoint=True), (2, 3), 0),
-    (lambda: SkipConcat(Dense(3), checkpoint=True), (2, 3), 0),
-    (lambda: Conv1D(2, 3, initializer=initialization.Orthogonal(0.5)), (2, 4, 3), 0),
-    (lambda: Conv2D(2, [1, 2], initializer=He(InitType.UNIFORM)), (2, 3, 3, 1), 0),
-    (lambda: ConvTranspose1D(2, 3, dilation=2, bias=False, initializer=Normal(1.0)), (2, 3, 2), 0),
-    (lambda: ConvTranspose2D(2, 2, dilation=(1, 2), initializer=Normal(0.2)), (1, 2, 2, 2), 0),
-    (lambda: DepthwiseConv2D(2, dilation=2, initializer=Xavier()), (2, 3, 3, 2), 0),
-    (lambda: Embedding(5, 2, initializer=Normal(0.1)), (2, 3), 5),
-    (lambda: PositionalEmbedding(4, initializer=initialization.Zeros()), (2, 3, 2), 0),
-    (lambda: MultiHeadAttention(2, initializer=He()), (2, 3, 4), 0),
-    (lambda: FeedForward(3, activation="gelu_tanh"), (2, 4), 0),
+    (lambda: L.Select([1, 0], tokens=True), (2, 3), 5),
+    (lambda: L.Residual(L.Dense(3), checkpoint=True), (2, 3), 0),
+    (lambda: L.Chain(L.Dense(3), checkpoint=True), (2, 3), 0),
+    (lambda: L.SkipConcat(L.Dense(3), checkpoint=True), (2, 3), 0),
+    (lambda: L.Conv1D(2, 3, initializer=L.initialization.Orthogonal(0.5)), (2, 4, 3), 0),
+    (lambda: L.Conv2D(2, [1, 2], initializer=He(InitType.UNIFORM)), (2, 3, 3, 1), 0),
     (
-        lambda: TransformerBlock(
+        lambda: L.ConvTranspose1D(2, 3, dilation=2, bias=False, initializer=Normal(1.0)),
+        (2, 3, 2),
+        0,
+    ),
+    (lambda: L.ConvTranspose2D(2, 2, dilation=(1, 2), initializer=Normal(0.2)), (1, 2, 2, 2), 0),
+    (lambda: L.DepthwiseConv2D(2, dilation=2, initializer=Xavier()), (2, 3, 3, 2), 0),
+    (lambda: L.Embedding(5, 2, initializer=Normal(0.1)), (2, 3), 5),
+    (lambda: L.PositionalEmbedding(4, initializer=L.initialization.Zeros()), (2, 3, 2), 0),
+    (lambda: L.MultiHeadAttention(2, initializer=He()), (2, 3, 4), 0),
+    (lambda: L.FeedForward(3, activation="gelu_tanh"), (2, 4), 0),
+    (
+        lambda: L.TransformerBlock(
             2, mlp_ratio=2, activation="relu", causal=True, rope=True, checkpoint=True
         ),
         (2, 3, 4),
@@ -146,14 +114,14 @@ MORE: list[tuple[Make, tuple[int, ...], int]] = [  # shape of X, and how many to
     ),
     *[
         (partial(kind, 2, initializer=He(), recurrent_initializer=Xavier()), (2, 3, 2), 0)
-        for kind in (GRU, LSTM, catalogue.RNN)
+        for kind in (L.GRU, L.LSTM, catalogue.RNN)
     ],
-    (lambda: Bidirectional(GRU(2, initializer=Normal(0.3)), merge="add"), (2, 3, 2), 0),
-    (lambda: InstanceNorm(eps=0.2), (2, 3, 4), 0),
-    (lambda: Lambda(cube, cube_gradient, independent_samples=True), (2, 3), 0),
-    (lambda: Lambda(cube, cube_gradient, steps="independent"), (2, 3), 0),
-    (lambda: SinusoidalEncoding(), (2, 3, 4), 0),
-    (lambda: Sequential(Dense(2), PReLU(), alpha=0.3, seed=3), (2, 3), 0),
+    (lambda: L.Bidirectional(L.GRU(2, initializer=Normal(0.3)), merge="add"), (2, 3, 2), 0),
+    (lambda: L.InstanceNorm(eps=0.2), (2, 3, 4), 0),
+    (lambda: L.Lambda(cube, cube_gradient, independent_samples=True), (2, 3), 0),
+    (lambda: L.Lambda(cube, cube_gradient, steps="independent"), (2, 3), 0),
+    (lambda: L.SinusoidalEncoding(), (2, 3, 4), 0),
+    (lambda: Sequential(L.Dense(2), L.PReLU(), alpha=0.3, seed=3), (2, 3), 0),
 ]
 BUILT = [*TOOLS, *MORE]
 SCHEDULES: list[Any] = [
@@ -195,11 +163,11 @@ LOSS_TABLE: list[Loss] = [
     losses.SoftmaxCrossEntropy(0.1, 2, np.array(examples.WEIGHTS, np.float32)),
 ]
 INITIALIZERS: list[Initializer] = [
-    *[kind(way) for kind in (He, Xavier, initialization.LeCun) for way in InitType],
+    *[kind(way) for kind in (He, Xavier, L.initialization.LeCun) for way in InitType],
     Normal(0.3),
-    initialization.Orthogonal(1.5),
-    initialization.Constant(0.25),
-    initialization.Zeros(),
+    L.initialization.Orthogonal(1.5),
+    L.initialization.Constant(0.25),
+    L.initialization.Zeros(),
 ]
 METRICS: list[Metric] = [
     *metrics.METRICS.values(),
@@ -240,11 +208,11 @@ def public(module: Any, base: type, *abstract: type) -> set[type]:
 def test_the_tables_are_the_public_classes() -> None:
     made = {type(x) for x in EVERYTHING}
     wanted = {
-        *public(catalogue, Layer),
+        *public(catalogue, L.Layer),
         Sequential,
         *public(losses, Loss, losses.Elementwise),
         *OPTIMIZERS.values(),
-        *public(initialization, Initializer, initialization.VarianceScaling),
+        *public(L.initialization, Initializer, L.initialization.VarianceScaling),
         *public(metrics, Metric),
         *public(callbacks, Callback),
         Callback,
@@ -286,7 +254,7 @@ def test_a_layer_has_the_same_weights_and_output(
     outputs = []
     for layer in (made, copy):
         layer.build(shape[1:], seed=3)
-        if isinstance(layer, TiedDense):  # whose weights are another's
+        if isinstance(layer, L.TiedDense):  # whose weights are another's
             layer.embedding.build((), seed=1, dtype=np.float32)
             layer.embedding.W = made.embedding.W
         with calling(step=2):
@@ -329,7 +297,7 @@ def test_an_optimizer_takes_the_same_steps(made: Optimizer) -> None:
     X = np.random.default_rng(0).standard_normal((6, 3))
     trained = []
     for optimizer in (again(made), made.copy()):
-        model = Sequential(Dense(3, 4), Tanh(), Dense(2), optimizer=optimizer, seed=0)
+        model = Sequential(L.Dense(3, 4), L.Tanh(), L.Dense(2), optimizer=optimizer, seed=0)
         model.train(X, X[:, :2], epochs=4, verbose=0)
         trained.append(model)
     same_weights(*trained)
@@ -377,7 +345,7 @@ def all_settings() -> dict[str, Any]:
     return {name: make() for name, make in SETTINGS.items()}
 
 
-def same_weights(a: Layer, b: Layer) -> None:
+def same_weights(a: L.Layer, b: L.Layer) -> None:
     ours, theirs = a.get_weights(), b.get_weights()
     assert list(ours) == list(theirs)
     for path, W in ours.items():
@@ -387,7 +355,9 @@ def same_weights(a: Layer, b: Layer) -> None:
 
 def test_a_model_keeps_all_its_settings() -> None:
     assert set(SETTINGS) == {p.name for p in parameters(Sequential)} - {"layers"}
-    model = Sequential(Flatten(), Dense(4), BatchNorm(), Dropout(0.5), Dense(3), **all_settings())
+    model = Sequential(
+        L.Flatten(), L.Dense(4), L.BatchNorm(), L.Dropout(0.5), L.Dense(3), **all_settings()
+    )
     model.build((2, 3))
     copy = again(model)
     same_weights(model, copy)
@@ -403,7 +373,7 @@ def test_a_copy_trains_as_the_model_does() -> None:
     X = np.random.default_rng(0).standard_normal((12, 2, 3))
     y = np.arange(12) % 3
     model = Sequential(
-        Flatten(), Dense(4), Dropout(0.5), Dense(3), **{**all_settings(), "callbacks": []}
+        L.Flatten(), L.Dense(4), L.Dropout(0.5), L.Dense(3), **{**all_settings(), "callbacks": []}
     )
     copy = again(model)
     assert copy.output_shape is None
@@ -415,14 +385,14 @@ def test_a_copy_trains_as_the_model_does() -> None:
 
 def test_each_setting_of_a_model_reaches_its_copy() -> None:
     for name, value in all_settings().items():
-        model = Sequential(Dense(3, 2), **{name: value})
-        plain = Sequential(Dense(3, 2))
+        model = Sequential(L.Dense(3, 2), **{name: value})
+        plain = Sequential(L.Dense(3, 2))
         changed = {k for k, v in again(model).get_config().items() if plain.get_config()[k] != v}
         assert changed == {name} | ({"optimizer"} if name == "alpha" else set())
 
 
 def test_what_was_set_later_is_what_is_written() -> None:
-    model = Sequential(Dense(3, 2), alpha=0.5, seed=1)
+    model = Sequential(L.Dense(3, 2), alpha=0.5, seed=1)
     model.alpha = 0.25
     assert again(model).alpha == 0.25
     model.optimizer.alpha = 0.125
@@ -430,19 +400,19 @@ def test_what_was_set_later_is_what_is_written() -> None:
     model.setoptimizer(SGD(0.75, momentum=0.5))
     model.setloss("mae")
     model.setbatchsize(3)
-    model.add(Tanh())
+    model.add(L.Tanh())
     copy = again(model)
     assert isinstance(copy.loss, losses.MeanAbsoluteError)
     assert (copy.batch_size, copy.optimizer.momentum) == (3, 0.5)
     same_weights(model, copy)
-    model = Sequential(Dense(3, 2))
+    model = Sequential(L.Dense(3, 2))
     model.optimizer.alpha = 0.5
     assert again(model).alpha == 0.5
     assert again(model)._alpha is None
 
 
 def test_the_seed_that_build_was_given_is_the_models() -> None:
-    model = Sequential(Flatten(), Dense(4))
+    model = Sequential(L.Flatten(), L.Dense(4))
     assert model.get_config()["seed"] is None
     model.build((2, 3), seed=9)
     same_weights(model, again(model))
@@ -450,14 +420,18 @@ def test_the_seed_that_build_was_given_is_the_models() -> None:
 
 def test_one_metric_need_not_be_in_a_list() -> None:
     for metric in ("mae", metrics.mae, largest_error):
-        assert again(Sequential(Dense(3, 2), metrics=metric)).get_config()["metrics"]
+        assert again(Sequential(L.Dense(3, 2), metrics=metric)).get_config()["metrics"]
     with pytest.raises(ArgumentTypeError, match="a metric is a name or a function"):
-        Sequential(Dense(3, 2), metrics=3)
+        Sequential(L.Dense(3, 2), metrics=3)
 
 
 def test_frozen_layers_stay_frozen() -> None:
     model = Sequential(
-        Dense(4), TransformerBlock(2), Sequential(Dense(4), FeedForward(3)), Dense(2), seed=0
+        L.Dense(4),
+        L.TransformerBlock(2),
+        Sequential(L.Dense(4), L.FeedForward(3)),
+        L.Dense(2),
+        seed=0,
     )
     model.build((3, 4))
     model.layers[0].trainable = False
@@ -478,15 +452,15 @@ def test_frozen_layers_stay_frozen() -> None:
 @pytest.mark.parametrize(("known", "seed"), [(True, 3), (False, 3), (False, None)])
 def test_models_in_models(known: bool, seed: int | None) -> None:
     """The inner model has the weights that the outer one's seed gives, or its own."""
-    first = Dense(4, 3) if known else Dense(3)
-    inner = Sequential(first, ELU(0.5), seed=seed, loss_class="mae", epochs=3)
-    model = Sequential(Dense(4), Residual(inner, Dense(4)), seed=0)
+    first = L.Dense(4, 3) if known else L.Dense(3)
+    inner = Sequential(first, L.ELU(0.5), seed=seed, loss_class="mae", epochs=3)
+    model = Sequential(L.Dense(4), L.Residual(inner, L.Dense(4)), seed=0)
     model.build((2, 4))
     copy = again(model)
     same_weights(model, copy)
     (found,) = [x for _, x in copy.walk() if isinstance(x, Sequential) and x is not copy]
     assert (found.epochs, repr(found.loss)) == (3, "MeanAbsoluteError()")
-    waiting = Sequential(Flatten(), Sequential(Dense(3)), seed=0)
+    waiting = Sequential(L.Flatten(), Sequential(L.Dense(3)), seed=0)
     copy = again(waiting)
     for m in (waiting, copy):
         m.build((2, 2))
@@ -494,7 +468,7 @@ def test_models_in_models(known: bool, seed: int | None) -> None:
 
 
 def test_an_inner_model_that_is_built_alone_is_built_again() -> None:
-    inner = Sequential(Flatten(), Dense(3), seed=1)
+    inner = Sequential(L.Flatten(), L.Dense(3), seed=1)
     inner.build((2, 3))
     copy = again(Sequential(inner))
     assert copy.layers[0].input_shape == (2, 3)
@@ -505,7 +479,7 @@ def test_subclasses_of_sequential_write_their_own_arguments() -> None:
     @phitodeep.register
     class Net(Sequential):
         def __init__(self, hidden: int, *, seed: int | None = None) -> None:
-            super().__init__(Dense(hidden), Tanh(), seed=seed)
+            super().__init__(L.Dense(hidden), L.Tanh(), seed=seed)
             self.hidden = hidden
 
     net = Net(5, seed=3)
@@ -516,7 +490,7 @@ def test_subclasses_of_sequential_write_their_own_arguments() -> None:
 
 def test_a_layer_that_found_its_size_takes_other_layers_behind_it() -> None:
     """`Dense(4, 4)` alone would say that samples are rows of 4."""
-    model = Sequential(Dense(4), TransformerBlock(2), LSTM(3), seed=0)
+    model = Sequential(L.Dense(4), L.TransformerBlock(2), L.LSTM(3), seed=0)
     model.build((3, 4))
     assert model.get_config()["layers"][0]["config"]["input_size"] is None
     same_weights(model, again(model))
@@ -551,8 +525,8 @@ def test_each_ready_made_model_is_made_again(name: str) -> None:
 
 
 def tied(seed: int | None = 0) -> Sequential:
-    table = Embedding(7, 4)
-    model = Sequential(table, Residual(Dense(4)), TiedDense(table), seed=seed)
+    table = L.Embedding(7, 4)
+    model = Sequential(table, L.Residual(L.Dense(4)), L.TiedDense(table), seed=seed)
     model.build((3,))
     return model
 
@@ -571,9 +545,9 @@ def test_tied_weights_are_tied_again() -> None:
 
 
 def test_two_tables_are_told_apart_wherever_they_are() -> None:
-    first, second = Embedding(7, 4), Embedding(7, 4)
+    first, second = L.Embedding(7, 4), L.Embedding(7, 4)
     model = Sequential(
-        Parallel(Chain(first, TiedDense(second)), Chain(TiedDense(first), second)), seed=0
+        L.Parallel(L.Chain(first, L.TiedDense(second)), L.Chain(L.TiedDense(first), second)), seed=0
     )
     copy: Any = again(model)
     (a, tied_to_b), (tied_to_a, b) = (branch.layers for branch in copy.layers[0].branches)
@@ -584,14 +558,14 @@ def test_two_tables_are_told_apart_wherever_they_are() -> None:
 
 def test_what_each_config_shares_is_its_own() -> None:
     assert tied().get_config() == tied().get_config()
-    table = Embedding(7, 4)
-    head = TiedDense(table)
+    table = L.Embedding(7, 4)
+    head = L.TiedDense(table)
     Sequential(table, head).get_config()
     assert head.get_config()["embedding"] == {"layer": "Embedding", "config": table.get_config()}
 
 
 def test_initializers_and_schedules_that_are_shared_stay_plain() -> None:
-    model = Sequential(Dense(4, 4), Dense(4, 4))
+    model = Sequential(L.Dense(4, 4), L.Dense(4, 4))
     assert "ref" not in json.dumps(model.get_config())
     rate = ReduceOnPlateau(0.1, patience=1)
     optimizer = Adam(rate, groups={"*.b": {"alpha": rate}})
@@ -605,10 +579,10 @@ def test_initializers_and_schedules_that_are_shared_stay_plain() -> None:
 
 def test_a_layer_that_holds_itself_is_refused() -> None:
     @phitodeep.register
-    class Holding(Layer):
+    class Holding(L.Layer):
         refers_to = ("other",)
 
-        def __init__(self, other: Layer | None = None) -> None:
+        def __init__(self, other: L.Layer | None = None) -> None:
             super().__init__()
             self.other = other
 
@@ -652,7 +626,7 @@ class Widget(Configurable):
 
 
 @phitodeep.register("scaled twice")
-class Own(Layer):
+class Own(L.Layer):
     """A layer whose arguments are attributes."""
 
     def __init__(self, widget: Widget, *, init: Initializer = He()) -> None:
@@ -668,7 +642,7 @@ class Own(Layer):
 
 @phitodeep.register
 class Gated(Container):
-    def __init__(self, value: Layer, gates: dict[str, Layer]) -> None:
+    def __init__(self, value: L.Layer, gates: dict[str, L.Layer]) -> None:
         super().__init__()
         self.value, self.gates = value, gates
 
@@ -680,7 +654,7 @@ class Gated(Container):
         return self.value.forward(X) * self.gates["a"].forward(X)
 
 
-class Odd(Layer):
+class Odd(L.Layer):
     """Not registered."""
 
     def __init__(self, power: int = 2) -> None:
@@ -737,9 +711,9 @@ def test_dtypes_paths_and_mappings_come_back_as_what_they_say() -> None:
 
 def test_a_users_layer_needs_no_code_inside_containers() -> None:
     model = Sequential(
-        Dense(3),
-        Chain(Parallel(Own(Widget(2.0)), TimeDistributed(Own(Widget(3, init := (1, 2)))))),
-        Gated(Dense(6), {"a": Own(Widget(4.0), init=Normal(0.5))}),
+        L.Dense(3),
+        L.Chain(L.Parallel(Own(Widget(2.0)), L.TimeDistributed(Own(Widget(3, init := (1, 2)))))),
+        Gated(L.Dense(6), {"a": Own(Widget(4.0), init=Normal(0.5))}),
         seed=0,
     )
     model.build((2, 3))
@@ -760,8 +734,8 @@ def test_a_users_layer_needs_no_code_inside_containers() -> None:
 
 def test_get_config_may_be_overridden_with_values_of_any_kind() -> None:
     @phitodeep.register
-    class Wrapped(Layer):
-        def __init__(self, inner: Layer, sizes: tuple[int, ...], /, scale: float = 1.0) -> None:
+    class Wrapped(L.Layer):
+        def __init__(self, inner: L.Layer, sizes: tuple[int, ...], /, scale: float = 1.0) -> None:
             super().__init__()
             self._inner, self._sizes, self.scale = inner, sizes, scale
 
@@ -780,10 +754,10 @@ def test_get_config_may_be_overridden_with_values_of_any_kind() -> None:
             return f"Wrapped({self._inner!r}, {self._sizes!r}, {self.scale!r})"
 
     again(Wrapped(Own(Widget(1)), (2, 3), 0.5))
-    copy: Any = again(Sequential(Wrapped(Dense(3), (2, 3), 0.5)))
+    copy: Any = again(Sequential(Wrapped(L.Dense(3), (2, 3), 0.5)))
     assert copy.layers[0]._sizes == (2, 3)
 
-    class Wrong(Layer):
+    class Wrong(L.Layer):
         def get_config(self) -> Any:
             return ["a"]
 
@@ -807,7 +781,7 @@ def test_arguments_that_are_given_by_place_come_back_by_place() -> None:
 
 
 def test_keywords_that_are_passed_on_are_those_of_the_class_below() -> None:
-    class Named(Chain):
+    class Named(L.Chain):
         def __init__(self, label: str, **options: Any) -> None:
             super().__init__(**options)
             self.label = label
@@ -824,7 +798,7 @@ def test_keywords_that_are_passed_on_are_those_of_the_class_below() -> None:
 def test_a_name_that_is_taken_is_refused_unless_a_cell_runs_again() -> None:
     def make(power: int) -> Any:
         @phitodeep.register
-        class Rerun(Layer):
+        class Rerun(L.Layer):
             def __init__(self, n: int = 1) -> None:
                 super().__init__()
                 self.power = power
@@ -875,20 +849,20 @@ def not_registered(X: Any) -> Any:
     return X
 
 
-class Silent(Layer):
+class Silent(L.Layer):
     def __init__(self, power: int) -> None:
         super().__init__()
         self._power = power
 
 
-class Swallowing(Layer):
+class Swallowing(L.Layer):
     def __init__(self, **options: Any) -> None:
         super().__init__()
         self.options = options
 
 
 @phitodeep.register
-class Clashing(Layer):
+class Clashing(L.Layer):
     def __init__(self, forward: Any = None) -> None:
         super().__init__()
 
@@ -902,26 +876,29 @@ def bound() -> Any:
 
 REFUSED: list[tuple[Make, str]] = [
     (
-        lambda: Lambda(lambda X: X, cube_gradient),
+        lambda: L.Lambda(lambda X: X, cube_gradient),
         r"in forward of Lambda\(<lambda>, cube_gradient\).*<lambda> cannot be written down: it is "
         r"a lambda.*@phitodeep.register above a function at module level",
     ),
-    (lambda: Lambda(cube, bound()), r"backward of Lambda.*method of an object"),
-    (lambda: Lambda(cube, not_registered), r"not_registered cannot.*not registered"),
-    (lambda: Lambda(partial(cube), cube_gradient), r"functools.partial.*no name"),
+    (lambda: L.Lambda(cube, bound()), r"backward of Lambda.*method of an object"),
+    (lambda: L.Lambda(cube, not_registered), r"not_registered cannot.*not registered"),
+    (lambda: L.Lambda(partial(cube), cube_gradient), r"functools.partial.*no name"),
     (lambda: Adam(lambda step: 0.1), r"alpha of Adam.*lambda"),
     (
         lambda: Adam(groups={"*.W": {"alpha": lambda step: 0.1}}),
         r"groups\['\*.W'\]\['alpha'\] of Adam.*lambda",
     ),
     (lambda: WarmUp(WarmUp(not_registered, 2), 2), r"after of WarmUp.*after of WarmUp.*not_reg"),
-    (lambda: Chain(Dense(2), Chain(Odd())), r"layers\[0\] of Chain.*layers\[1\] of Chain.*Odd"),
-    (lambda: Chain(Odd()), r"a class that is not registered: write @phitodeep.register above it"),
     (
-        lambda: Sequential(Dense(2), Dense(2), Dense(2), Lambda(cube, not_registered)),
+        lambda: L.Chain(L.Dense(2), L.Chain(Odd())),
+        r"layers\[0\] of Chain.*layers\[1\] of Chain.*Odd",
+    ),
+    (lambda: L.Chain(Odd()), r"a class that is not registered: write @phitodeep.register above it"),
+    (
+        lambda: Sequential(L.Dense(2), L.Dense(2), L.Dense(2), L.Lambda(cube, not_registered)),
         r"in backward of Lambda\(cube, not_registered\), layers\[3\] of Sequential",
     ),
-    (lambda: Sequential(Dense(2), metrics=[lambda P, T: 0.0]), r"metrics\[0\] of Sequential"),
+    (lambda: Sequential(L.Dense(2), metrics=[lambda P, T: 0.0]), r"metrics\[0\] of Sequential"),
     (lambda: Silent(3), r"Silent does not keep its argument 'power': write self.power = power"),
     (lambda: Swallowing(power=3), r"Swallowing takes \*\*options.*override get_config"),
     (Clashing, r"Clashing does not keep its argument 'forward'"),
@@ -945,12 +922,12 @@ def test_what_cannot_be_written_is_refused_with_its_place_and_the_remedy(
     with pytest.raises(PhitodeepError, match=says) as caught:
         make().get_config()
     assert isinstance(caught.value, ArgumentError | ArgumentTypeError)
-    again(Sequential(Dense(3, 2)))  # nothing is left of the refusal
+    again(Sequential(L.Dense(3, 2)))  # nothing is left of the refusal
 
 
 def test_errors_of_a_users_get_config_say_where() -> None:
     @phitodeep.register
-    class Failing(Layer):
+    class Failing(L.Layer):
         def get_config(self) -> Any:
             raise KeyError("mine")
 
@@ -968,16 +945,16 @@ def of(layer: Any) -> dict[str, Any]:
 
 
 MISREAD: list[tuple[Any, Any, str]] = [
-    (Dense, {"input_size": 3, "unit": 2}, "config of Dense has the unknown key 'unit'.*Known"),
-    (Dense, {"input_size": 3, "output_sizes": 2}, "Did you mean 'output_size'"),
-    (Dense, {}, "config of Dense lacks the key 'input_size'"),
-    (ReLU, {"a": 1}, "Known: none"),
-    (Chain, of(entry("layer", "Dens")), r"layers\[0\] of Chain: unknown layer 'Dens'.*Di"),
-    (Chain, of(entry("layer", "Mine")), "import the module that has @phitodeep.register"),
-    (Chain, of(entry("layer", "Dense", a=1)), r"layers\[0\] of Chain: the config of Dense"),
-    (Chain, of(entry("loss", "Dense")), "unknown loss 'Dense'"),
-    (Chain, {"layers": [{"layer": ["Dense"]}]}, "unknown layer"),
-    (Chain, {"layers": [{"layer": "ReLU", "config": 3}]}, "ReLU.from_config takes a dict, got 3"),
+    (L.Dense, {"input_size": 3, "unit": 2}, "config of Dense has the unknown key 'unit'.*Known"),
+    (L.Dense, {"input_size": 3, "output_sizes": 2}, "Did you mean 'output_size'"),
+    (L.Dense, {}, "config of Dense lacks the key 'input_size'"),
+    (L.ReLU, {"a": 1}, "Known: none"),
+    (L.Chain, of(entry("layer", "Dens")), r"layers\[0\] of Chain: unknown layer 'Dens'.*Di"),
+    (L.Chain, of(entry("layer", "Mine")), "import the module that has @phitodeep.register"),
+    (L.Chain, of(entry("layer", "Dense", a=1)), r"layers\[0\] of Chain: the config of Dense"),
+    (L.Chain, of(entry("loss", "Dense")), "unknown loss 'Dense'"),
+    (L.Chain, {"layers": [{"layer": ["Dense"]}]}, "unknown layer"),
+    (L.Chain, {"layers": [{"layer": "ReLU", "config": 3}]}, "ReLU.from_config takes a dict, got 3"),
     (WarmUp, {"after": {"function": "os.system"}, "steps": 2}, "unknown function 'os.system'"),
     (He, {"init_type": {"enum": "InitType.NORM"}}, "InitType has NORMAL, UNIFORM, got 'NORM'"),
     (He, {"init_type": {"enum": "Init.NORMAL"}}, "unknown enum 'Init'"),
@@ -985,21 +962,29 @@ MISREAD: list[tuple[Any, Any, str]] = [
     (Widget, {"value": {"pairs": [1]}}, "is not what get_config writes"),
     (Widget, {"value": {"tuple": 1}}, "is not what get_config writes"),
     (Widget, {"value": {"array": [1, [2]], "dtype": "float32"}}, "is not what get_config writes"),
-    (Dropout, {"rate": 1.5}, "Dropout rate must be"),
+    (L.Dropout, {"rate": 1.5}, "Dropout rate must be"),
     (Sequential, {"layer": []}, "unknown key 'layer'"),
     (SequentialBuilder, {"layer": []}, "unknown key 'layer'"),
     (LambdaCallback, {"on_lunch": {"function": "note"}}, "LambdaCallback takes"),
-    (Chain, {"layers": 3}, "Chain: layers must be a list, got 3"),
-    (Chain, {"layers": [entry("layer", "Chain", layers="ab")]}, "layers must be a list, got 'ab'"),
-    (Chain, {"layers": [{"layer": "ReLU", "id": [1]}]}, "is not what get_config writes"),
-    (Chain, {"layers": [entry("layer", "GELU", approximate={"array": [1, 2]})]}, "layers.0. of Ch"),
+    (L.Chain, {"layers": 3}, "Chain: layers must be a list, got 3"),
+    (
+        L.Chain,
+        {"layers": [entry("layer", "Chain", layers="ab")]},
+        "layers must be a list, got 'ab'",
+    ),
+    (L.Chain, {"layers": [{"layer": "ReLU", "id": [1]}]}, "is not what get_config writes"),
+    (
+        L.Chain,
+        {"layers": [entry("layer", "GELU", approximate={"array": [1, 2]})]},
+        "layers.0. of Ch",
+    ),
     (Sequential, {"layers": [], "input_shape": 3}, "input_shape takes a shape"),
     (Sequential, {"layers": [], "frozen": None}, "frozen must be a list"),
     (Sequential, {"layers": [], "frozen": [[0]]}, "the model has no layer"),
     (SequentialBuilder, {"layers": 3}, "layers must be a list"),
     (SequentialBuilder, {"input_shape": True}, "input_shape takes a shape"),
     (SequentialBuilder, {"metrics": 3}, "metrics must be a list"),
-    (Dropout, {"rate": 10**400}, "Dropout rate must be"),
+    (L.Dropout, {"rate": 10**400}, "Dropout rate must be"),
     (Widget, {"value": {"float": 10**400}}, "is not what get_config writes"),
     (Widget, {"value": {"array": [300], "dtype": "int8"}}, "is not what get_config writes"),
     (Widget, {"value": {"array": [1], "dtype": "(1,"}}, "is not what get_config writes"),
@@ -1007,7 +992,7 @@ MISREAD: list[tuple[Any, Any, str]] = [
     (Widget, {"value": {"array": ["x"], "dtype": "float32"}}, "an array holds real numbers"),
     *(
         (kind, wrong, "takes a dict")
-        for kind in (Dense, Sequential, SequentialBuilder, LambdaCallback)
+        for kind in (L.Dense, Sequential, SequentialBuilder, LambdaCallback)
         for wrong in (None, 3, "x", [1])
     ),
 ]
@@ -1017,7 +1002,7 @@ MISREAD: list[tuple[Any, Any, str]] = [
 def test_what_cannot_be_read_is_refused(kind: Any, config: Any, says: str) -> None:
     with pytest.raises(PhitodeepError, match=says):
         kind.from_config(config)
-    again(Sequential(Dense(3, 2)))
+    again(Sequential(L.Dense(3, 2)))
 
 
 def test_what_is_in_itself_or_too_deep_is_refused_both_ways() -> None:
@@ -1039,12 +1024,12 @@ def test_what_is_in_itself_or_too_deep_is_refused_both_ways() -> None:
 def test_keys_may_be_sorted_where_their_order_means_nothing() -> None:
     @phitodeep.register
     class Two(Container):
-        def __init__(self, table: Layer, head: Layer) -> None:
+        def __init__(self, table: L.Layer, head: L.Layer) -> None:
             super().__init__()
             self.table, self.head = table, head
 
-    table = Embedding(4, 3)
-    made = Two(table, TiedDense(table))
+    table = L.Embedding(4, 3)
+    made = Two(table, L.TiedDense(table))
     copy: Any = Two.from_config(json.loads(json.dumps(made.get_config(), sort_keys=True)))
     assert copy.head.embedding is copy.table
     assert repr(copy) == repr(made)
@@ -1058,7 +1043,9 @@ def test_a_config_is_not_changed_by_reading() -> None:
 
 
 def test_defaults_may_be_left_out_of_a_config() -> None:
-    made = Chain.from_config({"layers": [{"layer": "ReLU"}, entry("layer", "Dense", input_size=3)]})
+    made = L.Chain.from_config(
+        {"layers": [{"layer": "ReLU"}, entry("layer", "Dense", input_size=3)]}
+    )
     assert repr(made) == "Chain(ReLU(), Dense(3))"
 
 
@@ -1136,7 +1123,7 @@ def test_functions_and_objects_that_cannot_be_written_are_equal_to_themselves_al
 
 def test_tied_builders_are_equal_if_they_are_tied_alike() -> None:
     def make(first: bool) -> SequentialBuilder:
-        tables = [Embedding(4, 4), Embedding(4, 4)]
+        tables = [L.Embedding(4, 4), L.Embedding(4, 4)]
         builder = SequentialBuilder(3).add(tables[0])
         return builder.tied_dense(tables[0 if first else 1])
 
@@ -1147,25 +1134,27 @@ def test_tied_builders_are_equal_if_they_are_tied_alike() -> None:
 # --- random models ------------------------------------------------------------------------------
 
 
-def leaves() -> st.SearchStrategy[Layer]:
+def leaves() -> st.SearchStrategy[L.Layer]:
     return (
-        st.builds(Dense, st.just(4), initializer=st.sampled_from(INITIALIZERS), bias=st.booleans())
-        | st.builds(Dropout, st.sampled_from([0.0, 0.25, np.float64(0.5)]))
-        | st.builds(ELU, st.sampled_from([0.5, 1.0]))
-        | st.builds(lambda: Lambda(cube, cube_gradient))
-        | st.builds(LayerNorm)
-        | st.builds(lambda: Reshape(-1, 4))
+        st.builds(
+            L.Dense, st.just(4), initializer=st.sampled_from(INITIALIZERS), bias=st.booleans()
+        )
+        | st.builds(L.Dropout, st.sampled_from([0.0, 0.25, np.float64(0.5)]))
+        | st.builds(L.ELU, st.sampled_from([0.5, 1.0]))
+        | st.builds(lambda: L.Lambda(cube, cube_gradient))
+        | st.builds(L.LayerNorm)
+        | st.builds(lambda: L.Reshape(-1, 4))
         | st.builds(lambda n: Own(Widget(n)), st.integers(1, 3))
     )
 
 
-def trees(inner: st.SearchStrategy[Layer]) -> st.SearchStrategy[Layer]:
+def trees(inner: st.SearchStrategy[L.Layer]) -> st.SearchStrategy[L.Layer]:
     several = st.lists(inner, min_size=1, max_size=3)
     return (
-        st.builds(lambda x, c: Residual(*x, checkpoint=c), several, st.booleans())
-        | st.builds(lambda x: Chain(*x), several)
+        st.builds(lambda x, c: L.Residual(*x, checkpoint=c), several, st.booleans())
+        | st.builds(lambda x: L.Chain(*x), several)
         | st.builds(
-            lambda x, merge: Parallel(*x, merge=merge),
+            lambda x, merge: L.Parallel(*x, merge=merge),
             several,
             st.sampled_from(["add", "multiply"]),
         )
@@ -1201,8 +1190,8 @@ def test_random_models_are_made_again(
 
 
 def test_a_layer_that_three_others_refer_to_has_one_number() -> None:
-    table = Embedding(5, 4)
-    model = Sequential(table, TiedDense(table), Select(0), TiedDense(table))
+    table = L.Embedding(5, 4)
+    model = Sequential(table, L.TiedDense(table), L.Select(0), L.TiedDense(table))
     first, *others = model.get_config()["layers"]
     assert first["id"] == 1
     assert [o["config"] for o in others if o["layer"] == "TiedDense"] == [

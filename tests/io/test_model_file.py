@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import phitodeep
+from phitodeep import layers as L
 from phitodeep.core.types import Array
 from phitodeep.errors import (
     ArgumentTypeError,
@@ -28,18 +29,6 @@ from phitodeep.errors import (
 )
 from phitodeep.io.model_file import VERSION, open_model
 from phitodeep.io.tensors import open_tensors, write_tensors
-from phitodeep.layers import (
-    BatchNorm,
-    Chain,
-    Dense,
-    Dropout,
-    Embedding,
-    Layer,
-    LayerNorm,
-    Residual,
-    Tanh,
-    TiedDense,
-)
 from phitodeep.layers.initialization import He
 from phitodeep.layers.param import Param
 from phitodeep.loss import Loss
@@ -73,11 +62,11 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def net(optimizer: Optimizer | str = "adam", **options: Any) -> Sequential:
-    layers: list[Layer] = [
-        Dense(4, 8),
-        LayerNorm(),
-        Residual(Dense(8, 8), BatchNorm(), Tanh(), Dropout(0.3)),
-        Dense(8, 2),
+    layers: list[L.Layer] = [
+        L.Dense(4, 8),
+        L.LayerNorm(),
+        L.Residual(L.Dense(8, 8), L.BatchNorm(), L.Tanh(), L.Dropout(0.3)),
+        L.Dense(8, 2),
     ]
     options = {"seed": 3, "batch_size": 5, "metrics": ["mae"], **options}
     return Sequential(*layers, optimizer=optimizer, **options)
@@ -120,11 +109,11 @@ FORMS += [(*row, "float64") for row in (LAYERS if LONG else KINDS)]
     ("make", "shape", "tokens", "dtype"), FORMS, ids=[f"{row[0]()} {row[3]}" for row in FORMS]
 )
 def test_each_layer_predicts_the_same(
-    make: Callable[[], Layer], shape: tuple[int, ...], tokens: int, dtype: str, tmp_path: Path
+    make: Callable[[], L.Layer], shape: tuple[int, ...], tokens: int, dtype: str, tmp_path: Path
 ) -> None:
     layer = make()
-    parts = [layer.embedding, layer] if isinstance(layer, TiedDense) else [layer]
-    if isinstance(layer, TiedDense):  # which needs its embedding in the same model
+    parts = [layer.embedding, layer] if isinstance(layer, L.TiedDense) else [layer]
+    if isinstance(layer, L.TiedDense):  # which needs its embedding in the same model
         tokens, shape = parts[0].vocab_size, shape[:-1]
     model = Sequential(*parts, seed=2, dtype=dtype)
     model.build(shape[1:])
@@ -145,7 +134,7 @@ def test_each_layer_predicts_the_same(
 
 @pytest.mark.parametrize("made", [*LOSS_TABLE, *METRICS, *SCHEDULES], ids=label)
 def test_each_loss_metric_and_schedule_comes_back(made: Any, tmp_path: Path) -> None:
-    model = Sequential(Dense(4, 4), seed=1)
+    model = Sequential(L.Dense(4, 4), seed=1)
     if isinstance(made, Loss):
         model.setloss(made)
     elif hasattr(made, "sums"):
@@ -159,7 +148,7 @@ def test_each_loss_metric_and_schedule_comes_back(made: Any, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", [name for name in SETTINGS if name != "callbacks"])
 def test_each_setting_comes_back(name: str, tmp_path: Path) -> None:
-    loaded(Sequential(Dense(4, 3), **{name: SETTINGS[name]()}), tmp_path / "a.st")
+    loaded(Sequential(L.Dense(4, 3), **{name: SETTINGS[name]()}), tmp_path / "a.st")
 
 
 EXACT: dict[str, Callable[[], Sequential]] = {
@@ -213,7 +202,7 @@ def test_training_goes_on_in_another_process(tmp_path: Path) -> None:
 
 
 def test_gradients_that_are_held_come_back(tmp_path: Path) -> None:
-    model = Sequential(Dense(2, 2), optimizer=SGD(1.0), seed=0)
+    model = Sequential(L.Dense(2, 2), optimizer=SGD(1.0), seed=0)
     model.layers[0].grads = {"W": np.ones((2, 2), np.float32), "b": np.ones(2, np.float32)}
     model.optimizer.accumulate(model.layers)
     other = loaded(model, tmp_path / "a.st", optimizer=True)
@@ -256,9 +245,9 @@ def test_frozen_layers_stay_frozen(tmp_path: Path) -> None:
 
 
 def test_tied_weights_stay_tied(tmp_path: Path) -> None:
-    embedding = Embedding(7, 4)
+    embedding = L.Embedding(7, 4)
     loss = "softmax_cross_entropy"
-    model = Sequential(embedding, Dense(4, 4), TiedDense(embedding), loss_class=loss, seed=0)
+    model = Sequential(embedding, L.Dense(4, 4), L.TiedDense(embedding), loss_class=loss, seed=0)
     model.build((3,))
     tokens = np.random.default_rng(0).integers(0, 7, (6, 3))
     model.train(tokens, tokens, epochs=2, verbose=0)
@@ -273,8 +262,8 @@ def test_tied_weights_stay_tied(tmp_path: Path) -> None:
 
 
 def test_a_model_inside_a_model(tmp_path: Path) -> None:
-    inner = Sequential(Dense(3), Tanh(), alpha=0.3, seed=9, metrics=["mae"])
-    model = Sequential(Dense(4, 4), inner, Dense(2), seed=1, batch_size=5)
+    inner = Sequential(L.Dense(3), L.Tanh(), alpha=0.3, seed=9, metrics=["mae"])
+    model = Sequential(L.Dense(4, 4), inner, L.Dense(2), seed=1, batch_size=5)
     model.build((4,))
     model.layers[1].layers[0].trainable = False
     train(model)
@@ -285,7 +274,7 @@ def test_a_model_inside_a_model(tmp_path: Path) -> None:
 
 
 def test_a_model_that_is_not_built(tmp_path: Path) -> None:
-    model = Sequential(Dense(3), Tanh(), Dense(2), seed=5)
+    model = Sequential(L.Dense(3), L.Tanh(), L.Dense(2), seed=5)
     for options in ({}, {"optimizer": True}):
         with pytest.raises(NotBuiltError, match=r"Dense\(3\) does not know its input shape yet"):
             model.save(tmp_path / "a.st", **options)
@@ -296,11 +285,11 @@ def test_a_model_that_is_not_built(tmp_path: Path) -> None:
 
 def test_a_model_whose_sizes_are_known_and_one_without_parameters(tmp_path: Path) -> None:
     for options in ({}, {"optimizer": True}):
-        model = Sequential(Dense(4, 3), Tanh(), Dense(3, 2), seed=5, batch_size=5)
+        model = Sequential(L.Dense(4, 3), L.Tanh(), L.Dense(3, 2), seed=5, batch_size=5)
         other = loaded(model, tmp_path / "a.st", **options)
         np.testing.assert_array_equal(other.predict(X), model.predict(X))
         goes_on_alike(model, other)
-        empty = loaded(Sequential(Tanh()), tmp_path / "b.st", **options)
+        empty = loaded(Sequential(L.Tanh()), tmp_path / "b.st", **options)
         np.testing.assert_array_equal(empty.predict(X), np.tanh(X))
     empty.save_weights(tmp_path / "c.st")
     assert empty.load_weights(tmp_path / "c.st") == ([], [], [])
@@ -314,7 +303,7 @@ def test_a_builder_and_a_class_of_ones_own(tmp_path: Path) -> None:
     class Mine(Sequential):
         pass
 
-    mine = Mine(Dense(4, 2), seed=1)
+    mine = Mine(L.Dense(4, 2), seed=1)
     with pytest.raises(ArgumentTypeError, match=r"Mine cannot be written down: .* @phitodeep\.reg"):
         mine.save(tmp_path / "b.st")
     phitodeep.register("Mine of these tests")(Mine)
@@ -325,7 +314,7 @@ def test_a_builder_and_a_class_of_ones_own(tmp_path: Path) -> None:
 
 
 @phitodeep.register
-class Scaled(Layer):
+class Scaled(L.Layer):
     """A layer of somebody's own, with a parameter and a setting."""
 
     s = Param()
@@ -352,13 +341,13 @@ class Unregistered(Scaled):
 
 
 def test_layers_of_ones_own(tmp_path: Path) -> None:
-    model = Sequential(Dense(4, 3), Chain(Scaled(2.5)), Dense(3, 2), seed=1, batch_size=5)
+    model = Sequential(L.Dense(4, 3), L.Chain(Scaled(2.5)), L.Dense(3, 2), seed=1, batch_size=5)
     model.build((4,))
     train(model)
     other = loaded(model, tmp_path / "a.st", optimizer=True)
     assert other.layers[1].layers[0].factor == 2.5
     goes_on_alike(model, other)
-    wrong = Sequential(Dense(4, 3), Chain(Unregistered()), seed=1)
+    wrong = Sequential(L.Dense(4, 3), L.Chain(Unregistered()), seed=1)
     (tmp_path / "b.st").write_text("old")
     with pytest.raises(
         ArgumentTypeError, match=r"layers\[1\].*Unregistered cannot be written down"
@@ -392,8 +381,8 @@ def test_callbacks_are_never_in_a_file(tmp_path: Path) -> None:
 
     def make() -> Sequential:
         mine = LambdaCallback(on_epoch_end=lambda *_: None)
-        inner = Sequential(Dense(4, 4), callbacks=[EarlyStopping(7), mine])
-        return Sequential(inner, Dense(4, 2), callbacks=[EarlyStopping(5), mine], seed=0)
+        inner = Sequential(L.Dense(4, 4), callbacks=[EarlyStopping(7), mine])
+        return Sequential(inner, L.Dense(4, 2), callbacks=[EarlyStopping(5), mine], seed=0)
 
     for optimizer in (False, True):
         make().save(path, optimizer=optimizer)
@@ -464,8 +453,12 @@ def test_weights_are_read_by_path(tmp_path: Path) -> None:
 
 def test_strict_refuses_every_difference_and_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.st"
-    Sequential(Dense(4, 8), Dense(8, 8), Dense(8, 3), Dense(3, 2), seed=1).save_weights(path)
-    model = Sequential(Dense(4, 8), BatchNorm(), Dense(8, 3), Dense(3, 2, bias=False), seed=2)
+    Sequential(L.Dense(4, 8), L.Dense(8, 8), L.Dense(8, 3), L.Dense(3, 2), seed=1).save_weights(
+        path
+    )
+    model = Sequential(
+        L.Dense(4, 8), L.BatchNorm(), L.Dense(8, 3), L.Dense(3, 2, bias=False), seed=2
+    )
     model.build((4,))
     before = model.get_weights()
     message = (
@@ -487,7 +480,7 @@ def test_strict_refuses_every_difference_and_changes_nothing(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_other_shapes_dtypes_and_nothing_in_common(strict: bool, tmp_path: Path) -> None:
-    path, model = tmp_path / "a.st", Sequential(Dense(4, 2), seed=1)
+    path, model = tmp_path / "a.st", Sequential(L.Dense(4, 2), seed=1)
     before = model.get_weights()
 
     def refused(message: str) -> None:
@@ -495,9 +488,9 @@ def test_other_shapes_dtypes_and_nothing_in_common(strict: bool, tmp_path: Path)
             model.load_weights(path, strict=strict)
         assert_same(model.get_weights(), before)
 
-    Sequential(Dense(4, 3), seed=1).save_weights(path)
+    Sequential(L.Dense(4, 3), seed=1).save_weights(path)
     refused(r"differs in 0\.W \(float32 \(4, 3\) instead of float32 \(4, 2\)\), 0\.b")
-    Sequential(Dense(4, 2), seed=1, dtype="float64").save_weights(path)
+    Sequential(L.Dense(4, 2), seed=1, dtype="float64").save_weights(path)
     refused(r"differs in 0\.W \(float64 \(4, 2\) instead of float32 \(4, 2\)\)")
     write_tensors(path, {"x": np.zeros(2)}, {})
     refused(r"lacks 0\.W, 0\.b; has the unknown x\.$")
@@ -508,8 +501,8 @@ def test_other_shapes_dtypes_and_nothing_in_common(strict: bool, tmp_path: Path)
 
 
 def test_weights_of_a_model_that_is_not_built(tmp_path: Path) -> None:
-    path, model = tmp_path / "a.st", Sequential(Dense(2), seed=1)
-    Sequential(Dense(4, 2), seed=1).save_weights(path)
+    path, model = tmp_path / "a.st", Sequential(L.Dense(2), seed=1)
+    Sequential(L.Dense(4, 2), seed=1).save_weights(path)
     with pytest.raises(PhitodeepError):
         model.load_weights(path)
     model.build((4,))
@@ -718,9 +711,9 @@ def test_checkpoints_of_each_version_are_resumed(version: int, tmp_path: Path) -
 
 def test_a_loaded_model_grows_like_any_other(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
-    Sequential(Dense(3, 2), Tanh(), seed=1).save(path)
+    Sequential(L.Dense(3, 2), L.Tanh(), seed=1).save(path)
     model = phitodeep.load(path)
-    model.add(Dense(4))
+    model.add(L.Dense(4))
     model.build((3,))
     assert model.layers[0].draw(He(), (4, 4)).any()
     assert model.predict(np.ones((2, 3))).shape == (2, 4)

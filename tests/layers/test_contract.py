@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from phitodeep import layers
+from phitodeep import layers as L
 from phitodeep.core.call import calling, inference, saliency
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import (
@@ -22,23 +23,12 @@ from phitodeep.errors import (
     PhitodeepError,
     ShapeError,
 )
-from phitodeep.layers import (
-    BatchNorm,
-    Chain,
-    Flatten,
-    Layer,
-    Parallel,
-    Permute,
-    Reshape,
-    Residual,
-    initialization,
-)
 from phitodeep.testing import check_gradients, examples
 from phitodeep.testing.examples import Make, made, passes
 from tests.conftest import assert_same
 from tests.rows import ALL, KINDS, LONG, LOOKS_AT_MASK, TOOLS, few, masks
 
-VIEWS = (Chain, Flatten, Permute, Reshape)  # may return a view of X
+VIEWS = (L.Chain, L.Flatten, L.Permute, L.Reshape)  # may return a view of X
 
 
 class Case(NamedTuple):
@@ -48,15 +38,15 @@ class Case(NamedTuple):
     shape: Shape
     tokens: int
 
-    def layer(self, dtype: Any = np.float64, seed: int = 1) -> Layer:
+    def layer(self, dtype: Any = np.float64, seed: int = 1) -> L.Layer:
         return made(self.make, self.shape, dtype, seed)
 
-    def data(self, layer: Layer, N: int = 0, seed: int = 2) -> tuple[Array, Array]:
+    def data(self, layer: L.Layer, N: int = 0, seed: int = 2) -> tuple[Array, Array]:
         """X and dY, for a batch of N samples if that is given."""
         shape = (N or self.shape[0], *self.shape[1:])
         return examples.data(layer, shape, self.tokens, seed, scale=2.0)
 
-    def built(self, dtype: Any = np.float64) -> tuple[Layer, Array, Array]:
+    def built(self, dtype: Any = np.float64) -> tuple[L.Layer, Array, Array]:
         layer = self.layer(dtype)
         return layer, *self.data(layer)
 
@@ -72,11 +62,11 @@ numbers, one_each_of_numbers = over(ALL, tokens=False), over(TOOLS, tokens=False
 dtypes = pytest.mark.parametrize("dtype", few([np.float32, np.float64], 1))
 
 
-def parts(layer: Layer) -> list[Layer]:
+def parts(layer: L.Layer) -> list[L.Layer]:
     return [part for _, part in layer.walk()]
 
 
-def grads(layer: Layer) -> dict[str, Array]:
+def grads(layer: L.Layer) -> dict[str, Array]:
     return {
         f"{path}.{n}".strip("."): a.copy() for path, p in layer.walk() for n, a in p.grads.items()
     }
@@ -91,7 +81,7 @@ def arrays(value: Any) -> Iterator[Array]:
         yield value
 
 
-def found_in(layer: Layer, Y: Array, dX: Array | None) -> dict[str, Array]:
+def found_in(layer: L.Layer, Y: Array, dX: Array | None) -> dict[str, Array]:
     return {"Y": Y, **({} if dX is None else {"dX": dX}), **grads(layer)}
 
 
@@ -101,7 +91,7 @@ def found_in(layer: Layer, Y: Array, dX: Array | None) -> dict[str, Array]:
 def test_table_covers_exactly_the_public_layers() -> None:
     public = {v for n in layers.__all__ if isinstance(v := getattr(layers, n), type)}
     assert {type(make()) for make, _, _ in ALL} == {
-        c for c in public if issubclass(c, Layer) and c is not Layer
+        c for c in public if issubclass(c, L.Layer) and c is not L.Layer
     }
 
 
@@ -178,7 +168,7 @@ def test_built_layer_casts_what_it_is_given(case: Case) -> None:
 
 @one_each_of_numbers
 def test_unbuilt_layer_without_parameters_keeps_the_dtype_of_X(case: Case) -> None:
-    if case.layer().get_weights() or isinstance(case.make(), Chain | Parallel):
+    if case.layer().get_weights() or isinstance(case.make(), L.Chain | L.Parallel):
         return
     for dtype in (np.float32, np.float64):
         built, X, dY = case.built(dtype)
@@ -201,7 +191,7 @@ def test_bare_results_are_fresh(case: Case) -> None:
     layer.backward(other_dY)
     for a, copy in zip(results, kept, strict=True):
         np.testing.assert_array_equal(a, copy)
-    if isinstance(layer, VIEWS) and not isinstance(layer, Residual):
+    if isinstance(layer, VIEWS) and not isinstance(layer, L.Residual):
         return
     for context in (calling, saliency):
         with context():
@@ -435,7 +425,7 @@ def test_looking_makes_no_parameters(case: Case) -> None:
 @one_each
 def test_repr_is_the_call_that_makes_it(case: Case) -> None:
     for layer in (case.make(), case.layer()):
-        names = vars(initialization) | vars(layers) | vars(examples)
+        names = vars(L.initialization) | vars(layers) | vars(examples)
         twin = eval(repr(layer), names)
         assert type(twin) is type(layer)
         assert repr(twin) == repr(layer)
@@ -450,7 +440,7 @@ def test_repr_is_the_call_that_makes_it(case: Case) -> None:
 @one_each
 def test_part_of_a_batch_sees_what_the_whole_would(case: Case, k: int) -> None:
     layer = case.layer()
-    if any(isinstance(part, BatchNorm) for part in parts(layer)):
+    if any(isinstance(part, L.BatchNorm) for part in parts(layer)):
         layer.trainable = False  # else a batch is not its samples
     X, dY = case.data(layer, 6)
     whole = passes(layer, X, dY, step=3)

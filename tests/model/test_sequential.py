@@ -19,18 +19,6 @@ from phitodeep import model as model_room
 from phitodeep.core.checks import snake_case
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, PhitodeepWarning, ShapeError
-from phitodeep.layers import (
-    Chain,
-    Dense,
-    Flatten,
-    Layer,
-    Parallel,
-    ReLU,
-    Residual,
-    Softmax,
-    Tanh,
-    initialization,
-)
 from phitodeep.loss import CategoricalCrossEntropy, Huber, Loss, MeanSquaredError
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import EarlyStopping, LambdaCallback
@@ -46,7 +34,7 @@ LABELS = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)
 Y = (X @ rng.standard_normal((4, 2))).astype(np.float32)
 
 
-def same_weights(a: Layer, b: Layer) -> bool:
+def same_weights(a: L.Layer, b: L.Layer) -> bool:
     one, other = a.get_weights(), b.get_weights()
     return one.keys() == other.keys() and all(np.array_equal(one[k], other[k]) for k in one)
 
@@ -113,7 +101,7 @@ def test_sizes_are_inferred_from_the_input() -> None:
     assert by_call.layers[1].W.shape == (784, 128)
     assert same_weights(by_call, by_input.build())
     assert same_weights(by_call, by_hand)
-    direct = Sequential(Flatten(), Dense(128), ReLU(), Dense(10), seed=0)
+    direct = Sequential(L.Flatten(), L.Dense(128), L.ReLU(), L.Dense(10), seed=0)
     direct.build((28, 28))
     assert same_weights(by_call, direct)
     model = SequentialBuilder().dense(5, 4).batch_norm().relu().dense(3).build()
@@ -122,7 +110,7 @@ def test_sizes_are_inferred_from_the_input() -> None:
 
 
 def test_the_first_training_gives_the_input_shape() -> None:
-    model = Sequential(Flatten(), Dense(3), Tanh(), Dense(2), seed=0)
+    model = Sequential(L.Flatten(), L.Dense(3), L.Tanh(), L.Dense(2), seed=0)
     assert model.input_shape is None
     model.train(X.reshape(40, 2, 2), Y, epochs=1, verbose=0)
     assert (model.input_shape, model.output_shape) == ((2, 2), (2,))
@@ -130,11 +118,11 @@ def test_the_first_training_gives_the_input_shape() -> None:
 
 
 def test_sizes_that_do_not_fit_are_refused_where_they_are_known() -> None:
-    dense = Dense(4, 4)
+    dense = L.Dense(4, 4)
     with pytest.raises(ArgumentError, match="the same layer object twice"):
-        Sequential(dense, Residual(dense))
+        Sequential(dense, L.Residual(dense))
     with pytest.raises(ShapeError, match=r"layer 2 of Sequential: Dense\(5, 2\) takes 5 features"):
-        Sequential(Dense(4, 3), ReLU(), Dense(5, 2))
+        Sequential(L.Dense(4, 3), L.ReLU(), L.Dense(5, 2))
     builder = SequentialBuilder().dense(4, 3).relu().dense(5, 2)
     with pytest.raises(ShapeError, match=r"layer 2 of Sequential: Dense\(5, 2\)"):
         builder.build()
@@ -143,8 +131,8 @@ def test_sizes_that_do_not_fit_are_refused_where_they_are_known() -> None:
 
 
 def test_a_builder_can_be_built_twice_and_the_models_are_independent() -> None:
-    dense = Dense(4)
-    builder = SequentialBuilder(4, seed=0).residual(dense, Tanh()).dense(3).softmax()
+    dense = L.Dense(4)
+    builder = SequentialBuilder(4, seed=0).residual(dense, L.Tanh()).dense(3).softmax()
     builder.optimizer(Adam(0.01)).loss(CategoricalCrossEntropy()).callbacks(EarlyStopping(7))
     builder.metrics("accuracy")
     first, second = builder.build(), builder.build()
@@ -171,12 +159,12 @@ def method_name(name: str) -> str:
     return f"{method}_" if keyword.iskeyword(method) else method
 
 
-def public_layers() -> dict[str, type[Layer]]:
+def public_layers() -> dict[str, type[L.Layer]]:
     kinds = {name: getattr(L, name) for name in L.__all__}
     return {
         name: kind
         for name, kind in kinds.items()
-        if isinstance(kind, type) and issubclass(kind, Layer) and kind is not Layer
+        if isinstance(kind, type) and issubclass(kind, L.Layer) and kind is not L.Layer
     }
 
 
@@ -202,7 +190,7 @@ def test_a_builder_method_has_the_layers_signature() -> None:
 
 
 def test_a_builder_is_shown_as_the_calls_that_make_it() -> None:
-    names = {**vars(L), **vars(initialization), **vars(examples), **vars(model_room)}
+    names = {**vars(L), **vars(L.initialization), **vars(examples), **vars(model_room)}
     for make, _, _ in ONE_EACH:
         layer = make()
         shown = repr(SequentialBuilder().add(layer))
@@ -232,7 +220,7 @@ def test_every_setting_returns_the_builder_and_reaches_the_model() -> None:
 
 
 def test_the_defaults_are_the_originals() -> None:
-    for model in (SequentialBuilder().dense(4, 2).build(), Sequential(Dense(4, 2))):
+    for model in (SequentialBuilder().dense(4, 2).build(), Sequential(L.Dense(4, 2))):
         assert (type(model.optimizer), type(model.loss)) == (Adam, MeanSquaredError)
         assert (model.alpha, model.epochs, model.batch_size) == (0.01, 1000, None)
         assert model.dtype == np.float32
@@ -249,7 +237,7 @@ def test_alpha_holds_in_whichever_order_it_is_set() -> None:
     assert by_name.optimizer.rate == 0.3
     left_out = SequentialBuilder().optimizer(RMSProp(0.7)).dense(4, 2).build()
     assert left_out.alpha == 0.7
-    model = Sequential(Dense(4, 2), alpha=0.3)
+    model = Sequential(L.Dense(4, 2), alpha=0.3)
     assert model.optimizer.alpha == 0.3
     model.setoptimizer(SGD(0.1))
     assert model.alpha == model.optimizer.alpha == 0.3
@@ -257,7 +245,7 @@ def test_alpha_holds_in_whichever_order_it_is_set() -> None:
     assert model.optimizer.alpha == 0.2
     model.setoptimizer("rmsprop")
     assert model.optimizer.alpha == 0.2
-    free = Sequential(Dense(4, 2))
+    free = Sequential(L.Dense(4, 2))
     free.setoptimizer(SGD(0.1))
     assert free.alpha == 0.1
     schedule = CosineDecay(0.5, 10)
@@ -267,7 +255,7 @@ def test_alpha_holds_in_whichever_order_it_is_set() -> None:
 
 
 def test_the_rate_is_honoured() -> None:
-    model = Sequential(Dense(1, 1, bias=False), alpha=0.1, optimizer="sgd", dtype="float64")
+    model = Sequential(L.Dense(1, 1, bias=False), alpha=0.1, optimizer="sgd", dtype="float64")
     model.layers[0].W = [[0.0]]
     way = []
     note = LambdaCallback(on_batch_end=lambda model, *_: way.append(model.layers[0].W[0, 0]))
@@ -278,7 +266,7 @@ def test_the_rate_is_honoured() -> None:
 def test_optimizers_and_losses_by_name() -> None:
     for name, kind in OPTIMIZERS.items():
         for written in (name, name.upper()):
-            assert type(Sequential(Dense(4, 2), optimizer=written).optimizer) is kind
+            assert type(Sequential(L.Dense(4, 2), optimizer=written).optimizer) is kind
     public = {
         kind
         for name, kind in vars(losses).items()
@@ -286,7 +274,7 @@ def test_optimizers_and_losses_by_name() -> None:
     } - {Loss, losses.Elementwise}
     assert set(LOSSES.values()) == public
     for name, kind in LOSSES.items():
-        model = Sequential(Dense(4, 2))
+        model = Sequential(L.Dense(4, 2))
         model.setloss(name)
         assert type(model.loss) is kind
     for name in ("mse", "mean_squared_error", "MeanSquaredError"):
@@ -299,7 +287,7 @@ def test_optimizers_and_losses_by_name() -> None:
 
 def net(**given: Any) -> Sequential:
     options = {"loss_class": "categorical_cross_entropy", "seed": 0, "batch_size": 8, "epochs": 2}
-    layers = (Dense(4, 8), L.BatchNorm(), Tanh(), L.Dropout(0.3), Dense(8, 3), Softmax())
+    layers = (L.Dense(4, 8), L.BatchNorm(), L.Tanh(), L.Dropout(0.3), L.Dense(8, 3), L.Softmax())
     return Sequential(*layers, **{**options, **given})
 
 
@@ -310,7 +298,7 @@ def test_wide_layers_predict_few_samples_at_once() -> None:
     assert SequentialBuilder(3).dense(1 << 21).build().samples_at_once() == 1
     sizes: list[int] = []
 
-    class Noting(Dense):
+    class Noting(L.Dense):
         def forward(self, X: Array) -> Array:
             sizes.append(len(X))
             return super().forward(X)
@@ -365,7 +353,7 @@ def test_evaluate_is_the_direct_computation(size: int) -> None:
 @pytest.mark.parametrize("loss", ["mse", "huber", "kl_divergence", "cosine_similarity_loss"])
 def test_evaluate_of_regressions(loss: str) -> None:
     last = [L.LogSoftmax()] if loss == "kl_divergence" else []
-    model = Sequential(Dense(4, 2), *last, loss_class=loss, dtype="float64", metrics=["mae"])
+    model = Sequential(L.Dense(4, 2), *last, loss_class=loss, dtype="float64", metrics=["mae"])
     T = np.abs(Y) / np.abs(Y).sum(axis=1, keepdims=True)
     P = model.predict(X)
     wanted = {"loss": LOSSES[loss]().loss_func(P, T), "mae": np.abs(P - T).mean()}
@@ -375,19 +363,19 @@ def test_evaluate_of_regressions(loss: str) -> None:
 
 def test_binary_models_take_every_form_of_labels() -> None:
     y = (LABELS > 0).astype(int)
-    model = Sequential(Dense(4, 1), L.Sigmoid(), loss_class=losses.BinaryCrossEntropy(), seed=0)
+    model = Sequential(L.Dense(4, 1), L.Sigmoid(), loss_class=losses.BinaryCrossEntropy(), seed=0)
     scores = [
         model.evaluate(X, T, metrics=["accuracy", "f1"])
         for T in (y, y[:, None], y.astype(float), y.astype(bool))
     ]
     assert all(score == scores[0] for score in scores)
-    logits = Sequential(Dense(4, 1), loss_class="binary_cross_entropy_with_logits", seed=0)
+    logits = Sequential(L.Dense(4, 1), loss_class="binary_cross_entropy_with_logits", seed=0)
     logits.set_weights(model.get_weights())
     assert logits.evaluate(X, y, metrics=["accuracy", "f1"]) == pytest.approx(scores[0], rel=1e-5)
 
 
 def test_a_manual_loop_trains() -> None:
-    layers = (Dense(4, 5), Residual(Tanh(), Dense(5)), Dense(5, 2))
+    layers = (L.Dense(4, 5), L.Residual(L.Tanh(), L.Dense(5)), L.Dense(5, 2))
     check_gradients(Sequential(*layers, dtype="float64"), X[:6].astype(float))
     model, loss, optimizer = net(), CategoricalCrossEntropy(), Adam(0.02)
     first = loss.loss_func(model.predict(X), LABELS)
@@ -402,14 +390,14 @@ def test_a_manual_loop_trains() -> None:
 
 
 def test_add_appends() -> None:
-    model = Sequential(Dense(4, 3), seed=0)
-    model.add(Tanh())
-    model.add(Dense(2))
+    model = Sequential(L.Dense(4, 3), seed=0)
+    model.add(L.Tanh())
+    model.add(L.Dense(2))
     assert repr(model) == "Sequential(Dense(4, 3), Tanh(), Dense(3, 2))"
-    assert same_weights(model, Sequential(Dense(4, 3), Tanh(), Dense(2), seed=0))
+    assert same_weights(model, Sequential(L.Dense(4, 3), L.Tanh(), L.Dense(2), seed=0))
     model.train(X, Y, epochs=1, verbose=0)
     kept = model.get_weights()
-    model.add(Dense(2, 2))
+    model.add(L.Dense(2, 2))
     assert model.output_shape == (2,)
     assert all(np.array_equal(model.get_weights()[path], a) for path, a in kept.items())
     model.train(X, Y, epochs=1, verbose=0)
@@ -417,10 +405,10 @@ def test_add_appends() -> None:
     assert not np.array_equal(model.get_weights()["0.W"], kept["0.W"])
 
 
-@pytest.mark.parametrize("bad", [Dense(9, 2), "relu", ReLU, None], ids=str)
+@pytest.mark.parametrize("bad", [L.Dense(9, 2), "relu", L.ReLU, None], ids=str)
 @pytest.mark.parametrize("trained", [True, False])
 def test_a_layer_that_does_not_fit_leaves_the_model_as_it_was(bad: Any, trained: bool) -> None:
-    model = Sequential(Dense(4, 2), seed=0)
+    model = Sequential(L.Dense(4, 2), seed=0)
     if trained:
         model.train(X, Y, epochs=1, verbose=0)
     kept, before = model.get_weights(), repr(model)
@@ -432,7 +420,7 @@ def test_a_layer_that_does_not_fit_leaves_the_model_as_it_was(bad: Any, trained:
 
 
 def test_setters_change_what_the_next_training_uses() -> None:
-    model = Sequential(Dense(4, 2), seed=0)
+    model = Sequential(L.Dense(4, 2), seed=0)
     model.setbatchsize(10)
     model.setloss(Huber())
     model.setoptimizer("sgd")
@@ -458,16 +446,16 @@ def test_arguments_of_train_hold_for_that_call() -> None:
 def test_walk_and_layers() -> None:
     model = Sequential(
         *(
-            Dense(4, 4),
-            Residual(Dense(4), Chain(Tanh(), L.LeakyReLU())),
-            Parallel(Dense(1), Dense(2)),
+            L.Dense(4, 4),
+            L.Residual(L.Dense(4), L.Chain(L.Tanh(), L.LeakyReLU())),
+            L.Parallel(L.Dense(1), L.Dense(2)),
         )
     )
     assert [path for path, _ in model.walk()] == [
         *("", "0", "1", "1.layers.0", "1.layers.1", "1.layers.1.layers.0"),
         *("1.layers.1.layers.1", "2", "2.branches.0", "2.branches.1"),
     ]
-    assert [type(layer) for layer in model.layers] == [Dense, Residual, Parallel]
+    assert [type(layer) for layer in model.layers] == [L.Dense, L.Residual, L.Parallel]
     model.build((4,))
     assert set(model.get_weights()) == {
         *("0.W", "0.b", "1.layers.0.W", "1.layers.0.b"),
@@ -476,11 +464,11 @@ def test_walk_and_layers() -> None:
 
 
 def test_samples_of_any_rank() -> None:
-    layers: list[Layer]
+    layers: list[L.Layer]
     for layers, shape, out in (
-        ([Dense(4), Tanh(), Dense(2)], (5, 3), (5, 2)),
-        ([Flatten(), Dense(2)], (5, 3), (2,)),
-        ([Dense(3)], (2, 2, 4), (2, 2, 3)),
+        ([L.Dense(4), L.Tanh(), L.Dense(2)], (5, 3), (5, 2)),
+        ([L.Flatten(), L.Dense(2)], (5, 3), (2,)),
+        ([L.Dense(3)], (2, 2, 4), (2, 2, 3)),
     ):
         data, T = rng.standard_normal((12, *shape)), rng.standard_normal((12, *out))
         model = Sequential(*layers, seed=0, batch_size=5)
@@ -497,7 +485,7 @@ def test_a_double_softmax_is_warned_of_once() -> None:
         model = builder.build()
     assert len(caught) == 1
     model.train(X, LABELS, epochs=1, verbose=0)  # a warning here would be an error
-    direct = Sequential(Dense(4, 3), Softmax(), loss_class="softmax_cross_entropy")
+    direct = Sequential(L.Dense(4, 3), L.Softmax(), loss_class="softmax_cross_entropy")
     with pytest.warns(PhitodeepWarning, match="Softmax"):
         direct.train(X, LABELS, epochs=1, verbose=0)
     binary = SequentialBuilder().dense(4, 1).sigmoid().loss("binary_cross_entropy_with_logits")
@@ -528,9 +516,9 @@ def test_a_schedule_as_alpha() -> None:
     model = SequentialBuilder().dense(4, 2).alpha(CosineDecay(0.1, 4)).batch(20).epochs(2).build()
     history = model.train(X, Y, verbose=0)
     assert history.rates == [CosineDecay(0.1, 4)(1), CosineDecay(0.1, 4)(3)]
-    assert Sequential(Dense(1, 1), alpha=Constant(0.5)).optimizer.rate == 0.5
+    assert Sequential(L.Dense(1, 1), alpha=Constant(0.5)).optimizer.rate == 0.5
     table = [0.1, 0.05, 0.02, 0.01]  # asked for the steps that are taken, and for no other
-    model = Sequential(Dense(4, 2), alpha=lambda step: table[step], batch_size=20)
+    model = Sequential(L.Dense(4, 2), alpha=lambda step: table[step], batch_size=20)
     assert len(model.train(X, Y, epochs=2, verbose=0)) == 2
     assert model.optimizer.t == 4
 
@@ -554,7 +542,7 @@ def test_labels_that_the_loss_ignores_do_not_count_in_metrics() -> None:
 
 
 def test_completion_offers_what_users_of_a_model_call() -> None:
-    model = Sequential(Dense(2, 2))
+    model = Sequential(L.Dense(2, 2))
     offered = {name for name in dir(model) if not name.startswith("_")}
     assert {"train", "predict", "layers", "optimizer", "generate", "save", "load"} <= offered
     assert not offered & {"buffer", "draw", "grad_array", "create", "params"}

@@ -18,23 +18,9 @@ import numpy as np
 import pytest
 
 from phitodeep import errors as errors_
+from phitodeep import layers as L
 from phitodeep.core.call import current
 from phitodeep.core.types import Array
-from phitodeep.layers import (
-    BatchNorm,
-    Dense,
-    Dropout,
-    Flatten,
-    GaussianNoise,
-    Layer,
-    LayerNorm,
-    PReLU,
-    ReLU,
-    Residual,
-    Sigmoid,
-    Softmax,
-    Tanh,
-)
 from phitodeep.loss import CategoricalCrossEntropy
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
@@ -52,14 +38,14 @@ Y = (X @ rng.standard_normal((4, 2))).astype(np.float32)
 
 def classifier(**given: Any) -> Sequential:
     options: dict[str, Any] = {"loss_class": CategoricalCrossEntropy(), "seed": 0, "alpha": 0.02}
-    layers = (Dense(4, 8), BatchNorm(), ReLU(), Dropout(0.2), Dense(8, 3), Softmax())
+    layers = (L.Dense(4, 8), L.BatchNorm(), L.ReLU(), L.Dropout(0.2), L.Dense(8, 3), L.Softmax())
     return Sequential(*layers, **{**options, "batch_size": 16, "epochs": 3, **given})
 
 
 def plain(**given: Any) -> Sequential:
     """Without anything that looks at the whole batch, or at chance."""
     options: dict[str, Any] = {"optimizer": "sgd", "seed": 0, "alpha": 0.05, "dtype": "float64"}
-    layers = (Dense(4, 6), Tanh(), Dense(6, 2))
+    layers = (L.Dense(4, 6), L.Tanh(), L.Dense(6, 2))
     return Sequential(*layers, **{**options, "batch_size": 16, "epochs": 3, **given})
 
 
@@ -67,7 +53,7 @@ def train(model: Sequential, *data: Any, **given: Any) -> History:
     return model.train(*data, **{"verbose": 0, **given})
 
 
-class Spy(Layer):
+class Spy(L.Layer):
     """Notes the samples that go by in training, and every call."""
 
     def __init__(self) -> None:
@@ -90,7 +76,7 @@ def numbered(n: int) -> Array:
 
 def visits(n: int, **given: Any) -> list[list[list[int]]]:
     """For each epoch, the numbers of the samples of each batch."""
-    model = Sequential(Spy(), Dense(1, 1), alpha=0.0, seed=3)
+    model = Sequential(Spy(), L.Dense(1, 1), alpha=0.0, seed=3)
     spy = model.layers[0]
     assert isinstance(spy, Spy)
     epochs: list[list[list[int]]] = []
@@ -133,7 +119,7 @@ def test_each_epoch_has_a_new_order_in_which_targets_and_weights_stay_with_their
         seen.extend(zip(P[:, 0].tolist(), T[:, 0].tolist(), strict=True))
         return 0.0
 
-    model = Sequential(Dense(1, 1, bias=False), alpha=0.0, seed=0)
+    model = Sequential(L.Dense(1, 1, bias=False), alpha=0.0, seed=0)
     model.layers[0].W = [[1.0]]
     train(model, numbered(20), numbered(20) * 2, epochs=2, batch_size=6, metrics=[together])
     assert len(seen) == 40
@@ -153,7 +139,7 @@ def test_the_data_that_was_given_is_not_written() -> None:
         a.flags.writeable = False
     for size in (16, None):
         train(classifier(), *frozen, *frozen, batch_size=size, sample_weight=np.ones(N))
-    train(Sequential(ReLU(), Flatten(), Dense(2)), frozen[0], Y, epochs=1)
+    train(Sequential(L.ReLU(), L.Flatten(), L.Dense(2)), frozen[0], Y, epochs=1)
     np.testing.assert_array_equal(frozen[0], X)
 
 
@@ -170,19 +156,19 @@ def test_a_seed_repeats_everything_and_decides_order_and_masks() -> None:
     starts = [classifier(seed=seed).layers[0].W for seed in (0, 1, None, None)]
     assert len({W.tobytes() for W in starts}) == 4
 
-    def built(seed: int, *layers: Layer) -> Sequential:
+    def built(seed: int, *layers: L.Layer) -> Sequential:
         made = [Sequential(*layers, seed=s, alpha=0.1, batch_size=8) for s in (0, seed)]
         made[1].set_weights(made[0].get_weights())
         return made[1]
 
-    order = Dense(4, 2).copy
+    order = L.Dense(4, 2).copy
     assert train(built(0, order()), X, Y, epochs=2) != train(built(1, order()), X, Y, epochs=2)
     full = {"batch_size": None, "epochs": 1, "shuffle": False}
-    masks = [train(built(seed, Dropout(0.2), Dense(4, 2)), X, Y, **full) for seed in (0, 0, 1)]
+    masks = [train(built(seed, L.Dropout(0.2), L.Dense(4, 2)), X, Y, **full) for seed in (0, 0, 1)]
     assert masks[0] == masks[1] != masks[2]
     state = np.random.get_state()[1].copy()  # noqa: NPY002
     model = classifier()
-    model.layers.insert(3, GaussianNoise(0.1))
+    model.layers.insert(3, L.GaussianNoise(0.1))
     train(model, X, LABELS, X, LABELS, validation_split=0.0)
     model.predict(X)
     model.find_alpha(X, LABELS, steps=10)
@@ -295,19 +281,19 @@ def test_accumulated_batches_are_one_big_batch(weighted: bool) -> None:
 def plain_classifier(**given: Any) -> Sequential:
     options: dict[str, Any] = {"loss_class": "categorical_cross_entropy", "seed": 0, "alpha": 0.1}
     options |= {"optimizer": "sgd", "dtype": "float64", "epochs": 3}
-    return Sequential(Dense(4, 6), Tanh(), Dense(6, 3), Softmax(), **{**options, **given})
+    return Sequential(L.Dense(4, 6), L.Tanh(), L.Dense(6, 3), L.Softmax(), **{**options, **given})
 
 
 def test_masks_are_fresh_at_every_step_however_a_batch_is_split() -> None:
     def net(size: int) -> Sequential:
-        layers = (Dense(4, 6), Dropout(0.5), Tanh(), Dense(6, 2))
+        layers = (L.Dense(4, 6), L.Dropout(0.5), L.Tanh(), L.Dense(6, 2))
         return Sequential(*layers, optimizer="sgd", alpha=0.1, seed=0, batch_size=size)
 
     big, small = net(20), net(5)
     np.testing.assert_allclose(
         train(small, X, Y, accumulate=4, epochs=2), train(big, X, Y, epochs=2), rtol=1e-5
     )
-    model = Sequential(Dropout(0.5), Dense(4, 2), seed=0, alpha=0.0)
+    model = Sequential(L.Dropout(0.5), L.Dense(4, 2), seed=0, alpha=0.0)
     losses = [loss for loss, _ in train(model, X, Y, epochs=5, shuffle=False)]
     assert len(set(losses)) == 5
 
@@ -354,7 +340,9 @@ def test_class_and_sample_weights_multiply_and_metrics_do_not_use_them() -> None
     y = (LABELS > 0).astype(int)
     for labels in (y, y[:, None]):  # of one output
         both, one = (
-            Sequential(Dense(4, 1), Sigmoid(), loss_class="binary_cross_entropy", seed=0, epochs=2)
+            Sequential(
+                L.Dense(4, 1), L.Sigmoid(), loss_class="binary_cross_entropy", seed=0, epochs=2
+            )
             for _ in range(2)
         )
         a = train(both, X, labels, class_weight={1: 3}, sample_weight=REPEATS)
@@ -536,8 +524,8 @@ def test_a_sigint_that_is_not_pythons_stays(handler: Any, monkeypatch: pytest.Mo
     ("change", "what"),
     [
         (lambda model: model.setloss("mse"), "loss"),
-        (lambda model: model.layers.insert(0, Dense(4, 4)), "list of layers"),
-        (lambda model: model.add(Dense(3, 3)), "list of layers"),
+        (lambda model: model.layers.insert(0, L.Dense(4, 4)), "list of layers"),
+        (lambda model: model.add(L.Dense(3, 3)), "list of layers"),
         (lambda model: model.layers.pop(), "list of layers"),
     ],
 )
@@ -574,7 +562,7 @@ def test_divergence_ends_training_with_a_warning_and_finite_parameters(
     optimizer: Any, rate: float
 ) -> None:
     model = Sequential(
-        Dense(4, 2), optimizer=copy.deepcopy(optimizer), alpha=rate, seed=0, batch_size=16
+        L.Dense(4, 2), optimizer=copy.deepcopy(optimizer), alpha=rate, seed=0, batch_size=16
     )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -597,7 +585,7 @@ def test_divergence_leaves_nothing_for_the_next_training() -> None:
     bad[7] = 1e25  # its square is not finite in float32
 
     def net() -> Sequential:
-        return Sequential(Dense(4, 2), optimizer="sgd", alpha=0.01, seed=0, batch_size=5)
+        return Sequential(L.Dense(4, 2), optimizer="sgd", alpha=0.01, seed=0, batch_size=5)
 
     model, fresh = net(), net()
     with warnings.catch_warnings():
@@ -614,7 +602,15 @@ def peak_of_a_step(size: int) -> int:
     """The most bytes that a step of the second epoch or later adds to what was there."""
     data = rng.standard_normal((4 * size, 784), np.float32)
     labels = rng.integers(0, 10, len(data))
-    layers = (Flatten(), Dense(784, 128), ReLU(), Dense(128, 64), ReLU(), Dense(64, 10), Softmax())
+    layers = (
+        L.Flatten(),
+        L.Dense(784, 128),
+        L.ReLU(),
+        L.Dense(128, 64),
+        L.ReLU(),
+        L.Dense(64, 10),
+        L.Softmax(),
+    )
     options = {"loss_class": "categorical_cross_entropy", "alpha": 0.001, "seed": 0}
     model = Sequential(*layers, batch_size=size, **options)
     peaks: list[int] = []
@@ -674,8 +670,17 @@ def arrays_of(model: Sequential) -> Iterator[tuple[str, Array]]:
 @pytest.mark.parametrize("given_dtype", [np.float32, np.float64, np.uint8, np.float16])
 def test_one_dtype_from_end_to_end(dtype: Any, given_dtype: Any) -> None:
     data = (10 * np.abs(X)).astype(given_dtype)
-    for last, T in (((Dense(8, 3), Softmax()), LABELS), ((Dense(8, 2),), Y.astype(np.float64))):
-        layers = (Dense(4, 8), LayerNorm(), PReLU(), Residual(BatchNorm(), Tanh()), Dropout(0.1))
+    for last, T in (
+        ((L.Dense(8, 3), L.Softmax()), LABELS),
+        ((L.Dense(8, 2),), Y.astype(np.float64)),
+    ):
+        layers = (
+            L.Dense(4, 8),
+            L.LayerNorm(),
+            L.PReLU(),
+            L.Residual(L.BatchNorm(), L.Tanh()),
+            L.Dropout(0.1),
+        )
         kind = "categorical_cross_entropy" if len(last) == 2 else "mse"
         model = Sequential(*layers, *last, loss_class=kind, dtype=dtype, seed=0, epochs=2)
         seen: list[tuple[str, Array]] = []
@@ -720,13 +725,13 @@ def test_threads_may_predict_and_evaluate_at_once() -> None:
 
 
 def test_nothing_goes_back_through_layers_below_the_first_that_learns() -> None:
-    class Wall(Tanh):
+    class Wall(L.Tanh):
         def backward(self, dY: Array) -> Array:
             raise AssertionError("nobody needs dX here")
 
-    model = Sequential(Wall(), Dense(4, 3), Tanh(), Dense(3, 2), seed=0)
+    model = Sequential(Wall(), L.Dense(4, 3), L.Tanh(), L.Dense(3, 2), seed=0)
     assert len(train(model, X, Y, epochs=1)) == 1
-    frozen = Sequential(Dense(4, 3), Wall(), Dense(3, 2), seed=0)
+    frozen = Sequential(L.Dense(4, 3), Wall(), L.Dense(3, 2), seed=0)
     frozen.layers[0].trainable = False
     assert len(train(frozen, X, Y, epochs=1)) == 1
 
@@ -770,7 +775,7 @@ def test_options_that_are_refused(options: dict[str, Any], message: str) -> None
 
 @pytest.mark.parametrize("size", [0, -2, 2.5, "a", True])
 def test_a_batch_size_set_on_the_model_is_checked(size: Any) -> None:
-    model = Sequential(Dense(3, 2), seed=0)
+    model = Sequential(L.Dense(3, 2), seed=0)
     model.batch_size = size
     before = model.get_weights()
     with pytest.raises(errors_.PhitodeepError, match="batch_size"):
