@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import importlib
 import re
 import signal
@@ -29,6 +30,15 @@ collect_ignore = ["browser"]  # `make test-browser` names this folder, and so ru
 
 settings.register_profile("phitodeep", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("phitodeep")
+
+
+def pytest_sessionstart() -> None:
+    gc.disable()  # collecting makes thousands of objects that stay
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

@@ -25,10 +25,10 @@ from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.optimization.optimizers import SGD, Adam, Lion
+from phitodeep.testing.examples import pair
 from phitodeep.training.sources import Epoch, as_source
 from tests.conftest import in_parts
 from tests.loss.test_loss import EXAMPLES as LOSSES
-from tests.loss.test_loss import pair
 from tests.rows import LONG, few
 
 VOCABULARY, STEPS = 7, 6

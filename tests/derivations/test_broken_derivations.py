@@ -23,9 +23,8 @@ from phitodeep.derivations.language.step import Let, Step, Sum, evaluate
 from phitodeep.derivations.losses import givens
 from phitodeep.layers import Layer
 from phitodeep.loss import Loss
-from phitodeep.testing.examples import data, made
+from phitodeep.testing.examples import data, made, pair
 from tests.loss.test_loss import EXAMPLES as LOSSES
-from tests.loss.test_loss import pair
 from tests.rows import ALL
 
 KINDS: dict[type, list[Any]] = {}

@@ -27,10 +27,9 @@ from phitodeep.derivations.language.terms import why
 from phitodeep.derivations.losses import givens
 from phitodeep.layers import Layer
 from phitodeep.loss import Loss
-from phitodeep.testing.examples import Make, data, made, passes
+from phitodeep.testing.examples import Make, data, made, pair, passes
 from tests.derivations.test_mathml import check_mathml
 from tests.loss.test_loss import EXAMPLES as LOSSES
-from tests.loss.test_loss import pair
 from tests.rows import ALL, KINDS, LONG, TOOLS, few, masks, over
 
 every_loss = pytest.mark.parametrize("loss", LOSSES, ids=repr)

@@ -17,7 +17,7 @@ from phitodeep.derivations.language.step import Carry, Let, Sum
 from phitodeep.derivations.language.terms import why
 from phitodeep.layers import Layer
 from phitodeep.loss import Loss
-from phitodeep.testing.examples import ELEMENTWISE, Make, data, made, passes
+from phitodeep.testing.examples import ELEMENTWISE, Make, data, made, pair, passes
 from tests.derivations.test_contract import (
     assert_close,
     by_steps,
@@ -27,7 +27,6 @@ from tests.derivations.test_contract import (
     same_passes,
 )
 from tests.loss.test_loss import EXAMPLES as LOSSES
-from tests.loss.test_loss import pair
 from tests.rows import over
 
 EDGES = [0, 5e-324, 1e-310, 1, 3, 20, 41, 710, 1e4, 1e30, 1e200]  # where fast passes differ

@@ -16,11 +16,10 @@ from phitodeep.core.call import calling
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ShapeError, UnknownNameError
 from phitodeep.layers import Layer
-from phitodeep.testing.examples import Make, data, made
+from phitodeep.testing.examples import Make, data, made, pair
 from phitodeep.training.inputs import validate
 from tests.inspect.shared import LABELS, LENGTHS, ROWS, YS, S, X, Y, gpt
 from tests.loss.test_loss import EXAMPLES as LOSSES
-from tests.loss.test_loss import pair
 from tests.random_networks import Scale
 from tests.rows import TOOLS, over
 

@@ -38,15 +38,15 @@ from phitodeep.optimization.optimizers import LBFGS, SGD, Adam, Muon, Optimizer
 from phitodeep.testing import examples
 from phitodeep.text import CharTokenizer
 from tests.core.test_config import (
-    LAYERS,
     LOSS_TABLE,
     METRICS,
+    MORE,
     SCHEDULES,
     SETTINGS,
     label,
 )
 from tests.core.test_state import OPTIONS
-from tests.rows import KINDS, LONG, ONE_EACH
+from tests.rows import ALL, KINDS, LONG, ONE_EACH
 from tests.test_bad_input import assert_same
 
 REFERENCE = Path(__file__).parents[1] / "reference"
@@ -101,8 +101,8 @@ def loaded(model: Sequential, path: Path, **options: Any) -> Sequential:
 # --- every layer, loss, optimizer and schedule ---------------------------------------------------
 
 
-FORMS = [(*row, "float32") for row in (LAYERS if LONG else ONE_EACH)]
-FORMS += [(*row, "float64") for row in (LAYERS if LONG else KINDS)]
+FORMS = [(*row, "float32") for row in ([*ALL, *MORE] if LONG else ONE_EACH)]
+FORMS += [(*row, "float64") for row in ([*ALL, *MORE] if LONG else KINDS)]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,6 @@ from tests.rows import LONG, few
 
 CASES = loss_cases()
 EXAMPLES = [loss for loss, _ in LOSSES]
-BINARY = [loss for loss, targets in LOSSES if targets == "shares"]
 CLASSES = [loss for loss, targets in LOSSES if targets == "labels"]
 ELEMENTWISE = [loss for loss in EXAMPLES if loss.positions((5, 4)) == (5, 4)]
 every = pytest.mark.parametrize("loss", EXAMPLES, ids=repr)

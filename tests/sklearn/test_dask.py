@@ -125,7 +125,7 @@ def test_a_search_in_two_workers_finds_what_one_process_finds(client: Client) ->
             {"learning_rate": [0.01, Constant(0.01)], "early_stopping": [True, False]},
             {"model": [images]},
         ],
-        2,
+        1,
     ):
         alone = GridSearchCV(plain, grid, cv=3, n_jobs=1).fit(X, y)
         assert_same_search(alone, in_dask(GridSearchCV(plain, grid, cv=3)))

@@ -38,6 +38,7 @@ from phitodeep import AdamW, SequentialBuilder
 from phitodeep.core.threads import cores
 from phitodeep.errors import MissingExtraError
 from phitodeep.sklearn import PhitoClassifier, PhitoRegressor
+from tests.rows import few
 
 X, y = load_iris(return_X_y=True)
 NAMES = np.array(["a", "b", "c"])
@@ -159,7 +160,7 @@ def test_joblibs_back_ends_change_no_bit() -> None:
     grid = {"optimizer": [None, AdamW(0.01, weight_decay=0.1)]}
     search = GridSearchCV(clone(NET).set_params(epochs=2), grid, cv=3)
     scores = search.fit(X, y).cv_results_["mean_test_score"]
-    for backend in ("loky", "threading", "multiprocessing", "sequential"):
+    for backend in few(["loky", "threading", "multiprocessing", "sequential"], 2):
         options = {"inner_max_num_threads": 1} if backend == "loky" else {}
         with joblib.parallel_config(backend, n_jobs=2, **options):
             found = joblib.Parallel()(joblib.delayed(fit_and_predict)(seed) for seed in range(2))

@@ -7,11 +7,11 @@ from matplotlib.figure import Figure
 
 from phitodeep.teach import EXERCISES
 from tests.conftest import brief
-from tests.rows import LONG
+from tests.rows import LONG, long
 from website import lessons
 from website.lessons import AHA
 
-pytestmark = pytest.mark.xdist_group("lessons")  # the lessons run once
+pytestmark = [long, pytest.mark.xdist_group("lessons")]  # they run once; `make docs` runs them too
 
 GROUND = "fill: #ffffff"
 each = pytest.mark.parametrize("number", range(1, 13))

@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from phitodeep import Sequential
 from phitodeep import layers as L
@@ -16,10 +15,10 @@ from phitodeep.core.types import Shape
 from phitodeep.derivations.language import run as stepwise
 from phitodeep.inspect.explorer.document import text_of
 from phitodeep.layers import Layer
-from phitodeep.loss import Loss, MeanSquaredError
+from phitodeep.loss import BinaryCrossEntropy, Loss, MeanSquaredError
 from phitodeep.optimization.optimizers import SGD
-from phitodeep.testing.examples import Make, data, made
-from tests.derivations.test_random_networks import WORDS, model_of, options_of
+from phitodeep.testing.examples import Make, data, made, pair
+from tests.derivations.test_random_networks import TARGETS, model_of, options_of
 from tests.inspect.explorer.checks import (
     FRESH,
     VALIDATOR,
@@ -31,7 +30,6 @@ from tests.inspect.explorer.checks import (
     unpacked,
 )
 from tests.inspect.test_trace import CASES
-from tests.loss.test_loss import BINARY, pair
 from tests.loss.test_loss import EXAMPLES as LOSSES
 from tests.random_networks import Network, networks
 from tests.rows import KINDS, LONG, TOOLS, over
@@ -69,7 +67,7 @@ def test_every_layer(js: Node, make: Make, shape: Shape, tokens: int) -> None:
 def before_loss(loss: Loss) -> list[Layer]:
     """The activation whose output a loss takes."""
     if loss.wants == "probabilities":
-        return [L.Sigmoid() if loss in BINARY else L.Softmax()]
+        return [L.Sigmoid() if isinstance(loss, BinaryCrossEntropy) else L.Softmax()]
     if loss.wants == "log-probabilities":
         return [L.LogSoftmax()]
     return [L.Softplus()] if repr(loss) == "PoissonNLL(False)" else []
@@ -101,7 +99,7 @@ def test_the_options_of_training(js: Node, name: str) -> None:
 @examples(2)
 @given(
     networks(samples=(1, 2, 3)) | networks(kinds=("sequences", "tokens"), masked=True),
-    st.sampled_from(WORDS),
+    TARGETS,
 )
 def test_random_networks(js: Node, net: Network, kind: str) -> None:
     (model, y), rng = model_of(net, kind), FRESH(net.seed)
