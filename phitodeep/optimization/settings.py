@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import field
 from functools import partial
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, dataclass_transform, get_args
+from typing import Annotated, Any, NamedTuple, dataclass_transform, get_args
 
 from phitodeep.core.checks import check_count, check_flag, check_number, keywords
 from phitodeep.core.types import Schedule
@@ -32,26 +32,28 @@ class WithSettings:
     when its settings are set. A class that defines `__init__` keeps it.
     """
 
-    _checks: ClassVar[dict[str, Check]] = {}
-
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         found = inspect.get_annotations(cls).items()
         own = [name for name, a in found if name in vars(cls) and "ClassVar" not in str(a)]
         if own and "__init__" not in vars(cls):
-            cls._checks = {**cls._checks, **checks_of(cls)}
             type.__setattr__(cls, "__init__", _constructor(cls, {n: vars(cls)[n] for n in own}))
+            for name, check in checks_of(cls).items():
+                type.__setattr__(cls, name, Setting(name, check))
 
     @keywords({"lr": "write alpha=", "learning_rate": "write alpha="})
     def __init__(self, alpha: Any) -> None:
         self.alpha = alpha
 
-    if not TYPE_CHECKING:  # type checkers would allow attributes of any name
 
-        def __setattr__(self, name: str, value: Any) -> None:
-            if name in self._checks:
-                value = self._checks[name](value, f"{type(self).__name__} {name}")
-            object.__setattr__(self, name, value)
+class Setting(NamedTuple):
+    """A descriptor that checks what is set; without `__get__`, reading is as fast as ever."""
+
+    name: str
+    check: Check
+
+    def __set__(self, owner: Any, value: Any) -> None:
+        vars(owner)[self.name] = self.check(value, f"{type(owner).__name__} {self.name}")
 
 
 def checks_of(cls: type) -> dict[str, Check]:
