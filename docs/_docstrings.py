@@ -12,6 +12,7 @@ its docstring is folded below them, and its arguments are a table.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from itertools import groupby
@@ -39,7 +40,22 @@ class PlainText(griffe.Extension):
             return
         text = obj.extra["phitodeep"]["text"] = obj.docstring.value
         cls = api.classes().get(obj.path)
+        if cls is not None and "__init__" in vars(cls) and "__init__" not in obj.members:
+            obj.set_member("__init__", constructor(cls))
         obj.docstring.value = markdown(text) if cls is None else entry(text, cls)
+
+
+def constructor(cls: type) -> griffe.Function:
+    """The constructor of a class whose settings are annotated lines, which griffe does not see."""
+    given = [
+        griffe.Parameter(
+            p.name,
+            kind=griffe.ParameterKind(p.kind.description),
+            default=None if p.default is p.empty else repr(p.default),
+        )
+        for p in inspect.signature(vars(cls)["__init__"]).parameters.values()
+    ]
+    return griffe.Function("__init__", parameters=griffe.Parameters(*given))
 
 
 def inherit(cls: griffe.Class) -> None:
