@@ -295,6 +295,7 @@ def test_steps_on_parts() -> None:
     assert_same(Calls(add_to_the_sum, **{name: nn.Linear(4, 4) for name in "abc"}), (4,))
     ones = Calls(lambda s, x: s.a(x).unsqueeze(1).softmax(1), a=nn.Linear(4, 3))
     assert_same(ones, (4,))
+    assert_same(Calls(lambda s, x: s.a(x).unsqueeze(-1).amax(1), a=nn.Linear(4, 3)), (4,))
 
 
 LAST: dict[str, Callable[[Any], Any]] = {

@@ -186,7 +186,8 @@ class TensorFunctions(Graph):
         """Pool over all axes of ours except one; None is all axes, as for PyTorch."""
         dims = range(len(value.axes) + 1) if dims is None else np.atleast_1d(dims).tolist()
         dims = sorted(d % (len(value.axes) + 1) for d in dims)
-        left = [j for j in range(1, len(value.axes) + 1) if j not in dims and value.axes[j - 1]]
+        others = [j for j in range(1, len(value.axes) + 1) if j not in dims]
+        left = [j for j in others if value.axes[j - 1]] or others  # or one channel
         if 0 in dims or len(left) != 1:
             self.fail(
                 node, f"reduces the axes {dims}; only all axes but the channels are supported"
