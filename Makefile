@@ -54,8 +54,8 @@ NUMERIC := tests/layers/test_contract.py tests/layers/test_references.py tests/l
 	tests/layers/test_recurrent.py tests/layers/test_convolution.py tests/loss/test_loss.py \
 	tests/optimization/test_optimizers.py tests/functional/test_functional.py \
 	tests/test_recorded_trainings.py tests/test_gpt2_parity.py tests/test_resnet_parity.py
-COMPUTED := derivative or dtype or buffers or pytorch or digits or recurrent or convolution or attention \
-	or functional or trainings or parity
+COMPUTED := derivative or dtype or buffers or pytorch or digits or finite or blocks or recurrent \
+	or convolution or attention or functional or trainings or parity
 
 test: $(VENV)/.test
 	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup $(NUMERIC) -k "$(COMPUTED)"

@@ -32,13 +32,15 @@ settings.register_profile("phitodeep", deadline=None, derandomize=True, max_exam
 settings.load_profile("phitodeep")
 
 
-def pytest_sessionstart() -> None:
-    gc.disable()  # collecting makes thousands of objects that stay
-
-
-def pytest_collection_finish() -> None:
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[Any]:
+    """Collect without the garbage collector: thousands of objects are made, and stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture

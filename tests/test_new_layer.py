@@ -20,6 +20,7 @@ CONTRACT = [f"tests/{name}/test_contract.py" for name in ("layers", "derivations
 FOUND_BY = (  # what fails as long as a place is missing
     "tests/layers/test_contract.py::test_table_covers_exactly_the_public_layers",
     "tests/model/test_sequential.py::test_the_builder_has_a_method_for_every_public_layer",
+    "tests/layers/test_references.py::test_every_layer_with_a_counterpart_has_references",
     "tests/website/test_layer_pages.py::test_every_public_layer_has_a_page_and_an_alias_says_so",
 )
 

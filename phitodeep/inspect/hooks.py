@@ -293,7 +293,7 @@ def _gradient(model: Chain, key: Key) -> bool:
 
 
 def joined(*parts: str) -> str:
-    """The key of a path, a direction and a symbol, each of which may be empty."""
+    """The key of a path, a direction and a symbol; any of them may be empty."""
     return ".".join(part for part in parts if part)
 
 

@@ -160,7 +160,7 @@ class Spatial(Layer, registered=False):
     independent_samples = True
 
     def _check_rank(self, shape: Shape) -> None:
-        """Refuse samples whose `shape` is not that of the spatial axes and channels."""
+        """Refuse samples that have not `rank` spatial axes and one of channels."""
         if len(shape) != self.rank + 1:
             axes = ("steps", "height, width")[self.rank - 1]
             hint = f": .reshape({', '.join(map(str, shape))}, 1) adds an axis for one channel"

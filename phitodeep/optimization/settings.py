@@ -26,7 +26,7 @@ Flag = Annotated[bool, check_flag]
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
 class WithSettings:
-    """A class whose annotated attributes, and those of its bases, are its constructor's arguments.
+    """A class that makes its constructor from its annotated attributes and those of its bases.
 
     The first argument is `alpha`; the others are passed by name. `__post_init__` of a class runs
     when its settings are set. A class that defines `__init__` keeps it.
@@ -71,7 +71,7 @@ def _unless_none(check: Check, value: Any, who: str) -> Any:
 
 
 def _constructor(cls: type, own: dict[str, Any]) -> Callable[..., None]:
-    """Return the constructor that sets these settings, after those of the base classes."""
+    """Return the constructor: it sets the settings of the base classes first, then these."""
     base = next(vars(c)["__init__"] for c in cls.__mro__[1:] if "__init__" in vars(c))
     theirs = inspect.signature(base).parameters
     first: Any = own.pop("alpha").default if "alpha" in own else theirs["alpha"].default

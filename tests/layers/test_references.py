@@ -42,8 +42,12 @@ def test_frozen_batch_norm_uses_running_statistics() -> None:
     np.testing.assert_array_equal(layer.running_var, stored["state.running_var"])
 
 
-def test_layers_that_pytorch_has_keep_their_references() -> None:
-    """New layers need none: their derivation is compared with their code."""
+def test_every_layer_with_a_counterpart_has_references() -> None:
     named = {case.partition("(")[0] for case in CASES}
-    assert named <= set(layers.__all__)
-    assert len(named) >= 60
+    without = {"Layer", "Param", "State", "Swish"}  # not layers, or another's second name
+    without |= {"Dropout", "GaussianNoise", "SpatialDropout"}  # random
+    without |= {"RandomCrop", "RandomFlip", "RandomShift"}
+    without |= {"Chain"}  # inside Residual and Parallel
+    without |= {"Select"}  # compared with NumPy's own indexing
+    without |= {"Lambda", "TiedDense"}  # a function of the user's; a Dense with another's matrix
+    assert named == set(layers.__all__) - without

@@ -136,6 +136,18 @@ def test_arguments_have_meanings_and_formulas_are_typeset(cls, docstrings):
     assert not re.search(r":\n*(<div|\|)", unfolded)  # a sentence that leads to nothing
 
 
+def test_settings_of_rules_are_the_arguments_of_their_constructor():
+    griffe = pytest.importorskip("griffe")
+    hook = griffe.load_extensions(str(ROOT / "docs/_docstrings.py"))
+    rules = griffe.load("phitodeep.optimization.rules", search_paths=[ROOT], extensions=hook)
+    for name in ("SGD", "Adam", "RMSProp"):
+        given = rules[name].members["__init__"].parameters
+        signature = inspect.signature(getattr(importlib.import_module(rules.path), name))
+        names = [p.name for p in signature.parameters.values()]
+        assert [p.name for p in given][1:] == names
+    assert rules["SGD"].members["__init__"].parameters["momentum"].default == "0.0"
+
+
 def test_arguments_have_no_spare_meanings_and_entries_are_linked():
     own = {f"{cls.__name__}.{name}" for cls in api.classes().values()
            for name, _ in options.arguments(cls)}  # fmt: skip

@@ -158,7 +158,7 @@ def forward(
     """Run all steps: A <- the gates; write S[:, 1:] and K."""
     U = np.empty_like(A[0])
     for t in range(len(A)):
-        if bh is not None:  # a GRU
+        if bh is not None:  # a GRU; Numba compiles no line that would read a bh of None
             U[:] = bh
             add_product(gemm, S[0, t], Wh, U)
             gru_step(A[t], U, S[0, t], S[0, t + 1], K[t])

@@ -58,7 +58,7 @@ BENT: dict[str, Callable[..., Any]] = {  # what ONNX's operators compute; float6
     "Abs": np.abs,
     "Clip": np.clip,
 }
-OPERATORS: dict[str, Callable[..., Any]] = {  # of which activations are written
+OPERATORS: dict[str, Callable[..., Any]] = {  # those that activations are written with
     **BENT,
     "Add": np.add,
     "Sub": np.subtract,
