@@ -51,6 +51,7 @@ from phitodeep.core.files import atomic_write
 
 ROOT = Path(__file__).parents[1]
 COMMAND = "python tools/mutants.py"
+READ = ("docs", "examples", "references")  # by tests of files and commands
 SOURCES = shutil.ignore_patterns("__pycache__")
 GRADIENTS = (  # the functions that are broken: gradients, steps, and the helpers they are made of
     r"_?back(ward)?|\w+_back|_back_through|slope|\w*gradients?\w*|_rows|_unit|gaussian|sum_rows"
@@ -279,7 +280,7 @@ class Suite:
         self.passing: set[tuple[str, ...]] = set()  # the tests that pass where nothing is broken
         self.writes = count(1)
         for place in (self.memory, self.place):
-            for name in ("phitodeep", "tests"):
+            for name in ("phitodeep", "tests", *(n for n in READ if (root / n).exists())):
                 shutil.copytree(root / name, place / name, ignore=SOURCES)
             shutil.copy(root / "pyproject.toml", place)
 
