@@ -121,7 +121,7 @@ class Tabled(Shown):
 
 
 def escaped(text: str) -> str:
-    """Text for HTML and SVG."""
+    """Text for HTML, SVG and MathML."""
     from html import escape
 
     return escape(text)

@@ -302,7 +302,7 @@ def parts(key: object) -> Key:
     if not isinstance(key, str):
         raise ArgumentTypeError(f"keys are texts such as '1.Y', got {key!r}.")
     *path, symbol = key.split(".")
-    direction = path.pop() if path and path[-1] in (*DIRECTIONS, "update") else ""
+    direction = path.pop() if path and path[-1] in DIRECTIONS else ""
     return ".".join(path), direction, symbol
 
 
@@ -325,6 +325,8 @@ class Keys(dict[str, dict[str, list[str]]]):
         if not isinstance(key, str):
             raise UnknownNameError(f"keys are texts such as {next(self.every())!r}, got {key!r}.")
         path, direction, name = parts(key)
+        if path.rpartition(".")[2] == "update":
+            path, direction = path.removesuffix("update").removesuffix("."), "update"
         passes = (direction,) if direction else DIRECTIONS
         found = [d for d in passes if name in self.get(path, {}).get(d, ())]
         if len(found) == 1:

@@ -16,6 +16,7 @@ from phitodeep.layers.windows import Spatial, spread
 class ImageLayer(Spatial, registered=False):
     """Base class of layers whose samples are images (height, width, C)."""
 
+    rank = 2
     _flops_per_output = 0
 
     def create(self, shape: Shape) -> Shape:

@@ -156,7 +156,7 @@ cached_windows = functools.lru_cache(maxsize=256)(Windows)  # a layer has few in
 class Spatial(Layer, registered=False):
     """Base class of layers whose samples are (*sizes, C), with `rank` spatial axes."""
 
-    rank = 2
+    rank: int
     independent_samples = True
 
     def _check_rank(self, shape: Shape) -> None:

@@ -1,7 +1,7 @@
 """Convolutions with 3 x 3 kernels in a quarter of the products: Winograd's F(4 x 4, 3 x 3).
 
 Y is cut into tiles y of 4 x 4 outputs. Each depends on a tile x of 6 x 6 numbers of X, so the tiles
-of X overlap by 2. With the constant matrices A, B and G below,
+of X overlap by 2. With the constant matrices A, B and G,
 
     v = B^T x B        U = G W G^T        m = v U        y = A^T m A + b
 
@@ -14,8 +14,8 @@ Backward. All maps are linear, so the adjoint of each, in reverse order, gives t
     dm = A dy A^T      dv = dm U^T        dx = B dv B^T, added where tiles overlap
                        dU = v^T dm        dW = G^T dU G
 
-The maps are compiled: see `phitodeep/kernels/compiled/winograd.py`. Without compiled kernels,
-convolutions use windows instead of tiles.
+The maps of tiles are compiled: `phitodeep/kernels/compiled/winograd.py` has A and B. Without
+compiled kernels, convolutions use windows instead of tiles.
 
 The tiles of a block of samples, about BLOCK numbers, are in memory at once, so they stay in the
 processor's cache. Blocks depend on sizes alone. Backward computes v again instead of keeping it.
@@ -28,36 +28,23 @@ Source: Lavin and Gray 2016, "Fast algorithms for convolutional neural networks"
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from phitodeep import kernels
 from phitodeep.core.types import Array, DType, Shape
-from phitodeep.kernels import compiled_module
 from phitodeep.layers.windows import Windows
 
 Buffer = Callable[[str, Shape, DType], Array]
 SETTINGS = ((3, 3), (1, 1), (1, 1), 1)  # kernel, stride, dilation and groups
 BLOCK = 1 << 19  # numbers in the tiles of one block
 
-A = np.array(
-    [[1, 0, 0, 0], [1, 1, 1, 1], [1, -1, 1, -1], [1, 2, 4, 8], [1, -2, 4, -8], [0, 0, 0, 1]]
-)
-B = np.array(
-    [
-        [4, 0, 0, 0, 0, 0],
-        [0, -4, 4, -2, 2, 4],
-        [-5, -4, -4, -1, -1, 0],
-        [0, 1, -1, 2, -2, -5],
-        [1, 1, 1, 1, 1, 0],
-        [0, 0, 0, 0, 0, 1],
-    ]
-)
 G = np.array([[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]]) / 24
 G_G = np.kron(G, G)  # (36, 9): G W G^T of a kernel W, both as vectors
 
@@ -78,7 +65,7 @@ def convolve(
     """Y <- the products of all windows on X with W (3, 3, C, filters), plus b."""
     U, pad = _points(W, buffer("U", (36, *W.shape[2:]), W.dtype)), windows.pads[0][0]
     b = np.zeros(W.shape[-1], W.dtype) if b is None else b
-    maps: Any = compiled_module("winograd")
+    maps = _maps()
     for part, V, M in _blocks(X, Y, buffer):
         maps.tiles_of_images(X[part], pad, V)
         np.matmul(_matrices(V), U, out=_matrices(M))
@@ -93,7 +80,7 @@ def convolve_back(
     U_T = _points(W.swapaxes(2, 3), buffer("U^T", (36, filters, C), W.dtype))
     dU, share = (buffer(name, (36, C, filters), W.dtype) for name in ("dU", "dU of a block"))
     dU.fill(0)
-    maps: Any = compiled_module("winograd")
+    maps = _maps()
     for part, V, dM in _blocks(X, dY, buffer):
         maps.tiles_of_images(X[part], pad, V)
         maps.images_of_tiles_back(dY[part], dM)
@@ -103,6 +90,11 @@ def convolve_back(
             np.matmul(_matrices(dM), U_T, out=_matrices(dV))
             maps.tiles_of_images_back(dV, pad, dX[part])
     np.matmul(G_G.T.astype(dW.dtype), dU.reshape(36, -1), out=dW.reshape(9, -1))
+
+
+def _maps() -> ModuleType:
+    """Return the compiled maps, also if kernels were switched since the forward pass."""
+    return importlib.import_module("phitodeep.kernels.compiled.winograd")
 
 
 def _points(W: Array, U: Array) -> Array:

@@ -298,7 +298,8 @@ precision, recall, f1 = Precision(), Recall(), F1()
 confusion_matrix = ConfusionMatrix()
 mae, r2 = MAE(), R2()
 
-METRICS: dict[str, Metric] = {m.name: m for m in vars().values() if isinstance(m, Metric)}
+_ALL = (accuracy, top_k_accuracy, precision, recall, f1, confusion_matrix, mae, r2)
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
 
 MetricLike = str | Metric | Callable[[Array, Array], float]
 

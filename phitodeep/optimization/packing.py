@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import operator
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -89,12 +88,32 @@ class Packing:
             for name, (owner, param) in user.tied.items()
             if (id(owner), param) in g_of
         ]
-        self._packed = _add_contents([], layers)
+        self._packed = [*_add_contents([], layers), None]
 
     def holds(self, layers: Sequence[Layer]) -> bool:
         """Return whether these layers are packed, with all trainable parameters views of theta."""
-        found = _add_contents([], layers)
-        return len(found) == len(self._packed) and all(map(operator.is_, found, self._packed))
+        return self._match(layers, 0) == len(self._packed) - 1
+
+    def _match(self, layers: Iterable[Layer], i: int) -> int:
+        """Compare the contents of these layers with `_packed` from index i on, at each step.
+
+        Returns the index after the last of them, or -1 if they differ.
+        """
+        packed = self._packed
+        for layer in layers:
+            if packed[i] is not layer:
+                return -1
+            i += 1
+            if layer.params and layer._trainable:
+                for a in layer.params.values():
+                    if packed[i] is not a:
+                        return -1
+                    i += 1
+            if type(layer).children is not Layer.children:
+                i = self._match(layer.children().values(), i)
+                if i < 0:
+                    return -1
+        return i
 
     def receive(self) -> None:
         """Let backward passes of training write their gradients directly into g."""

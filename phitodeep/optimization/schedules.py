@@ -83,8 +83,12 @@ class _Checked(Configurable):
         cls._checks = {**cls._checks, **checks_of(cls)}
 
     def __post_init__(self) -> None:
-        for name, check in self._checks.items():
-            check(getattr(self, name), f"{type(self).__name__} {name}")
+        self._checked()
+
+    def _checked(self) -> dict[str, Any]:
+        """Return the fields as their checks return them."""
+        name = type(self).__name__
+        return {n: check(getattr(self, n), f"{name} {n}") for n, check in self._checks.items()}
 
 
 @dataclass(frozen=True)
@@ -235,7 +239,7 @@ class ReduceOnPlateau(_Checked):
     alpha_min: NonNegative = 0.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        vars(self).update(self._checked())
         if self.factor >= 1:
             raise ArgumentError(f"ReduceOnPlateau factor must be < 1, got {self.factor}.")
         if self.alpha_min > self.alpha:

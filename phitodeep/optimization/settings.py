@@ -7,7 +7,9 @@ default. Its check, here that it is a number from 0 to below 1, runs whenever it
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import field
 from functools import partial
 from inspect import Parameter, Signature
@@ -36,7 +38,7 @@ class WithSettings:
         super().__init_subclass__(**kwargs)
         found = inspect.get_annotations(cls).items()
         own = [name for name, a in found if name in vars(cls) and "ClassVar" not in str(a)]
-        if own and "__init__" not in vars(cls):
+        if (own or "__post_init__" in vars(cls)) and "__init__" not in vars(cls):
             type.__setattr__(cls, "__init__", _constructor(cls, {n: vars(cls)[n] for n in own}))
             for name, check in checks_of(cls).items():
                 type.__setattr__(cls, name, Setting(name, check))
@@ -59,7 +61,10 @@ class Setting(NamedTuple):
 def checks_of(cls: type) -> dict[str, Check]:
     """Return the checks in a class's annotations, such as `Fraction` or `Fraction | None`."""
     found: dict[str, Check] = {}
-    for name, hint in inspect.get_annotations(cls, eval_str=True).items():
+    names = vars(sys.modules[cls.__module__])
+    for name, hint in inspect.get_annotations(cls).items():
+        with suppress(NameError):  # of a type that only type checkers know
+            hint = eval(hint, names) if isinstance(hint, str) else hint
         for part in (hint, *get_args(hint)):
             for check in getattr(part, "__metadata__", ()):
                 found[name] = check if part is hint else partial(_unless_none, check)
@@ -74,7 +79,8 @@ def _constructor(cls: type, own: dict[str, Any]) -> Callable[..., None]:
     """Return the constructor: it sets the settings of the base classes first, then these."""
     base = next(vars(c)["__init__"] for c in cls.__mro__[1:] if "__init__" in vars(c))
     theirs = inspect.signature(base).parameters
-    first: Any = own.pop("alpha").default if "alpha" in own else theirs["alpha"].default
+    first: Any = own.pop("alpha", theirs["alpha"])
+    first = getattr(first, "default", first)  # of a parameter or a field, or the number itself
     finish = vars(cls).get("__post_init__", lambda self: None)
 
     def __init__(self: Any, alpha: float | Schedule = first, **given: Any) -> None:

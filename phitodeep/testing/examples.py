@@ -7,8 +7,8 @@
     loss, targets = LOSSES[0]
     P, y = pair(loss, (5, 4))                     predictions, and targets of this kind
 
-The tests of phitodeep and `phitodeep.testing.verify` run every row. Whoever adds a layer, a loss or
-an optimizer adds a row here: CONTRIBUTING.md shows how.
+The tests run every row, and `phitodeep.testing.verify` those of the layers. Whoever adds a layer, a
+loss or an optimizer adds a row here: CONTRIBUTING.md shows how.
 """
 
 from __future__ import annotations

@@ -1,7 +1,21 @@
 """Text: tokenizers, and generation of tokens one after another."""
 
-from phitodeep.text.generation import generate, stream
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from phitodeep.text.hub_tokenizer import HubTokenizer
 from phitodeep.text.tokenizer import CharTokenizer
 
+if TYPE_CHECKING:
+    from phitodeep.text.generation import generate as generate
+    from phitodeep.text.generation import stream as stream
+
 __all__ = ["CharTokenizer", "HubTokenizer", "generate", "stream"]
+
+
+def __getattr__(name: str) -> Any:  # generation needs all layers; phitodeep.data does not
+    if name in ("generate", "stream"):
+        return getattr(importlib.import_module("phitodeep.text.generation"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -62,7 +62,5 @@ def one_text(tokens: Array | int, most: int) -> Array:
     unknown = np.flatnonzero((found < 0) | (found > most))
     if len(unknown):
         i = int(unknown[0])
-        raise ArgumentError(
-            f"tokens[{i}] is {found[i]}, but the tokenizer's tokens go from 0 to {most}."
-        )
+        raise ArgumentError(f"tokens[{i}] is {found[i]}, but tokens go from 0 to {most} here.")
     return found

@@ -159,7 +159,7 @@ class _Monitor(_Resumable):
         name = type(self).__name__
         if self.mode not in (None, "min", "max"):
             raise ArgumentError(f'{name} mode must be "min" or "max", got {self.mode!r}.')
-        check_number(self.min_delta, f"{name} min_delta", minimum=0)
+        self.min_delta = check_number(self.min_delta, f"{name} min_delta", minimum=0)
         self.forget()
 
     def forget(self) -> None:
@@ -214,7 +214,7 @@ class EarlyStopping(_Monitor):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count(self.patience, "EarlyStopping patience")
+        self.patience = check_count(self.patience, "EarlyStopping patience")
 
     def forget(self) -> None:
         super().forget()

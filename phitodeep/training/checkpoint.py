@@ -71,12 +71,14 @@ class ModelCheckpoint(_Monitor):
                 check_count(count, f"ModelCheckpoint {name}")
         if self.every is None and self.every_steps is None:
             raise ArgumentError("ModelCheckpoint needs every= (epochs) or every_steps=.")
-        check_count(self.keep, "ModelCheckpoint keep", minimum=0)
+        self.keep = check_count(self.keep, "ModelCheckpoint keep", minimum=0)
         self.name = ""  # of the run: no other run's files are removed
 
     def forget(self) -> None:
         super().forget()
         self.written: list[str] = []  # the names of the files that `keep` counts, oldest first
+        self.checked = self.better = self.shared = False
+        self.held: int | None = None  # holds the lock of the file at `path`
 
     def check_state(self, state: StateDict, who: str) -> None:
         super().check_state(state, who)
@@ -91,7 +93,7 @@ class ModelCheckpoint(_Monitor):
         super().on_train_begin(model)
         self.name = self.name or secrets.token_hex(8)  # here, so that each copy gets its own
         self.checked = self.better = self.shared = False
-        self.held: int | None = None  # holds the lock of the file at `path`
+        self.held = None
 
     def on_epoch_end(self, model: Any, epoch: int, logs: Logs) -> None:
         self.better = self.monitor is not None and self.improved(logs)

@@ -64,11 +64,12 @@ class Configurable(Writable):
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments by name, as JSON values: see `phitodeep.config`."""
         name = type(self).__name__
-        *_, last = (), *(own for own in constructors(type(self)) if own)
-        for unnamed in (p.name for p in last if p.kind is p.VAR_KEYWORD):
+        named = [own for own in constructors(type(self)) if own]
+        unnamed = [p.name for p in (named[-1] if named else ()) if p.kind is p.VAR_KEYWORD]
+        if unnamed:  # of the last constructor, which gets what those before it leave
             raise ArgumentError(
-                f"{name} takes **{unnamed}, which get_config cannot read back: override get_config "
-                "and from_config, or name the arguments."
+                f"{name} takes **{unnamed[0]}, which get_config cannot read back: override "
+                "get_config and from_config, or name the arguments."
             )
         found = {}
         for p in parameters(type(self)):

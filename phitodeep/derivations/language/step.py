@@ -32,6 +32,7 @@ import numpy as np
 from phitodeep.core.types import Array
 from phitodeep.derivations.language.mathml import MATHML
 from phitodeep.derivations.language.notation import LATEX, PLAIN, Plain
+from phitodeep.errors import ArgumentError
 from phitodeep.functional import erf
 
 LETTERS = "nthwuvzyabcdefgijklmopqrsx"  # names for the axes that "..." stands for
@@ -52,7 +53,7 @@ class Step:
         self.symbol, self.code, self.operands, self.words = symbol, code, tuple(operands), words
 
     def value(self, symbols: Any) -> Any:
-        """Compute the symbol from the values of earlier ones: see `Scope`."""
+        """Compute the symbol from earlier ones, by default with `code`: see `Scope`."""
         return evaluate(self.code, symbols)
 
     def __repr__(self) -> str:
@@ -106,7 +107,10 @@ class Derivation(NamedTuple):
 
 def split(steps: Sequence[Step], symbol: str) -> tuple[Sequence[Step], Sequence[Step]]:
     """Return the steps up to the one that computes this symbol, and those after it."""
-    end = [step.symbol for step in steps].index(symbol) + 1
+    found = [step.symbol for step in steps]
+    if symbol not in found:
+        raise ArgumentError(f"no step computes {symbol}; there are steps for {', '.join(found)}.")
+    end = found.index(symbol) + 1
     return steps[:end], steps[end:]
 
 

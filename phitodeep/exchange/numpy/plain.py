@@ -16,7 +16,7 @@ import math
 import sys
 import tokenize
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -275,15 +275,15 @@ def gru(
 # --- convolutions and pools -----------------------------------------------------------------------
 
 
-def windows(
+def taps(
     X: Array,
     kernel: int | Sequence[int],
     stride: int | Sequence[int],
     padding: str | int,
     dilation: int | Sequence[int] = 1,
     value: float = 0,
-) -> Array:
-    """For each position in the kernel, row by row: the x of every window there, (taps, N, *out, C).
+) -> Iterator[Array]:
+    """For each position in the kernel, row by row: the x of every window there, (N, *out, C).
 
     X is (N, *sizes, C). Padding is with `value`: "valid" adds nothing, an integer adds that many on
     both sides, and "same" adds what ceil(size / stride) windows require.
@@ -295,13 +295,14 @@ def windows(
         pads = np.stack([total // 2, total - total // 2], axis=1)
     else:
         pads = np.full((len(n), 2), 0 if padding == "valid" else padding)
-    X = np.pad(X, [(0, 0), *pads, (0, 0)], constant_values=value)
+    if pads.any():
+        X = np.pad(X, [(0, 0), *pads, (0, 0)], constant_values=value)
     ends = n + pads.sum(axis=1) - (k - 1) * d
     if ends.min() < 1:
         sizes = X.shape[1:-1]
         raise ValueError(f"a window of {tuple(k.tolist())} does not fit into {sizes} positions.")
     starts = (np.array(at) * d for at in np.ndindex(*k))
-    return np.stack([X[(slice(None), *map(slice, a, a + ends, s))] for a in starts])
+    return (X[(slice(None), *map(slice, a, a + ends, s))] for a in starts)
 
 
 def conv(
@@ -319,7 +320,7 @@ def conv(
     channels is connected to group g of the filters.
     """
     *kernel, C, filters = W.shape
-    U = np.moveaxis(windows(X, kernel, stride, padding, dilation), 0, -2)
+    U = np.stack(list(taps(X, kernel, stride, padding, dilation)), axis=-2)
     out = U.shape[:-2]  # U is (N, *out, taps, channels)
     U = np.moveaxis(U.reshape(*U.shape[:-1], groups, C), -2, 0).reshape(groups, math.prod(out), -1)
     Y = U @ W.reshape(-1, groups, filters // groups).swapaxes(0, 1)  # (groups, windows, filters)
@@ -368,7 +369,11 @@ def max_pool(
 ) -> Array:
     """The maximum of every window of X (N, *sizes, C)."""
     stride = pool_size if stride is None else stride
-    return windows(X, pool_size, stride, padding, value=-np.inf).max(axis=0)
+    found = taps(X, pool_size, stride, padding, value=-np.inf)
+    Y = next(found).copy()
+    for x in found:
+        np.maximum(Y, x, out=Y)
+    return Y
 
 
 def avg_pool(
@@ -379,7 +384,7 @@ def avg_pool(
 ) -> Array:
     """The mean of every window of X (N, *sizes, C), without the positions that "same" adds."""
     stride, ones = pool_size if stride is None else stride, np.ones((1, *X.shape[1:-1], 1), X.dtype)
-    total, all_taps = (windows(A, pool_size, stride, padding) for A in (X, ones))
+    total, all_taps = (np.stack(list(taps(A, pool_size, stride, padding))) for A in (X, ones))
     count = all_taps.sum(axis=0) if padding == "same" else len(all_taps)
     return total.sum(axis=0) / count
 

@@ -137,9 +137,12 @@ def _check_condition(found: Breakpoint, model: Trainable, call: Call) -> None:
             known += [name for name, v in settings(layer).items() if type(v) in (int, float)]
             known += itertools.chain(*symbols[path].values())
             known += [] if path == "loss" else [*layer.params, *layer.state, *layer.tied]
-    tables = (top, *top.get_children())
-    read = [s for table in tables for s in table.get_symbols() if s.is_global()]
-    names = [s.get_name() for s in read if not s.is_assigned()]
+    tables = [top]
+    for table in tables:  # which grows by the scopes inside
+        tables += table.get_children()
+    read = [s for table in tables for s in table.get_symbols()]
+    written = {s.get_name() for s in read if s.is_assigned()}
+    names = [s.get_name() for s in read if s.is_global() and s.get_name() not in written]
     for name in (n for n in names if n not in {*known, *vars(builtins), "np"}):
         raise UnknownNameError.of(name, dict.fromkeys(known), "one of the symbols there")
 

@@ -28,6 +28,8 @@ def in_float32(library: Callable[[float], float]) -> Callable[[Any], Any]:
         def function(x: Any) -> Any:
             return library(x)
 
+        function.__name__, function.__doc__ = single.__name__, single.__doc__
+
         @overload(function)
         def form(x: Any) -> Any:
             return single if x == types.float32 else function

@@ -13,15 +13,18 @@ from phitodeep.kernels.compiled.scalar import exp
 
 
 @jit
-def softmax(x: Array, y: Array, count: int) -> None:
-    """Write the softmax of the first `count` numbers of x into y; if all are -inf, write 0."""
-    zero, one = x.dtype.type(0), x.dtype.type(1)
-    top = x[0]
+def softmax(y: Array, count: int) -> None:
+    """The first `count` numbers of y <- their softmax; if all are -inf, they become 0.
+
+    In place, because several numbers are computed at once only if no other array may overlap.
+    """
+    zero, one = y.dtype.type(0), y.dtype.type(1)
+    top = y[0]
     for k in range(1, count):
-        top = max(top, x[k])
+        top = max(top, y[k])
     top = zero if top == -np.inf else top
     for k in range(count):
-        y[k] = exp(x[k] - top)
+        y[k] = exp(y[k] - top)
     s = zero
     for k in range(count):
         s += y[k]
@@ -35,7 +38,9 @@ def softmax(x: Array, y: Array, count: int) -> None:
 def softmax_rows(X: Array, Y: Array) -> None:
     """Write the softmax of each row of X into Y, both (n, K); a row of all -inf becomes 0."""
     for i in range(len(X)):
-        softmax(X[i], Y[i], X.shape[1])
+        for k in range(X.shape[1]):
+            Y[i, k] = X[i, k]
+        softmax(Y[i], X.shape[1])
 
 
 @twin
@@ -58,7 +63,7 @@ def causal_softmax(S: Array, start: int) -> None:
     n, rows, keys = S.shape
     for a in range(n):
         for i in range(rows):
-            softmax(S[a, i], S[a, i], start + i + 1)
+            softmax(S[a, i], start + i + 1)
             for k in range(start + i + 1, keys):
                 S[a, i, k] = S.dtype.type(0)
 

@@ -37,6 +37,8 @@ def _elu(x: Array, alpha: float = 1.0) -> Array:
 def _gelu(x: Array, approximate: str = "none") -> Array:
     if approximate == "tanh":
         return x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    if approximate != "none":
+        raise DataError(f'its approximate must be "none" or "tanh", got {approximate!r}')
     return x / 2 * (1 + _erf(x / math.sqrt(2)))
 
 
@@ -70,7 +72,8 @@ OPERATORS: dict[str, Callable[..., Any]] = {  # those that activations are writt
     "Where": np.where,
 }
 _MIDDLE = np.linspace(0.2, 25, 60)
-POINTS = np.concatenate([[0.0], _MIDDLE, -_MIDDLE, [1e4, -1e4, 1e30, -1e30]])
+FAR = float(np.finfo(np.float32).max)  # so that every limit shows
+POINTS = np.concatenate([[0.0], _MIDDLE, -_MIDDLE, [1e4, -1e4, FAR, -FAR]])
 KINDS = [getattr(activation, name) for name in activation.__all__]
 LAYERS: list[Callable[[], L.Layer]] = [  # with their usual settings
     *(kind for kind in KINDS if kind.time_steps == "independent" and kind is not L.PReLU),
@@ -96,7 +99,7 @@ def with_values(Y: Array, op: str = "") -> L.Layer | None:
     """Return the layer with these values at POINTS; of several, one that is named like `op`."""
     fits = [make() for make, Z in zip(LAYERS, _known(), strict=True) if _equal(Y, Z)]
     low = float(Y[-1])  # which says alpha
-    for kind, alpha in ((L.CELU, -low), (L.ELU, -low), (L.LeakyReLU, low / POINTS[-1])):
+    for kind, alpha in ((L.LeakyReLU, low / POINTS[-1]), (L.CELU, -low), (L.ELU, -low)):
         if not fits and math.isfinite(low) and (alpha > 0 or kind is L.LeakyReLU):
             make: Callable[[], L.Layer] = functools.partial(kind, decimal(alpha))
             fits = [make()] if _equal(Y, _at_points(make)) else []
