@@ -124,7 +124,7 @@ LENGTHS = st.lists(st.integers(1, 3), min_size=4, max_size=4)
 STEPS: dict[str, Any] = {"kinds": ("sequences", "tokens"), "samples": (3, 4), "masked": True}
 
 
-@examples(8)
+@examples(37)
 @given(networks(**STEPS, without=(Centred,)), LENGTHS)
 def test_a_padded_sample_is_as_it_is_alone(net: Network, lengths: list[int]) -> None:
     N, T = net.X.shape[:2]
@@ -156,7 +156,7 @@ def test_a_padded_sample_is_as_it_is_alone(net: Network, lengths: list[int]) -> 
     assert_close(whole.grads, total)
 
 
-@examples(8)
+@examples(37)
 @given(networks(**STEPS), st.integers(0, 2**12 - 1), st.booleans(), st.booleans())
 def test_what_a_mask_leaves_out_changes_nothing(
     net: Network, bits: int, holes: bool, training: bool

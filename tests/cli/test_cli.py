@@ -35,7 +35,7 @@ from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.architectures import gpt
 from phitodeep.testing import Verification
 from phitodeep.testing.verification import Row
-from tests.rows import few
+from tests.rows import LONG, few
 from tests.time_limit import within
 
 COMMANDS = ["demo", "info", "predict", "check", "export", "generate", "verify"]
@@ -904,15 +904,9 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell 
     ("command", "reader"),
     [
         ("generate gpt.safetensors -p to -n 1000000", "head -c 3"),
-        *few(
-            [
-                ("check digits.safetensors", "true"),
-                ("demo --epochs 1", "true"),
-                ("predict digits.safetensors x.npy", "true"),
-                ("predict digits.safetensors many.npy", "head -n 1"),
-            ],
-            0,
-        ),
+        ("check digits.safetensors", "true"),
+        ("predict digits.safetensors many.npy", "head -n 1"),
+        *[("demo --epochs 1", "true"), ("predict digits.safetensors x.npy", "true")] * LONG,
     ],
 )
 @pytest.mark.usefixtures("digits", "writer")

@@ -559,3 +559,12 @@ def test_attention_maps_are_the_softmax_of_the_scores_of_each_head() -> None:
         np.testing.assert_allclose(P, E / E.sum(axis=-1, keepdims=True), atol=1e-12)
     short = model.attention_maps(X, lengths=[5, 2, 4])
     assert all(not P[1, :, :, 2:].any() for P in short.values())
+
+
+def test_integrated_gradients_equal_the_integral_along_the_path() -> None:
+    model = mlp(dtype="float64")
+    X, n = samples(model), 100
+    middles = (np.arange(n) + 0.5) / n
+    slopes = sum(model.attributions(a * X, target=1) for a in middles) / n
+    found = model.attributions(X, "integrated", target=1)
+    np.testing.assert_allclose(found, slopes * X, atol=1e-5)

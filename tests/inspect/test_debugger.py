@@ -222,6 +222,7 @@ db.set_break("2.backward", when="no_such > 1") -> UnknownNameError: not one of t
 db.set_break("2.backward", when="bias") -> UnknownNameError: not one of the symbols there
 db.set_break("2.backward", when="abs(X_hat) > 1") -> UnknownNameError: not one of the symbols there
 db.set_break("2.backward", when="[dX, z]") -> UnknownNameError: not one of the symbols there
+db.set_break("2", when="any(all(z > 0 for b in a) for a in X)") -> UnknownNameError: 'z' is not one
 db.set_break("2", when="any(z > v for v in X)") -> UnknownNameError: 'z' is not one of the symbols
 db.until("0.forwrd.Y") -> UnknownNameError: there is no '.*Did you mean '0.forward.Y'
 db.until("3.forward.Y") -> UnknownNameError: there is no '3.forward.Y'
@@ -372,7 +373,10 @@ def test_conditions_that_fail_say_where(when: str, says: str) -> None:
     assert db.position is None
 
 
-WHEN = ["L > 0", "W.any()", "np.isfinite(dX).all()", "len(X) > 1", "any((v > 0).any() for v in X)"]
+WHEN = [
+    *("L > 0", "W.any()", "np.isfinite(dX).all()", "len(X) > 1", "any((v > 0).any() for v in X)"),
+    "any((y := v).any() for v in X) and y.any()",
+]
 
 
 @pytest.mark.parametrize("when", WHEN)
@@ -394,3 +398,11 @@ def test_a_loss_without_steps_receives_what_training_passes() -> None:
     db = model.debug(X, Y)
     db.cont()
     assert db.loss == pytest.approx(((model.predict(X) - Y) ** 2).mean(), rel=1e-12)
+
+
+def test_nan_weights_run_to_the_end() -> None:
+    model = dense()
+    model.layers[2].params["W"][0, 0] = np.nan
+    db = model.debug(X, Y)
+    assert str(db.cont()) == "the end: loss nan"
+    db.diff()

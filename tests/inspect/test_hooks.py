@@ -457,7 +457,9 @@ dense().hooks(bwd={"loss.dP": print}) -> UnknownNameError: 'loss' is not one of 
 dense().patch({"0.Yy": X}) -> UnknownNameError: Yy
 dense().patch({"7.Y": X}) -> UnknownNameError: '7'
 dense().patch({2: X}) -> ArgumentTypeError: keys are texts
-dense().patch({"0.update.W": X}) -> UnknownNameError: 'W' is not one of the symbols
+dense().patch({"0.update.W": X}) -> UnknownNameError: '0.update' is not one of the layers
+dense().hooks(fwd={"0.update.Y": print}) -> UnknownNameError: '0.update' is not one of the layers
+dense().hooks(fwd={"update.Y": print}) -> UnknownNameError: 'update' is not one of the layers
 dense().patch({"0.W": X}) -> UnknownNameError: 'W' is not one of the symbols
 dense().patch({"0.Y": X[:2]}).predict(X) -> ShapeError: '0.forward.Y' .* \(6, 5\), got \(2, 4\)
 """

@@ -233,7 +233,7 @@ def test_a_step_on_a_padded_batch_is_the_step_on_its_samples(name: str, rng: Any
     alone = model()
     wanted = alone.train(samples, epochs=1, accumulate=4, verbose=0)
     scores = alone.evaluate(samples)
-    for padding in (4, -1) if tokens else (1e300, np.nan):
+    for padding in (0, 4, -1) if tokens else (0.0, 1e300, np.nan, np.inf):
         padded, at = model(), MASK if tokens else MASK[..., None]
         noisy = np.where(at, X, padding)
         y = np.where(MASK, y, -1) if each else y

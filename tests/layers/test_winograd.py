@@ -66,18 +66,24 @@ def by_windows(layer: Conv2D, X: Array, dY: Array) -> dict[str, Array]:
 
 @sizes
 def test_tiles_give_what_windows_give(size: Any, monkeypatch: Any) -> None:
-    """Exactly, and in float32 with small errors."""
     X, dY = given(size, np.float64)
     for block, bias in ((1, True), (winograd.BLOCK, True), (winograd.BLOCK, False)):
         monkeypatch.setattr(winograd, "BLOCK", block)
         layer = conv(size, np.float64, bias=bias)
         wanted, found = by_windows(layer, X, dY), passes(layer, X, dY)
         assert_same(found, wanted, atol=1e-11)
-        layer.cast(np.float32)
-        found = passes(layer, X.astype(np.float32), dY.astype(np.float32))
-        for name, exact in wanted.items():
-            assert found[name].dtype == np.float32
-            assert abs(found[name] - exact).max() < 2e-5 * abs(exact).max(), name
+
+
+@pytest.mark.parametrize("size", [*SIZES, (8, 14, 14, 32, 64, 1), (12, 8, 8, 128, 128, 1)], ids=str)
+def test_errors_in_float32_stay_small(size: Any) -> None:
+    X, dY = given(size, np.float32)
+    layer = conv(size, np.float32)
+    found = passes(layer, X, dY)
+    layer.cast(np.float64)
+    wanted = by_windows(layer, X.astype(np.float64), dY.astype(np.float64))
+    for name, exact in wanted.items():
+        assert found[name].dtype == np.float32
+        assert abs(found[name] - exact).max() < 1e-5 * abs(exact).max(), name
 
 
 @sizes
@@ -142,3 +148,13 @@ def test_which_convolutions_are_in_tiles(monkeypatch: Any) -> None:
     assert tiled()
     kernels.use("numpy")
     assert not tiled()
+
+
+def test_kernels_may_be_switched_between_the_passes() -> None:
+    size = SIZES[0]
+    X, dY = given(size, np.float32)
+    layer = conv(size, np.float32)
+    wanted = passes(layer, X, dY)
+    layer.forward(X)
+    kernels.use("numpy")
+    np.testing.assert_array_equal(layer.backward(dY), wanted["dX"])

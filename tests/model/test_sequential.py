@@ -557,3 +557,24 @@ def test_help_shows_the_signature_of_the_layer() -> None:
     assert "->'SequentialBuilder'" in shown
     with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'units'"):
         SequentialBuilder(3).rnn()
+
+
+def test_copy_is_independent() -> None:
+    model = net()
+    model.train(X, LABELS, verbose=0)
+    twin = model.copy()
+    kept, place = twin.get_weights(), (twin.epoch, twin.optimizer.t)
+    model.train(X, LABELS, verbose=0)
+    model.layers[0].W = np.zeros((4, 8))
+    assert all(np.array_equal(a, kept[path]) for path, a in twin.get_weights().items())
+    assert (twin.epoch, twin.optimizer.t) == place != (model.epoch, model.optimizer.t)
+    assert twin.optimizer is not model.optimizer
+
+
+def test_nested_models_train() -> None:
+    inner = Sequential(L.Dense(4, 6), L.Tanh())
+    model = Sequential(inner, L.Dense(6, 2), seed=0, dtype="float64")
+    before = model.evaluate(X, Y)["loss"]
+    model.train(X, Y, epochs=30, verbose=0)
+    assert model.evaluate(X, Y)["loss"] < before
+    assert inner.layers[0].W.dtype == np.float64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import pickle
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -317,3 +318,14 @@ def test_without_scipy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(MissingExtraError, match=r'LBFGS needs scipy: .*"phitodeep\[lbfgs\]"'):
         LBFGS()
+
+
+def test_a_pickled_model_goes_on() -> None:
+    (X, Y), model = problem(), linear(LBFGS(max_iter=2, ema=0.25))
+    model.train(X, Y, epochs=2, verbose=0)
+    other = pickle.loads(pickle.dumps(model))
+    for each in (model, other):
+        each.train(X, Y, epochs=2, verbose=0)
+    np.testing.assert_array_equal(model.layers[0].W, other.layers[0].W)
+    with model.averaged(), other.averaged():
+        np.testing.assert_array_equal(model.layers[0].W, other.layers[0].W)

@@ -769,3 +769,17 @@ def test_adam_computes_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Sequential(Dense(3, 4), optimizer=Adam(), seed=1)
     model.train(np.ones((2, 3)), np.ones((2, 4)), epochs=1, verbose=0)
     assert [a.shape for a in model.optimizer._scratch.values()] == [(5,)]
+
+
+def test_a_rule_of_ones_own_may_have_other_defaults_and_hints() -> None:
+    class Local:
+        pass
+
+    class Mine(SGD):
+        alpha: float = 0.5
+        hint: Local | None = None
+
+    assert repr(Mine()) == "Mine(0.5)"
+    assert Mine(0.25, momentum=0.5).alpha == 0.25
+    with pytest.raises(ArgumentError, match="Mine momentum"):
+        Mine(momentum=2)

@@ -511,3 +511,14 @@ def test_its_state_is_json_and_keeps_the_best_so_far(tmp_path: Path) -> None:
     (tmp_path / "ck-best.safetensors").unlink()
     train(later, 6, resume=path)
     assert "ck-best" not in names(tmp_path)  # the first epoch had the greatest loss
+
+
+def test_the_error_of_another_callback_is_the_one_that_is_raised(tmp_path: Path) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("mine")
+
+    callbacks = [LambdaCallback(on_train_begin=fails), ModelCheckpoint(tmp_path / "a.st")]
+    with pytest.raises(RuntimeError, match="mine"):
+        Sequential(Dense(3, 2)).train(
+            np.ones((4, 3)), np.ones((4, 2)), callbacks=callbacks, verbose=0
+        )

@@ -781,3 +781,16 @@ def test_a_batch_size_set_on_the_model_is_checked(size: Any) -> None:
     with pytest.raises(errors_.PhitodeepError, match="batch_size"):
         model.train(np.ones((4, 3)), np.ones((4, 2)), epochs=1, verbose=0)
     np.testing.assert_array_equal(model.get_weights()["0.W"], before["0.W"])
+
+
+def test_a_pending_backward_survives_predictions_and_evaluations() -> None:
+    model, quiet = classifier(), classifier()
+    T = np.eye(3, dtype=np.float32)[LABELS]
+    for each in (model, quiet):
+        each.forward(X)
+    model.predict(X[:5])
+    model.evaluate(X[:7], LABELS[:7], metrics=["accuracy"])
+    model(X[:3])
+    np.testing.assert_array_equal(model.backward(T), quiet.backward(T))
+    for path, grad in quiet.gradients().items():
+        np.testing.assert_array_equal(model.gradients()[path], grad, err_msg=path)

@@ -809,6 +809,9 @@ def test_hundreds_of_branches_with_names_of_their_own(tmp_path: Path) -> None:
         model = Sequential(L.Parallel(*branches, merge=merge), dtype="float64")
         model.build((2,))
         check_predictions(model, np.array([[0.1, 9.0]]), tmp_path, rtol=1e-12)
+    model = Sequential(L.Parallel(*[L.Tanh() for _ in range(3000)]), dtype="float64")
+    model.build((2,))
+    check_predictions(model, np.array([[0.1, 9.0]]), tmp_path, rtol=1e-12)
 
 
 def test_comments_say_what_the_first_axis_counts(tmp_path: Path) -> None:
