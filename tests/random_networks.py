@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from phitodeep import layers as L
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import PhitodeepError
-from phitodeep.layers import Layer, Param
+from phitodeep.layers import Layer, Param, activation
 from phitodeep.layers.containers import Container
 from phitodeep.testing.examples import EXAMPLES, Make
 
@@ -146,9 +146,9 @@ SIZED = (L.Dense, L.LowRank, L.MultiHeadAttention, L.TransformerBlock, L.Lambda)
 
 
 @cache
-def fitting(shape: Shape) -> tuple[list[Make], list[Make]]:
-    """Rows of the table of examples that keep this shape, and that change it."""
-    keep, change = dict[str, Make](), dict[str, Make]()
+def fitting(shape: Shape) -> tuple[list[Make], list[Make], list[Make]]:
+    """Rows of the table of examples: activations, others that keep this shape, and the rest."""
+    activations, keep, change = dict[str, Make](), dict[str, Make](), dict[str, Make]()
     for make, _ in EXAMPLES:
         layer = make()
         if any(isinstance(p, SIZED) or getattr(p, "eps", 1) < 0.05 for _, p in layer.walk()):
@@ -156,10 +156,11 @@ def fitting(shape: Shape) -> tuple[list[Make], list[Make]]:
         with suppress(PhitodeepError):
             found = layer._measured(shape).output_shape or ()
             if found == shape:
-                keep[repr(layer)] = make
+                kept = activations if type(layer).__name__ in activation.__all__ else keep
+                kept[repr(layer)] = make
             elif math.prod(found) <= MOST:
                 change[repr(layer)] = make
-    return [*keep.values()], [*change.values()]
+    return [*activations.values()], [*keep.values()], [*change.values()]
 
 
 class Maker:
@@ -266,7 +267,8 @@ class Maker:
     def keeping(self, shape: Shape) -> Layer:
         """A layer that keeps the shape."""
         special = {2: self.on_steps, 3: self.on_images}.get(len(shape), self.others)(shape)
-        among = [fitting(shape)[0], self.others(shape), special]
+        activations, others, _ = fitting(shape)
+        among = [activations, [*others, *self.others(shape)], special]
         return self.one_of(self.pick(*among, *[special] * (2 * self.masked)))
 
     # --- leaves that change the shape ---
@@ -307,7 +309,7 @@ class Maker:
         if len(shape) == 2:
             small += self.shorter_steps(shape)
         if not self.masked and pick(False, True):
-            small = fitting(shape)[1] or small
+            small = fitting(shape)[2] or small
         return self.one_of(small)
 
     def shorter_steps(self, shape: Shape) -> list[Make]:

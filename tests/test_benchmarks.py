@@ -26,9 +26,8 @@ def test_rows_reach_what_they_must_and_are_written(results, tmp_path):
     assert met
     assert got == wanted == "1, 1.8, 2.44, 2.952"
     assert results.moons(None)[3]
-    X, y, X_test, y_test = load_mnist()
-    _, _, got, met = results.five_epochs((X[:3000], y[:3000], X_test, y_test))
-    assert float(got) > 0.8
+    _, _, got, met = results.five_epochs(load_mnist())
+    assert float(got) > 0.92
     assert met is (float(got) >= 0.97)
     missed = results.Result("a net", ">= 1", "0.5", False, 1.25)
     results.write({"moons": missed}, tmp_path)
@@ -223,7 +222,7 @@ def test_workers_busy_processes_and_slow_blocks(suite):
 
 def test_a_cold_process_learns_digits_from_idx_files(suite, tmp_path):
     cold = suite.import_module("cold")
-    X, y, X_test, y_test = (part[:4000] for part in load_mnist())
+    X, y, X_test, y_test = load_mnist()
     for part, images, labels in (("train", X, y), ("t10k", X_test, y_test)):
         pixels = np.asarray(images).reshape(len(labels), 784)
         head = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (len(labels), 28, 28))
@@ -237,7 +236,7 @@ def test_a_cold_process_learns_digits_from_idx_files(suite, tmp_path):
         np.testing.assert_allclose(found, np.asarray(wanted).reshape(found.shape), atol=1e-6)
     code, arguments = "import sys, cold; cold.learn(*sys.argv[1:])", ("phitodeep", str(tmp_path))
     answer = suite.import_module("processes").fresh(code, {}, (*arguments, "0"))
-    assert float(answer) > 0.8
+    assert float(answer) > 0.88
 
 
 def test_estimators_are_compared_on_the_same_folds(suite, monkeypatch, capsys):

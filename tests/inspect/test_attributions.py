@@ -563,7 +563,7 @@ def test_attention_maps_are_the_softmax_of_the_scores_of_each_head() -> None:
 
 def test_integrated_gradients_equal_the_integral_along_the_path() -> None:
     model = mlp(dtype="float64")
-    X, n = samples(model), 100
+    X, n = samples(model), 400
     middles = (np.arange(n) + 0.5) / n
     slopes = sum(model.attributions(a * X, target=1) for a in middles) / n
     found = model.attributions(X, "integrated", target=1)

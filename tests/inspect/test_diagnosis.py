@@ -639,3 +639,17 @@ def test_negative_losses_have_no_ratio() -> None:
         assert watch.report.skipped[name] == "the test loss is not always positive"
     report = model.diagnose(X, Y[:, None])
     assert report.skipped["input unused"] == "the loss is not positive"
+
+
+def test_threads_change_no_finding() -> None:
+    big = np.random.default_rng(0).standard_normal((2048, 64)).astype(np.float32)
+    labels = (big[:, 0] > 0).astype(int)
+    courses = []
+    for threads in (1, 2):
+        watch = Diagnose(every=2, verbose=0)
+        layers = Dense(64, 256), ReLU(), Dense(256, 256), ReLU(), Dense(256, 2)
+        net(*layers).train(
+            big, labels, epochs=3, batch_size=1024, threads=threads, callbacks=[watch], verbose=0
+        )
+        courses.append(asdict(watch.course))
+    assert courses[0] == courses[1]

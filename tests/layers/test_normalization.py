@@ -9,6 +9,8 @@ import pytest
 
 from phitodeep.layers import BatchNorm, LayerNorm
 
+pytestmark = pytest.mark.usefixtures("kernel_set")
+
 
 def built(layer: Any, d: int, dtype: type = np.float64) -> Any:
     layer.build((d,), dtype=dtype)

@@ -578,3 +578,12 @@ def test_nested_models_train() -> None:
     model.train(X, Y, epochs=30, verbose=0)
     assert model.evaluate(X, Y)["loss"] < before
     assert inner.layers[0].W.dtype == np.float64
+
+
+def test_a_reasonable_rate_learns_the_images() -> None:
+    options = {"loss_class": "categorical_cross_entropy", "metrics": ["accuracy"], "alpha": 0.002}
+    layers = (L.Flatten(), L.Dense(32), L.ReLU(), L.Dense(10), L.Softmax())
+    model = Sequential(*layers, **options, batch_size=32, epochs=8, seed=0)
+    history = model.train(*digits(600), *digits(200, seed=1), verbose=0)
+    assert history.metrics["test_accuracy"][-1] > 0.95
+    assert model.evaluate(*digits(200, seed=2))["accuracy"] > 0.95

@@ -779,7 +779,7 @@ def test_a_rule_of_ones_own_may_have_other_defaults_and_hints() -> None:
         alpha: float = 0.5
         hint: Local | None = None
 
-    assert repr(Mine()) == "Mine(0.5)"
+    assert (repr(Mine()), Mine().alpha) == ("Mine()", 0.5)
     assert Mine(0.25, momentum=0.5).alpha == 0.25
     with pytest.raises(ArgumentError, match="Mine momentum"):
         Mine(momentum=2)

@@ -13,7 +13,7 @@ from phitodeep.optimization.optimizers import OPTIMIZERS, SGD
 from phitodeep.testing import references, verification, verify
 from phitodeep.testing.examples import EXAMPLES, TOKENS
 from phitodeep.testing.references import Pair, compare, construct
-from tests.rows import LONG, few
+from tests.rows import LONG
 
 pytestmark = pytest.mark.xdist_group("verify")  # all checks run once
 
@@ -22,10 +22,10 @@ CHECKS = list(verification._checks())
 
 @pytest.fixture(scope="module")
 def report():
-    """In a short run, 40 of the checks of each kind for each class."""
+    """In a short run, the first check of each kind for each class."""
     first = {(kind, name, check.func): (kind, name, check) for kind, name, check in CHECKS[::-1]}
     with pytest.MonkeyPatch.context() as patch:
-        checks = CHECKS if LONG else few(first.values(), 40)
+        checks = CHECKS if LONG else [*first.values()]
         patch.setattr(verification, "_checks", lambda: checks)
         return verify(verbose=False)
 
@@ -43,7 +43,7 @@ def test_everything_passes_and_nothing_is_left_out(report):
     assert report.passed, str(report)
     assert report.faults == []
     assert {row.verdict for row in report.rows} == {"ok"}
-    assert sum(row.checks for row in report.rows) == (len(CHECKS) if LONG else 40)
+    assert sum(row.checks for row in report.rows) == len(CHECKS) or not LONG
 
     def public(module, base):
         found = (getattr(module, name) for name in module.__all__)
@@ -58,14 +58,13 @@ def test_everything_passes_and_nothing_is_left_out(report):
     slopes = len(references.loss_cases())
     assert len(CHECKS) == len(EXAMPLES) + len(TOKENS) + slopes + sum(cases)
     for row in report.rows:
-        assert row.gradient is None or (row.kind != "optimizer" and row.gradient < 1e-7), row
+        assert (row.gradient is None) == (row.kind == "optimizer"), row
         assert row.differences.keys() in (set(), {"float64", "float32"})
         if row.differences:
             assert row.differences["float64"] < 1e-12
             assert row.differences["float32"] < 1e-4
-    layers_checked = [row for row in report.rows if row.kind == "layer"]
-    assert sum(bool(row.differences) for row in report.rows) > (75 if LONG else 15)
-    assert sum((row.gradient or 0) > 0 for row in layers_checked) > (75 if LONG else 8)
+    assert sum(bool(row.differences) for row in report.rows) > 75
+    assert all(0 < (row.gradient or 0) < 1e-7 for row in report.rows if row.kind == "layer")
     assert report.machine["NumPy"] == np.__version__
     assert report.machine["kernels"] in ("NumPy", "compiled by Numba")
     assert "threads: " in report.machine["BLAS"]
