@@ -72,7 +72,7 @@ def test_decimals_may_differ_by_rounding_and_a_page_declares_what_it_needs():
     assert sum(len(BLOCK.findall(page.read_text())) for page in PAGES) > 20
     declared = {library for page in PAGES for library in needs(page.read_text())}
     assert declared <= {"torch", "transformers", "onnx", "onnxruntime", "skl2onnx", "sklearn"} | {
-        *("tokenizers", "huggingface_hub", "pandas", "distributed")
+        *("tokenizers", "huggingface_hub", "numba", "pandas", "distributed")
     }
 
 
