@@ -81,6 +81,15 @@ def references(name: str) -> dict[str, dict[str, Array]]:
     return read(Path(__file__).parent / "reference" / f"{name}.npz")
 
 
+def arrays(value: Any) -> Iterator[Array]:
+    """All arrays in a nest of dicts, lists and tuples."""
+    if isinstance(value, dict | list | tuple):
+        for v in value.values() if isinstance(value, dict) else value:
+            yield from arrays(v)
+    elif isinstance(value, np.ndarray):
+        yield value
+
+
 def assert_same(a: dict[str, Array], b: dict[str, Array], **precision: float) -> None:
     assert a.keys() == b.keys()
     for name in a:

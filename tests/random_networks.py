@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
@@ -142,7 +142,7 @@ class Network(NamedTuple):
         return self.X.ndim == (2 if self.chain.takes_tokens else 3)
 
 
-SIZED = (L.Dense, L.LowRank, L.MultiHeadAttention, L.TransformerBlock, L.Lambda)
+SIZED = (L.Dense, L.LowRank, L.TiedDense, L.MultiHeadAttention, L.TransformerBlock, L.Lambda)
 
 
 @cache
@@ -479,15 +479,3 @@ def drawn(
 def fresh(path: str, shape: Shape, rng: np.random.Generator) -> Array:
     """Values of a parameter or state: 1 and 0 would hide a lost factor."""
     return rng.uniform(0.5, 2, shape) if "var" in path else 0.7 * rng.standard_normal(shape)
-
-
-# --- what the properties share -----------------------------------------------------------------
-
-
-def arrays(value: Any) -> Iterator[Array]:
-    """All arrays in a nest of dicts, lists and tuples."""
-    if isinstance(value, dict | list | tuple):
-        for v in value.values() if isinstance(value, dict) else value:
-            yield from arrays(v)
-    elif isinstance(value, np.ndarray):
-        yield value

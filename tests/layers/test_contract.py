@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from phitodeep.errors import (
 )
 from phitodeep.testing import check_gradients, examples
 from phitodeep.testing.examples import Make, made, passes
-from tests.conftest import assert_same
+from tests.conftest import arrays, assert_same
 from tests.rows import ALL, KINDS, LONG, LOOKS_AT_MASK, TOOLS, few, masks
 
 VIEWS = (L.Chain, L.Flatten, L.Permute, L.Reshape)  # may return a view of X
@@ -70,15 +69,6 @@ def grads(layer: L.Layer) -> dict[str, Array]:
     return {
         f"{path}.{n}".strip("."): a.copy() for path, p in layer.walk() for n, a in p.grads.items()
     }
-
-
-def arrays(value: Any) -> Iterator[Array]:
-    """All arrays in a nest of dicts, lists and tuples."""
-    if isinstance(value, dict | list | tuple):
-        for v in value.values() if isinstance(value, dict) else value:
-            yield from arrays(v)
-    elif isinstance(value, np.ndarray):
-        yield value
 
 
 def found_in(layer: L.Layer, Y: Array, dX: Array | None) -> dict[str, Array]:
