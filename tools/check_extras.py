@@ -12,6 +12,7 @@ skipped elsewhere run. All this is about the installed wheel, not the checkout.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,13 +27,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 OURS = {"test", "bench", "docs", "browser", "dev"}  # for work on phitodeep itself
 HEAVY = {"torch"}  # features that the extra "test" leaves out: their tests run here
-PEERS = (
-    "onnxruntime",
-    "onnxscript",
-    "pandas",
-    "skl2onnx",
-    "transformers",
-)  # what tests compare with
+PEERS = ("onnxruntime", "onnxscript", "pandas", "skl2onnx", "transformers")  # to compare with
 
 SETUP = """
 import numpy as np
@@ -56,13 +51,11 @@ class Feature(NamedTuple):
     needs    code that raises MissingExtraError without the extra
     works    more code, which runs after it with the extra
     page     of the docs, with blocks that need the extra
-    tests    a folder of tests that are skipped without the extra, or without one of PEERS
     """
 
     needs: str
     works: str = ""
     page: str = ""
-    tests: str = ""
 
 
 FEATURES = {
@@ -136,7 +129,6 @@ again = phitodeep.io.from_torch(module, (3,))
 np.testing.assert_allclose(found, again.predict(X), rtol=1e-5, atol=1e-6)
 """,
         "docs/pytorch.md",
-        "tests/exchange/torch",
     ),
     "onnx": Feature(
         """
@@ -151,7 +143,6 @@ from onnx.reference import ReferenceEvaluator
 np.testing.assert_allclose(Y, net.predict(X), rtol=1e-5, atol=1e-6)
 """,
         "docs/onnx.md",
-        "tests/exchange/onnx",
     ),
     "sklearn": Feature(
         """
@@ -162,7 +153,6 @@ est = PhitoClassifier(early_stopping=True, random_state=0).fit(X, y)
 assert est.score(X, y) > 0.9 and est.predict_proba(X).shape == (60, 2)
 """,
         "docs/sklearn.md",
-        "tests/sklearn",
     ),
     "mpi": Feature(
         "from phitodeep.distributed import DataParallel\nnet = DataParallel(model())",
@@ -196,7 +186,6 @@ else:
     raise AssertionError("a model without files was read")
 """,
         "docs/huggingface.md",
-        "tests/exchange/hub",
     ),
 }
 
@@ -243,8 +232,9 @@ class Failure(Exception):
     """A command that failed, with what it printed."""
 
 
-def run(*command: str, cwd: Path | None = None) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+def run(*command: str, cwd: Path | None = None, **variables: str) -> str:
+    env = os.environ | variables
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Failure(f"{' '.join(command[:6])} failed:\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -289,6 +279,15 @@ def wanted_by_tests() -> list[str]:
     return [r for r in wanted if not r.startswith(("phitodeep[", "pytest-cov"))]
 
 
+def skipped_by_make_test() -> list[str]:
+    """Return the files with tests that need what the extra "test" leaves out."""
+    missing = {*HEAVY, *PEERS} - {"pandas"}  # which datasets brings
+    needs = re.compile(rf'importorskip\("({"|".join(missing)})"')
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    found = [file for file in files if needs.search(file.read_text(encoding="utf-8"))]
+    return [file.relative_to(ROOT).as_posix() for file in found]
+
+
 def blocks_of(page: str) -> str:
     """Return the argument of pytest that runs the blocks of a page."""
     return f"tests/test_docs.py::test_blocks_run_and_print_what_the_page_shows[{page}]"
@@ -321,7 +320,8 @@ class Environment:
             for name in ("pyproject.toml", "README.md"):
                 shutil.copy(ROOT / name, empty)
             command = (self.python, "-m", "pytest", "-rs", "--numprocesses=2", *tests)
-            printed = run(*command, cwd=Path(empty))
+            # Compiling would take longer than the tests; others compare both forms of kernels.
+            printed = run(*command, cwd=Path(empty), PHITODEEP_KERNELS="numpy")
         if "passed" not in printed or "could not import" in printed:
             raise Failure(f"tests were skipped:\n{printed}")
 
@@ -384,8 +384,7 @@ def main(chosen: list[str]) -> int:
                 else:
                     for one in extras:
                         environment.run(works(one))
-                    tests = [FEATURES[one].tests for one in extras if FEATURES[one].tests]
-                    environment.run_tests(tests, PEERS)
+                    environment.run_tests(skipped_by_make_test(), PEERS)
             except Failure as failure:
                 print(failure)
                 result = "fails"

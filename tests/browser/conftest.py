@@ -40,6 +40,7 @@ SIZES: dict[str, dict[str, Any]] = {
 SETTLED = "new Promise((done) => requestAnimationFrame(() => setTimeout(done)))"
 ROOT = Path(__file__).parents[2]
 AXE = ROOT / "node_modules/axe-core/axe.min.js"
+OPTIONS = "{resultTypes: ['violations'], preload: false}"  # no details of what is right
 
 
 def executable():
@@ -189,7 +190,8 @@ def axe_source():
 def axe(page, within="html"):
     """Return the barriers that axe-core calls serious or critical: "rule: where: what to do"."""
     page.evaluate(axe_source())
-    found = page.evaluate("part => axe.run(part).then(({violations}) => violations)", within)
+    run = f"part => axe.run(part, {OPTIONS}).then(({{violations}}) => violations)"
+    found = page.evaluate(run, within)
     return [
         f"{barrier['id']}: {node['target']}: {node['failureSummary']}"
         for barrier in found

@@ -37,7 +37,7 @@ def check(seen, trace, key):
             assert sum(terms) == pytest.approx(wanted, rel=0, abs=rounding + tiny), (key, shown)
 
 
-@pytest.mark.parametrize("name", few(ARRAYS, 3))
+@pytest.mark.parametrize("name", few(ARRAYS, 1))
 def test_a_cell_is_the_sum_that_the_inspector_shows(explorer, name):
     seen, trace = explorer(name), traced(name)
     for key in ARRAYS[name]:
@@ -54,7 +54,7 @@ def test_a_cell_is_the_sum_that_the_inspector_shows(explorer, name):
         assert seen.shown == first, key  # the chosen cell is back
 
 
-@pytest.mark.parametrize("name", ["cnn", "gpt"])
+@pytest.mark.parametrize("name", few(["cnn", "gpt"], 1))
 def test_the_keyboard_moves_between_the_cells_of_an_array(explorer, name):
     seen, trace = explorer(name), traced(name)
     key = ARRAYS[name][0]
@@ -150,7 +150,7 @@ new MutationObserver(record).observe(document.getElementById("scrub"), what);
 """  # every moment that was shown before another, however little time it had
 
 
-@pytest.mark.parametrize(("name", "still"), [("moons", False), ("digits", True)])
+@pytest.mark.parametrize(("name", "still"), few([("moons", False), ("digits", True)], 1))
 def test_play_goes_through_all_layers_in_true_order(explorer, name, still):
     seen = explorer(name, still=still)
     page = seen.page
@@ -257,7 +257,7 @@ def test_the_buttons_and_the_bar(explorer):
 # --- samples, weights, paths, two traces ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", few(MODELS, 2))
+@pytest.mark.parametrize("name", few(MODELS, 1))
 def test_a_sample_is_its_share(explorer, name):
     seen, n = explorer(name), 2
     share = traced(name).by_sample(n)
@@ -282,7 +282,9 @@ def loss_with(trace, path, name, cell, delta):
     return float(twin.trace(recording.data.X, recording.data.T).loss)
 
 
-@pytest.mark.parametrize(("name", "key"), [("moons", "2.dW"), ("gpt", "4.dW"), ("lstm", "1.dWh")])
+@pytest.mark.parametrize(
+    ("name", "key"), few([("moons", "2.dW"), ("gpt", "4.dW"), ("lstm", "1.dWh")], 1)
+)
 def test_another_weight_changes_the_loss_as_it_says(explorer, name, key):
     seen, trace = explorer(name), traced(name)
     path, symbol = key.split(".")
@@ -306,7 +308,8 @@ def test_another_weight_changes_the_loss_as_it_says(explorer, name, key):
 
 
 @pytest.mark.parametrize(
-    ("name", "key"), [("moons", "0.dW"), ("cnn", "0.dW"), ("gpt", "2.layers.0.layers.1.dWqkv")]
+    ("name", "key"),
+    few([("moons", "0.dW"), ("cnn", "0.dW"), ("gpt", "2.layers.0.layers.1.dWqkv")], 1),
 )
 def test_paths_add_up(explorer, name, key):
     seen = explorer(name)
@@ -338,7 +341,7 @@ def test_two_traces(explorer):
                 check(seen, {"this": one, "other": two}[view], key)
 
 
-@pytest.mark.parametrize("name", few(ARRAYS, 2))
+@pytest.mark.parametrize("name", few(ARRAYS, 1))
 def test_a_table_for_every_picture(explorer, name):
     seen, trace = explorer(name), traced(name)
     for key in ARRAYS[name]:
@@ -367,7 +370,7 @@ MODES = [
 ]
 
 
-@pytest.mark.parametrize(("size", "scheme", "still", "name"), few(MODES, 5))
+@pytest.mark.parametrize(("size", "scheme", "still", "name"), few(MODES, 2))
 def test_nothing_overlaps_and_nothing_is_a_barrier(explorer, size, scheme, still, name):
     seen = explorer(name, size=size, scheme=scheme, still=still)
     page = seen.page

@@ -16,7 +16,7 @@ from phitodeep.loss import MeanSquaredError
 from phitodeep.optimization.optimizers import SGD
 from tests.browser.conftest import axe
 from tests.browser.explorer import array_of, moons, number, overlaps, traced
-from tests.rows import few
+from tests.rows import few, long
 
 FRESH = np.random.default_rng
 ALL = ["f", "l", "b", "u"]
@@ -87,7 +87,7 @@ CASES: dict[str, Callable[[], Trace]] = {
 }
 
 
-@pytest.mark.parametrize("name", few(CASES, 5))
+@pytest.mark.parametrize("name", few(CASES, 2))
 def test_it_works(explorer, name):
     """Each moment can be shown, and its largest cell is Python's."""
     seen = explorer(CASES[name]())
@@ -106,6 +106,7 @@ def test_it_works(explorer, name):
     assert axe(page) == []
 
 
+@long
 def test_shares_many_samples_and_containers(explorer):
     seen = explorer(moons().by_sample(3))
     assert "the share of sample 3 in 8 samples" in seen.text("#facts")

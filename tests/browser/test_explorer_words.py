@@ -5,6 +5,7 @@ import pytest
 
 from phitodeep import SequentialBuilder
 from tests.browser.explorer import number, traced
+from tests.rows import long
 
 PIXEL = """(canvas) => {
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
@@ -15,6 +16,7 @@ PIXEL = """(canvas) => {
 }"""
 
 
+@long
 def test_samples_that_are_pictures_are_shown_and_chosen(explorer):
     trace = traced("digits")
     X, seen = trace["X"].array, explorer(trace)
@@ -71,6 +73,7 @@ def test_captions_tell_the_chain_rule_and_zeros_are_named(explorer):
     assert "All 5 terms are 0." in seen.text("#inspector")
 
 
+@long
 def test_the_table_marks_the_chosen_cell_and_play_begins_where_it_should(explorer):
     seen = explorer(traced("digits"))
     value = seen.text("#inspector h2 b")

@@ -8,6 +8,7 @@ import pytest
 
 from tests.browser import conftest
 from tests.browser.conftest import SIZES, axe, opened
+from tests.rows import long
 
 ROOT = Path(__file__).parents[2]
 PAGES = Path(__file__).parent / "pages"
@@ -46,6 +47,7 @@ def test_a_fault_of_a_page_is_reported(browser, name):
         pass
 
 
+@long
 def test_a_test_that_opens_a_faulty_page_fails(tmp_path):
     """The test itself passes; closing its page does not."""
     test = tmp_path / "test_page.py"

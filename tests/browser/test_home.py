@@ -10,6 +10,7 @@ from playwright.sync_api import Page
 
 from tests.browser.conftest import axe
 from tests.browser.explorer import number
+from tests.rows import few
 
 Open = Callable[..., Page]
 STILL = 1500  # milliseconds; no stage of the wave is longer
@@ -74,7 +75,7 @@ def check_explained(page, layer, i, j, inputs, outputs):
     assert page.locator(".step-threads path").count() == 6
 
 
-@pytest.mark.parametrize("size", ["desktop", "phone"])
+@pytest.mark.parametrize("size", few(["desktop", "phone"], 1))
 def test_it_plays_and_pauses(site_page, size):
     page = site_page(size=size)
     for _ in range(3):

@@ -6,6 +6,7 @@ import pytest
 from phitodeep.core.call import calling
 from tests.browser.conftest import axe
 from tests.browser.explorer import number
+from tests.rows import few
 from website.bench import Bench
 from website.layer_facts import FACTS, example
 from website.layer_pages import LayerPage, link_of
@@ -77,7 +78,7 @@ def test_the_keyboard_does_what_the_mouse_does(site_page):
 MOVED = ["Dense", "Conv2D", "BatchNorm", "LSTM", "MultiHeadAttention", "GELU"]
 
 
-@pytest.mark.parametrize("name", MOVED)
+@pytest.mark.parametrize("name", few(MOVED, 3))
 def test_what_a_moved_number_changes_is_what_the_library_computes(site_page, name):
     page = site_page(f"layers/{link_of(name)}/")
     before = numbers(page, "Y")
@@ -145,12 +146,15 @@ def test_without_javascript_the_numbers_are_there(browser, site):
 
 @pytest.mark.parametrize(
     ("path", "scheme", "size"),
-    [
-        ("", "dark", "phone"),
-        ("layer-norm/", "light", "phone"),
-        ("lstm/", "dark", "desktop"),
-        ("multi-head-attention/", "dark", "phone"),
-    ],
+    few(
+        [
+            ("", "dark", "phone"),
+            ("layer-norm/", "light", "phone"),
+            ("lstm/", "dark", "desktop"),
+            ("multi-head-attention/", "dark", "phone"),
+        ],
+        1,
+    ),
 )
 def test_nothing_bars_a_reader(site_page, path, scheme, size):
     page = site_page(f"layers/{path}", size=size, scheme=scheme)

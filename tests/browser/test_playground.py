@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import ROOT, axe, opened
-from tests.rows import long
+from tests.rows import few, long
 from website.playground.build import SIZES, VERSION, presets
 from website.playground.session.game import Game
 
@@ -226,6 +226,7 @@ def test_nan_is_frozen_and_located(live):
     expect(page.locator("[data-act=run]")).to_have_text("Run")
 
 
+@long
 def test_a_mutant_is_dealt_and_its_repair_accepted(live):
     page = live
     page.get_by_role("button", name="Deal a mutant").click()
@@ -250,6 +251,7 @@ def test_a_mutant_is_dealt_and_its_repair_accepted(live):
     expect(game.locator(".message.good")).to_contain_text("every gradient is right", timeout=LOADED)
 
 
+@long
 def test_a_loop_without_an_end_can_be_stopped(live):
     page = live
     act(page, "reset")
@@ -332,6 +334,7 @@ def test_a_table_gets_the_model_that_it_needs(live):
     says(page, "every gradient agrees", "good")
 
 
+@long
 def test_a_touch_does_what_a_pointer_does(play):
     page = play(size="phone")
     tile = page.locator('canvas[aria-label^="the gradient of W of layer 2"]')
@@ -388,15 +391,18 @@ def test_without_python_the_recorded_run_stays(play):
     expect(page.locator(".facts")).to_contain_text("step 4 ")
 
 
-@pytest.mark.parametrize("size", ["desktop", "phone"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_barriers(play, scheme, size):
+MODES = [("phone", "light"), ("desktop", "dark"), ("phone", "dark"), ("desktop", "light")]
+
+
+@pytest.mark.parametrize(("size", "scheme"), few(MODES, 2))
+def test_no_barriers(play, size, scheme):
     page = play(size=size, scheme=scheme)
     assert axe(page, "#play") == []
     wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
     assert wide <= 0
 
 
+@long
 def test_no_barriers_while_it_is_used(live):
     page = live
     page.get_by_role("button", name="Deal a mutant").click()
