@@ -79,12 +79,12 @@ test-lowest: $(LOWEST)/.done
 test-all: export PHITODEEP_TESTS := all
 test-all: test test-browser check-extras test-lowest mutants
 
-# The explorer and the site: their JavaScript in Node, then their pages in Chromium.
+# The explorer and the site: their JavaScript in Node, what builds the pages, then these in Chromium.
 test-browser: $(VENV)/.browser $(NODE) docs
 	$(BIN)/python tools/fetch_numpy_wheel.py node_modules/pyodide $(VENV)/pyodide
 	npm test --silent
 	PHITODEEP_SITE=site $(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup \
-		tests/website/test_api.py tests/browser
+		tests/website tests/browser
 
 # Show the branches that no test takes, with NumPy kernels; examples that run are not tests.
 coverage: $(VENV)/.test

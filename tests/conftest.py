@@ -26,7 +26,7 @@ from phitodeep.model import Sequential
 from phitodeep.testing.references import read
 from phitodeep.training import parts as threads
 
-collect_ignore = ["browser"]  # `make test-browser` names this folder, and so runs it
+collect_ignore = ["browser", "website"]  # `make test-browser` names these folders, and so runs them
 
 settings.register_profile("phitodeep", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("phitodeep")
