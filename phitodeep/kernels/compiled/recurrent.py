@@ -130,7 +130,8 @@ def gru_back(dh: Array, A: Array, before: Array, u_n: Array, dA: Array, dU: Arra
 # The loops. Shapes: A, dA, dU (T, N, gH), where dU is dA except in a GRU; Wh (H, gH), Wh_T (gH, H),
 # bh (gH,) or None; S (states, T + 1, N, H), K (T, N, kept H); mask (T, N) or None; d
 # (states, N, H), which is 0 on entry. dY (N, steps, H) belongs to the last steps. `gemm` comes from
-# `blas.gemm`.
+# `blas.gemm`. What NumPy would write as `d[0] += dY[:, k]` is a loop, which Numba compiles five seconds
+# sooner.
 RNN, LSTM, GRU = range(3)
 CELLS = {"rnn": RNN, "lstm": LSTM, "gru": GRU}
 
@@ -159,7 +160,9 @@ def forward(
     U = np.empty_like(A[0])
     for t in range(len(A)):
         if bh is not None:  # a GRU; Numba compiles no line that would read a bh of None
-            U[:] = bh
+            for n in range(len(U)):
+                for j in range(len(bh)):
+                    U[n, j] = bh[j]
             add_product(gemm, S[0, t], Wh, U)
             gru_step(A[t], U, S[0, t], S[0, t + 1], K[t])
         else:
@@ -171,7 +174,9 @@ def forward(
         if mask is not None:  # the samples that it leaves out at step t keep their states
             for n in range(mask.shape[1]):
                 if not mask[t, n]:
-                    S[:, t + 1, n] = S[:, t, n]
+                    for s in range(len(S)):
+                        for j in range(S.shape[3]):
+                            S[s, t + 1, n, j] = S[s, t, n, j]
 
 
 @jit
@@ -182,8 +187,11 @@ def backward(
     """Run all steps backward: write dA and dU."""
     passed_on = np.zeros_like(d)
     for t in range(len(A) - 1, -1, -1):
-        if t - len(A) >= -dY.shape[1]:
-            d[0] += dY[:, t - len(A)]
+        k = t - len(A) + dY.shape[1]
+        if k >= 0:
+            for n in range(len(dY)):
+                for j in range(dY.shape[2]):
+                    d[0, n, j] += dY[n, k, j]
         _swap(mask, t, d, passed_on)
         if cell == GRU:
             gru_back(d[0], A[t], S[0, t], K[t], dA[t], dU[t])
