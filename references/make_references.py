@@ -38,7 +38,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from phitodeep import layers as L
 from phitodeep import loss as losses
-from phitodeep.exchange.torch.losses import torch_loss
+from phitodeep.exchange.torch.compare import torch_loss
 from phitodeep.exchange.torch.pairs import moves_of
 from phitodeep.exchange.torch.write.writing import tensor_of, write
 from phitodeep.functional.rotary import Rope, YarnRope

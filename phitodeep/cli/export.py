@@ -13,7 +13,7 @@ from phitodeep.cli.app import FilePath, model_file, refuse_overwriting, refuse_o
 from phitodeep.cli.inputs import sample_shape
 from phitodeep.errors import ArgumentError, NotBuiltError
 from phitodeep.exchange.onnx.write.export import OPSET, files_of
-from phitodeep.exchange.torch.write.program import export_torch
+from phitodeep.exchange.torch.write.writing import export_torch
 from phitodeep.model.sequential import Sequential, load
 
 ENDINGS = {"numpy": ".py", "onnx": ".onnx", "torch": ".pt2"}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from phitodeep.text.hub_tokenizer import HubTokenizer
-from phitodeep.text.tokenizer import CharTokenizer
+from phitodeep.text.tokenizer import CharTokenizer, HubTokenizer
 
 if TYPE_CHECKING:
     from phitodeep.text.generation import generate as generate

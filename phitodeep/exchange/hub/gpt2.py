@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 from phitodeep import layers as L
 from phitodeep.core.types import Shape
-from phitodeep.exchange.hub.family import Plan, Source, activation, head, head_source
-from phitodeep.exchange.hub.settings import Settings
+from phitodeep.exchange.hub.family import Plan, Settings, Source, activation, head, head_source
 
 NOT_PARAMETERS = r"h\.\d+\.attn\.(bias|masked_bias)"  # the causal mask of old checkpoints
 

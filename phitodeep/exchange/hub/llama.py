@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping
 from phitodeep import layers as L
 from phitodeep.core.types import Shape
 from phitodeep.errors import DataError
-from phitodeep.exchange.hub.family import Plan, Source, activation, head, head_source
+from phitodeep.exchange.hub.family import Plan, Settings, Source, activation, head, head_source
 from phitodeep.exchange.hub.rope import read_rope
-from phitodeep.exchange.hub.settings import Settings
 
 NOT_PARAMETERS = r"(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"  # follows from the config
 

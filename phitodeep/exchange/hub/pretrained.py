@@ -9,12 +9,11 @@ from typing import Any
 
 from phitodeep.errors import PhitodeepError
 from phitodeep.exchange.hub import gpt2, llama
-from phitodeep.exchange.hub.family import Plan
+from phitodeep.exchange.hub.family import Plan, Settings
 from phitodeep.exchange.hub.folder import find_folder, read_json, read_text
-from phitodeep.exchange.hub.settings import Settings
 from phitodeep.exchange.hub.weights import Checkpoint
 from phitodeep.layers.random import shapes_only
-from phitodeep.text.hub_tokenizer import HubTokenizer
+from phitodeep.text.tokenizer import HubTokenizer
 
 FAMILIES: dict[str, Callable[[Settings], Plan]] = {
     "gpt2": gpt2.plan,

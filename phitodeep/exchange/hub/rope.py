@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from phitodeep.errors import DataError
-from phitodeep.exchange.hub.settings import Settings
+from phitodeep.exchange.hub.family import Settings
 from phitodeep.functional import rotary
 from phitodeep.functional.rotary import Rope
 

@@ -130,8 +130,8 @@ def gru_back(dh: Array, A: Array, before: Array, u_n: Array, dA: Array, dU: Arra
 # The loops. Shapes: A, dA, dU (T, N, gH), where dU is dA except in a GRU; Wh (H, gH), Wh_T (gH, H),
 # bh (gH,) or None; S (states, T + 1, N, H), K (T, N, kept H); mask (T, N) or None; d
 # (states, N, H), which is 0 on entry. dY (N, steps, H) belongs to the last steps. `gemm` comes from
-# `blas.gemm`. What NumPy would write as `d[0] += dY[:, k]` is a loop, which Numba compiles five seconds
-# sooner.
+# `blas.gemm`. What NumPy would write as `d[0] += dY[:, k]` is a loop, which Numba compiles five
+# seconds sooner.
 RNN, LSTM, GRU = range(3)
 CELLS = {"rnn": RNN, "lstm": LSTM, "gru": GRU}
 

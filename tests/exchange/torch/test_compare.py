@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from phitodeep import layers as L
 from phitodeep import loss as losses
 from phitodeep.errors import ArgumentError, ArgumentTypeError
-from phitodeep.exchange.torch.losses import LOSSES
+from phitodeep.exchange.torch.compare import LOSSES
 from phitodeep.io import compare_with_torch
 from phitodeep.loss import Loss
 from phitodeep.model import Sequential
