@@ -31,6 +31,7 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 SHORT = {  # pages that train for long -> blocks that show what only the whole training reaches
     **dict.fromkeys(["README", "docs/deployment", "docs/speed", "docs/plots"], ()),
     "docs/transfer": (1,),
+    "docs/sklearn": (1, 6),
     "docs/attributions": (1, 2, 3),
     "docs/data": (3, 5, 9, 10, 11, 12),
 }
@@ -89,6 +90,8 @@ def test_blocks_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch):
         monkeypatch.setattr("phitodeep.data.load_mnist", lambda: (X[:2500], y[:2500], *test))
     for library in needs(text):
         pytest.importorskip(library)
+    if "sklearn" in needs(text) and not LONG:  # threads start at once
+        monkeypatch.setattr("joblib.parallel.DEFAULT_BACKEND", "threading")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     names: dict[str, object] = {}
