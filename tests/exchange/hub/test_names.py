@@ -106,6 +106,7 @@ def results(
     off = [f"HF_HUB_DISABLE_{what}" for what in ("PROGRESS_BARS", "XET", "TELEMETRY")]
     env = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "home"), **more}
     env |= {"PYTHONPATH": os.pathsep.join(sys.path), **dict.fromkeys(off, "1")}
+    env["PHITODEEP_KERNELS"] = "numpy"  # which takes less time to import
     warn = ["-W", "error"] if without else []
     done = subprocess.run(
         [sys.executable, *warn, "-c", CODE.format(without=without), *calls],
