@@ -129,3 +129,13 @@ def no_waiting_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda handle: None)
         yield
+
+
+@contextmanager
+def noted(case: object) -> Iterator[None]:
+    """Say in an error which case it belongs to."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"case: {case}")
+        raise

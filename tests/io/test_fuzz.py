@@ -49,6 +49,7 @@ from phitodeep.optimization.schedules import (
     WarmUp,
 )
 from phitodeep.text import CharTokenizer
+from tests.conftest import noted
 from tests.io.test_faults import Snapshot
 from tests.rows import LONG, times
 from tests.time_limit import within
@@ -433,11 +434,8 @@ def refused_and_used(cases: Iterable[tuple[object, Callable[[], Any]]]) -> None:
     """Use damaged files; some are used and some are refused, or the damage is no test."""
     outcomes = set()
     for name, use in cases:
-        try:
+        with noted(name):
             outcomes.add(refused(use))
-        except BaseException as error:
-            error.add_note(f"case {name}")
-            raise
     assert outcomes == {True, False}
 
 

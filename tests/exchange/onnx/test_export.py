@@ -30,9 +30,9 @@ from phitodeep.exchange import correspondence
 from phitodeep.exchange.onnx.write import export
 from phitodeep.exchange.onnx.write.forms import exports
 from phitodeep.functional.rotary import DynamicRope
-from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
+from tests.random_networks import Gate, Ladder, Scale
 
 NEWEST = onnx.defs.onnx_opset_version()
 NOT_EXPORTED = {"Lambda", "Layer", "Param", "State"}  # its functions may do anything; base classes
@@ -327,40 +327,6 @@ def test_large_weights_are_in_a_file_of_their_own(
 # --- layers of one's own --------------------------------------------------------------------------
 
 
-class Scale(L.Layer):
-    """A layer of a user's own."""
-
-    s = L.Param()
-
-    def create(self, shape: Shape) -> Shape:
-        self.s = np.ones(shape[-1])
-        return shape
-
-    def forward(self, X: Array) -> Array:
-        return X * self.s
-
-
-class Twice(Container):
-    """A container of a user's own."""
-
-    def __init__(self, layer: L.Layer) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def create(self, shape: Shape) -> Shape:
-        return self.layer.build(shape)
-
-    def forward(self, X: Array) -> Array:
-        return 2 * self.layer.forward(X)
-
-
-class MyDense(L.Dense):
-    """A layer that computes something else than its base class."""
-
-    def forward(self, X: Array) -> Array:
-        return 2 * super().forward(X)
-
-
 class Named(L.Dense):
     """A layer that computes what its base class does."""
 
@@ -377,20 +343,22 @@ def own_forms(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_layer_of_ones_own(tmp_path: Path) -> None:
     @exports(Scale)
     def scale(graph: Any, layer: Any, x: Any) -> Any:
-        return graph.node("Mul", x, graph.param(layer, "s"))
+        product = graph.node("Mul", x, graph.param(layer, "gain"))
+        return graph.node("Add", product, graph.param(layer, "shift"))
 
-    @exports(Twice)
-    def twice(graph: Any, layer: Any, x: Any) -> Any:
-        return graph.node("Mul", graph.add(layer.layer, x), 2.0)
+    @exports(Gate)
+    def gate(graph: Any, layer: Any, x: Any) -> Any:
+        return graph.node("Mul", *(graph.add(part, x) for part in layer.inside.values()))
 
     assert scale.__name__ == "scale"
     correspondence.declare(Named, "numpy", "exports")(np.abs)  # in ONNX, it is still a Dense
-    model = built(L.Conv2D(2, 2), Twice(L.Chain(Scale(), L.Dense(3))), Named(2), shape=(4, 4, 1))
+    gated = Gate(L.Chain(Scale(), L.Dense(3)), L.Dense(3))
+    model = built(L.Conv2D(2, 2), gated, Named(2), shape=(4, 4, 1))
     proto = exported(model, tmp_path / "net.onnx")
     X = sample(model, 2)
     (Y,) = ReferenceEvaluator(proto).run(None, {"X": X})
     np.testing.assert_allclose(Y, model.predict(X), rtol=1e-4, atol=1e-5)
-    assert "1.layer.layers.0.s" in {a.name for a in proto.graph.initializer}
+    assert "1.inside.value.layers.0.gain" in {a.name for a in proto.graph.initializer}
 
 
 @pytest.mark.usefixtures("own_forms")
@@ -427,14 +395,15 @@ def square() -> L.Layer:
 
 
 def test_layers_without_an_operator_are_named_by_their_paths(tmp_path: Path) -> None:
-    model = built(L.Dense(2), L.Residual(L.Tanh(), square()), Twice(MyDense(2)), shape=(3,))
+    gated = Gate(L.Dense(2), Ladder(L.Dense(2)))
+    model = built(L.Dense(2), L.Residual(L.Tanh(), square()), gated, shape=(3,))
     with pytest.raises(ArgumentError) as error:
         model.export_onnx(tmp_path / "net.onnx")
     message = str(error.value)
     assert message.startswith(
-        "export_onnx cannot export layer 1.layers.1, Lambda(square, <lambda>), layer 2, Twice("
+        "export_onnx cannot export layer 1.layers.1, Lambda(square, <lambda>), layer 2, Gate("
     )
-    assert "layer 2.layer, MyDense(2" in message
+    assert "layer 2.inside.gate, Ladder(Dense(2" in message
     assert "ONNX has no operator for them" in message
     assert "@phitodeep.exchange.onnx.write.forms.exports(YourLayer)" in message
     assert not [*tmp_path.iterdir()]

@@ -17,6 +17,7 @@ from phitodeep.exchange.onnx.read import activations, products, verifying
 from phitodeep.io import from_onnx
 from phitodeep.layers import BatchNorm, Dense, Mish, MultiHeadAttention, Permute, Reshape
 from phitodeep.model import Sequential
+from tests.conftest import noted
 from tests.exchange.onnx.graphs import Arrays, floats, nodes, write
 
 onnx = pytest.importorskip("onnx")
@@ -95,18 +96,14 @@ REFUSED: list[tuple[Any, list[Any], Arrays, str]] = [
 ]
 
 
-@pytest.mark.parametrize("row", REFUSED, ids=lambda row: str(row[0])[:40])
-def test_what_is_not_covered_is_refused_by_name(row: Any, tmp_path: Path) -> None:
-    *graph, named = row
-    path = write(tmp_path, *graph, opset=17)
-    with pytest.raises(PhitodeepError, match=f"(?s){named}"):
-        from_onnx(path)
-
-
-@pytest.mark.parametrize("graph", [gelu(2**0.5), gelu_tanh(0.044715)], ids=["erf", "tanh"])
-def test_the_right_constants_are_a_gelu(graph: Any, tmp_path: Path) -> None:
-    (layer,) = from_onnx(write(tmp_path, *graph)).layers
-    assert type(layer).__name__ == "GELU"
+def test_what_is_not_covered_is_refused_by_name(tmp_path: Path) -> None:
+    for *graph, named in REFUSED:
+        path = write(tmp_path, *graph, opset=17)
+        with noted(graph[0]), pytest.raises(PhitodeepError, match=f"(?s){named}"):
+            from_onnx(path)
+    for graph in (gelu(2**0.5), gelu_tanh(0.044715)):  # the right constants
+        (layer,) = from_onnx(write(tmp_path, *graph)).layers
+        assert type(layer).__name__ == "GELU"
 
 
 def test_several_inputs_or_outputs(tmp_path: Path) -> None:
@@ -186,15 +183,18 @@ def assert_computes(path: Path, wanted: Any, x: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("row", READ, ids=lambda row: row[0])
-def test_graphs_are_read(row: Any, tmp_path: Path) -> None:
-    *graph, kinds = row
-    path, x = write(tmp_path, *graph), floats(2, *row[1][1:])
-    wanted = onnx.reference.ReferenceEvaluator(str(path)).run(None, {"x": x})[0]
-    model = assert_computes(path, wanted, x)
-    if kinds:
-        assert [type(layer).__name__ for layer in model.layers] == kinds.split()
-    assert all(layer.trainable != isinstance(layer, BatchNorm) for layer in model.layers)
+def evaluated(path: Path, x: Any) -> Any:
+    return onnx.reference.ReferenceEvaluator(str(path)).run(None, {"x": x})[0]
+
+
+def test_graphs_are_read(tmp_path: Path) -> None:
+    for *graph, kinds in READ:
+        with noted(graph[0]):
+            path, x = write(tmp_path, *graph), floats(2, *graph[1][1:])
+            model = assert_computes(path, evaluated(path, x), x)
+            if kinds:
+                assert [type(layer).__name__ for layer in model.layers] == kinds.split()
+            assert all(layer.trainable != isinstance(layer, BatchNorm) for layer in model.layers)
 
 
 def test_a_permute_of_ours_is_not_a_layout(tmp_path: Path) -> None:
@@ -218,9 +218,8 @@ def test_both_biases_of_an_lstm(tmp_path: Path) -> None:
     text = "LSTM x W R B -> a hidden_size=4; Squeeze a one"
     arrays = {**LSTM, "B": floats(1, 32), "one": np.array([1])}
     path, x = write(tmp_path, text, [5, 3, 2], arrays), floats(5, 3, 2)
-    wanted = onnx.reference.ReferenceEvaluator(str(path)).run(None, {"x": x})[0]
     found = from_onnx(path).predict(x.swapaxes(0, 1))
-    np.testing.assert_allclose(found.swapaxes(0, 1), wanted, atol=1e-6)
+    np.testing.assert_allclose(found.swapaxes(0, 1), evaluated(path, x), atol=1e-6)
 
 
 def softmax(x: Any) -> Any:
@@ -254,12 +253,12 @@ NOT_THE_EVALUATORS: list[tuple[str, int, tuple[int, ...], Callable[[Any], Any]]]
 ]
 
 
-@pytest.mark.parametrize("row", NOT_THE_EVALUATORS, ids=lambda row: row[0])
-def test_what_the_evaluator_computes_wrongly_is_read(row: Any, tmp_path: Path) -> None:
-    text, opset, shape, expected = row
+def test_what_the_evaluator_computes_wrongly_is_read(tmp_path: Path) -> None:
     arrays = {key: floats(3) ** 2 + i for i, key in enumerate("sbmv")}
-    path, x = write(tmp_path, text, ["N", *shape], arrays, opset=opset), floats(2, *shape)
-    assert_computes(path, expected(x), x)
+    for text, opset, shape, expected in NOT_THE_EVALUATORS:
+        path, x = write(tmp_path, text, ["N", *shape], arrays, opset=opset), floats(2, *shape)
+        with noted(text):
+            assert_computes(path, expected(x), x)
 
 
 @pytest.mark.parametrize("axes", ["", "axes"])
@@ -304,11 +303,11 @@ def apart(a: Any) -> Any:
     return [0, 0, 1, 2, 2] if a.tolist() == [0, 0, 2, 1, 2] else None
 
 
-@pytest.mark.parametrize(("change", "kv_heads"), [(another_scale, 4), (apart, 2)])
-def test_other_attentions_are_refused(change: Any, kv_heads: int, tmp_path: Path) -> None:
-    path = attention(tmp_path / "a.onnx", change, kv_heads=kv_heads)
-    with pytest.raises(DataError, match="no layer"):
-        from_onnx(path)
+def test_other_attentions_are_refused(tmp_path: Path) -> None:
+    for change, kv_heads in ((another_scale, 4), (apart, 2)):
+        path = attention(tmp_path / "a.onnx", change, kv_heads=kv_heads)
+        with pytest.raises(DataError, match="no layer"):
+            from_onnx(path)
 
 
 SCORES = "Transpose x -> t perm=[0,2,1]; MatMul x t -> s; Mul s root -> r; Softmax r -> p"
@@ -328,25 +327,24 @@ MASKS = {  # for three steps, and whether they hide the later steps, and nothing
 }
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_a_mask_is_causal_or_refused(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mask_is_causal_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifying, "MOST_NODES", -1)  # the rule alone must be right
-    mask, causal = MASKS[name]
-    added = "Where m r low -> z" if mask.dtype == bool else "Add r m -> z"
-    text = f"{SCORES.replace('Softmax r', f'{added}; Softmax z')}; MatMul p x"
-    arrays = {"root": np.float32(0.5), "low": np.float32(-1e31)}
-    arrays["m"] = mask if mask.dtype == bool else mask.astype(np.float32)
-    path, x = write(tmp_path, text, [None, 3, 4], arrays), floats(2, 3, 4)
-    if not causal:
-        with pytest.raises(DataError, match="no layer"):
-            from_onnx(path)
-        return
+    x = floats(2, 3, 4)
     S = np.where(np.tri(3), x @ x.swapaxes(1, 2) / 2, -np.inf)
     P = np.exp(S - S.max(2, keepdims=True))
-    model = assert_computes(path, P / P.sum(2, keepdims=True) @ x, x)
-    assert model.layers[-1].causal
+    for name, (mask, causal) in MASKS.items():
+        added = "Where m r low -> z" if mask.dtype == bool else "Add r m -> z"
+        text = f"{SCORES.replace('Softmax r', f'{added}; Softmax z')}; MatMul p x"
+        arrays = {"root": np.float32(0.5), "low": np.float32(-1e31)}
+        arrays["m"] = mask if mask.dtype == bool else mask.astype(np.float32)
+        path = write(tmp_path, text, [None, 3, 4], arrays)
+        with noted(name):
+            if causal:
+                model = assert_computes(path, P / P.sum(2, keepdims=True) @ x, x)
+                assert model.layers[-1].causal
+            else:
+                with pytest.raises(DataError, match="no layer"):
+                    from_onnx(path)
 
 
 # --- harm -----------------------------------------------------------------------------------------
@@ -400,16 +398,14 @@ def assert_little_memory(path: Path, read: bool) -> None:
     assert peak < 20 * path.stat().st_size + (1 << 26)
 
 
-@pytest.mark.parametrize("row", BOMBS, ids=lambda row: row[0][:40])
-def test_constants_do_not_explode(row: Any, tmp_path: Path) -> None:
+def test_no_file_makes_large_arrays(tmp_path: Path) -> None:
     from_onnx(write(tmp_path, "Relu x", [None, 3], {}))  # imports are made
-    assert_little_memory(write(tmp_path, row[0], [None, 3], row[1]), read=False)
-
-
-@pytest.mark.parametrize("row", HUGE_SIZES, ids=lambda row: row[0][-40:])
-def test_sizes_that_no_array_has_take_no_memory(row: Any, tmp_path: Path) -> None:
-    text, shape, read = row
-    assert_little_memory(write(tmp_path, text, shape, HUGE_ARRAYS), read)
+    for text, arrays in BOMBS:
+        with noted(text[:40]):
+            assert_little_memory(write(tmp_path, text, [None, 3], arrays), read=False)
+    for text, shape, read in HUGE_SIZES:
+        with noted(text):
+            assert_little_memory(write(tmp_path, text, shape, HUGE_ARRAYS), read)
 
 
 @pytest.mark.parametrize("op", ["Relu x", "Mul x x"])
