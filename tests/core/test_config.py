@@ -241,6 +241,8 @@ def test_each_argument_of_each_class_is_in_the_table_with_another_value_than_its
 def test_from_config_makes_the_same_again() -> None:
     for made in EVERYTHING:
         again(made)
+    assert again(CALLBACKS[1]).on_epoch_end is note
+    assert repr(LambdaCallback(on_epoch_end=note)) == f"LambdaCallback(on_epoch_end={note!r})"
 
 
 @pytest.mark.parametrize(("make", "shape", "tokens"), BUILT, ids=label)
@@ -310,12 +312,6 @@ def test_a_metric_gives_the_same_value() -> None:
         copy = again(made)
         assert copy.name == made.name
         np.testing.assert_array_equal(copy(P, T), made(P, T), err_msg=copy.name)
-
-
-def test_callbacks_keep_their_functions() -> None:
-    copy: Any = again(CALLBACKS[1])
-    assert copy.on_epoch_end is note
-    assert repr(LambdaCallback(on_epoch_end=note)) == f"LambdaCallback(on_epoch_end={note!r})"
 
 
 # --- models -------------------------------------------------------------------------------------
@@ -397,21 +393,14 @@ def test_what_was_set_later_is_what_is_written() -> None:
     assert isinstance(copy.loss, losses.MeanAbsoluteError)
     assert (copy.batch_size, copy.optimizer.momentum) == (3, 0.5)
     same_weights(model, copy)
-    model = Sequential(L.Dense(3, 2))
+    model = Sequential(L.Flatten(), L.Dense(4))
     model.optimizer.alpha = 0.5
     assert again(model).alpha == 0.5
     assert again(model)._alpha is None
-
-
-def test_the_seed_that_build_was_given_is_the_models() -> None:
-    model = Sequential(L.Flatten(), L.Dense(4))
-    assert model.get_config()["seed"] is None
+    assert again(model).seed is None
     model.build((2, 3), seed=9)
     same_weights(model, again(model))
-
-
-def test_one_metric_need_not_be_in_a_list() -> None:
-    for metric in ("mae", metrics.mae, largest_error):
+    for metric in ("mae", metrics.mae, largest_error):  # which need not be in a list
         assert again(Sequential(L.Dense(3, 2), metrics=metric)).get_config()["metrics"]
     with pytest.raises(ArgumentTypeError, match="a metric is a name or a function"):
         Sequential(L.Dense(3, 2), metrics=3)
@@ -457,14 +446,11 @@ def test_models_in_models(known: bool, seed: int | None) -> None:
     for m in (waiting, copy):
         m.build((2, 2))
     same_weights(waiting, copy)
-
-
-def test_an_inner_model_that_is_built_alone_is_built_again() -> None:
-    inner = Sequential(L.Flatten(), L.Dense(3), seed=1)
-    inner.build((2, 3))
-    copy = again(Sequential(inner))
+    built = Sequential(L.Flatten(), L.Dense(3), seed=1)  # alone
+    built.build((2, 3))
+    copy = again(Sequential(built))
     assert copy.layers[0].input_shape == (2, 3)
-    same_weights(inner, copy.layers[0])
+    same_weights(built, copy.layers[0])
 
 
 def test_subclasses_of_sequential_write_their_own_arguments() -> None:
@@ -756,6 +742,15 @@ def test_get_config_may_be_overridden_with_values_of_any_kind() -> None:
     with pytest.raises(ArgumentTypeError, match=r"Wrong\.get_config must return"):
         Wrong().get_config()
 
+    @phitodeep.register
+    class Failing(L.Layer):
+        def get_config(self) -> Any:
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError) as caught:
+        Sequential(Failing()).get_config()
+    assert caught.value.__notes__ == ["in layers[0] of Sequential(Failing())"]
+
 
 def test_arguments_that_are_given_by_place_come_back_by_place() -> None:
     class Placed(Configurable):
@@ -913,17 +908,6 @@ def test_what_cannot_be_written_is_refused_with_its_place_and_the_remedy() -> No
         again(Sequential(L.Dense(3, 2)))  # nothing is left of the refusal
 
 
-def test_errors_of_a_users_get_config_say_where() -> None:
-    @phitodeep.register
-    class Failing(L.Layer):
-        def get_config(self) -> Any:
-            raise KeyError("mine")
-
-    with pytest.raises(KeyError) as caught:
-        Sequential(Failing()).get_config()
-    assert caught.value.__notes__ == ["in layers[0] of Sequential(Failing())"]
-
-
 def entry(kind: str, name: str, **config: Any) -> dict[str, Any]:
     return {kind: name, "config": config}
 
@@ -1069,6 +1053,12 @@ def test_builders_are_equal_if_their_layers_and_settings_are() -> None:
     assert SequentialBuilder().seed(1).input(3) == SequentialBuilder(3, seed=1)
     with pytest.raises(TypeError, match="unhashable"):
         hash(build_all())
+    first, *others = (  # tied to the first of two tables, and to the second
+        SequentialBuilder(3).add(tables[0]).tied_dense(tables[i])
+        for i in (0, 0, 1)
+        for tables in [[L.Embedding(4, 4), L.Embedding(4, 4)]]
+    )
+    assert [first == other for other in others] == [True, False]
 
 
 def test_functions_and_objects_that_cannot_be_written_are_equal_to_themselves_alone() -> None:
@@ -1090,16 +1080,6 @@ def test_functions_and_objects_that_cannot_be_written_are_equal_to_themselves_al
     large = np.zeros(5000)
     assert alike(Widget(large), Widget(large.copy()))
     assert not alike(Widget(large), Widget(large + 1))
-
-
-def test_tied_builders_are_equal_if_they_are_tied_alike() -> None:
-    def make(first: bool) -> SequentialBuilder:
-        tables = [L.Embedding(4, 4), L.Embedding(4, 4)]
-        builder = SequentialBuilder(3).add(tables[0])
-        return builder.tied_dense(tables[0 if first else 1])
-
-    assert make(True) == make(True)
-    assert make(True) != make(False)
 
 
 # --- random models ------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import phitodeep
+from phitodeep import kernels
 from phitodeep import layers as L
 from phitodeep.core.types import Array
 from phitodeep.errors import (
@@ -31,7 +32,6 @@ from phitodeep.errors import (
 from phitodeep.io.model_file import VERSION, open_model
 from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.layers.initialization import He
-from phitodeep.layers.param import Param
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
 from phitodeep.optimization.optimizers import LBFGS, SGD, Adam, Muon, Optimizer
@@ -45,6 +45,7 @@ from tests.core.test_config import (
     SETTINGS,
 )
 from tests.core.test_state import OPTIONS
+from tests.random_networks import Scale
 from tests.rows import ALL, KINDS, LONG, ONE_EACH
 from tests.test_bad_input import assert_same
 
@@ -167,7 +168,11 @@ def goes_on_alike(model: Sequential, other: Sequential) -> None:
             assert_same(other.get_weights(), model.get_weights())
 
 
-def test_training_goes_on_in_another_process(tmp_path: Path) -> None:
+def test_training_goes_on_in_another_process(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(functools.partial(kernels.use, kernels.chosen()))
+    kernels.use("numpy")  # which the other process imports in less time
     script = (
         "import numpy as np, phitodeep\n"
         "X, Y = np.load('X.npy'), np.load('Y.npy')\n"
@@ -181,7 +186,7 @@ def test_training_goes_on_in_another_process(tmp_path: Path) -> None:
     model = net(OPTIONS["groups"]())
     train(model)
     model.save(tmp_path / "a.st", optimizer=True)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PHITODEEP_KERNELS": "numpy"}
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True)
     found = train(model)
     assert [*np.ravel(found), *found.rates] == [*np.load(tmp_path / "found.npy")]
@@ -300,26 +305,18 @@ def test_a_builder_and_a_class_of_ones_own(tmp_path: Path) -> None:
 
 
 @phitodeep.register
-class Scaled(L.Layer):
-    """A layer of somebody's own, with a parameter and a setting."""
-
-    s = Param()
+class Scaled(Scale):
+    """A layer of somebody's own, with a setting."""
 
     def __init__(self, factor: float = 1.0) -> None:
         super().__init__()
         self.factor = factor
 
-    def create(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        self.s = np.ones(input_shape)
-        return input_shape
-
     def forward(self, X: Array) -> Array:
-        self.cache["X"] = X
-        return X * self.s * self.factor
+        return self.factor * super().forward(X)
 
     def backward(self, dY: Array) -> Array:
-        self.grad_array("s")[...] = self.factor * (dY * self.cache["X"]).sum(0)
-        return dY * self.s * self.factor
+        return super().backward(self.factor * dY)
 
 
 class Unregistered(Scaled):

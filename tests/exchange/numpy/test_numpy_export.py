@@ -6,6 +6,7 @@ import functools
 import io
 import json
 import linecache
+import random
 import re
 import runpy
 import shutil
@@ -19,12 +20,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep import inference
 from phitodeep import layers as L
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, NotBuiltError
 from phitodeep.exchange import correspondence
 from phitodeep.exchange.correspondence import form_of
 from phitodeep.exchange.numpy import plain
+from phitodeep.exchange.numpy.export import export_numpy
 from phitodeep.exchange.numpy.forms import exports
 from phitodeep.exchange.numpy.network import Network, Weight
 from phitodeep.exchange.numpy.sources import literal
@@ -34,6 +37,8 @@ from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
 from phitodeep.testing.examples import data, made
+from tests import random_networks
+from tests.random_networks import Centred, Gate, Ladder, Maker, drawn
 from tests.rows import ALL, LONG, Row
 
 pytestmark = pytest.mark.xdist_group("export")  # the models are exported once
@@ -792,9 +797,42 @@ def test_a_trained_model_needs_no_build(tmp_path: Path) -> None:
     )
     model.train(X, y, epochs=3, verbose=0)
     check_predictions(model, X, tmp_path, atol=1e-5)
-
-
-def test_a_sequence_is_read_from_its_last_state(tmp_path: Path) -> None:
     model = Sequential(L.Embedding(5, 3), L.LSTM(4, return_sequences=False), L.Dense(2), seed=0)
-    model.build((6,))
+    model.build((6,))  # and takes longer sequences
     check_predictions(model, np.random.default_rng(0).integers(0, 5, (3, 9)), tmp_path, atol=1e-6)
+
+
+# --- random networks ------------------------------------------------------------------------------
+
+WITHOUT = (L.Lambda, Centred, Gate, Ladder)  # what has no NumPy function
+
+
+def test_random_networks_predict_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correspondence, "TABLE", {**correspondence.TABLE})
+    exports(random_networks.Scale)(gain_and_shift)
+    kinds = set()
+    dtypes = ("float64", 1e-12), ("float32", 3e-5)
+    cases = [(seed, each) for seed in range(60) for each in dtypes]
+    for seed, (dtype, tolerance) in cases if LONG else cases[::3]:
+        rng = random.Random(seed)
+        size, depth = rng.choice((1, 2, 3, 4)), rng.choice((0, 1, 2))
+        maker = Maker(rng, WITHOUT, masked=False)
+        network = drawn(maker, random_networks.KINDS, (1, 2, 5), size, depth, seed)
+        network.chain.cast(dtype)
+        X = network.X if network.X.dtype.kind == "i" else network.X.astype(dtype)
+        X.flags.writeable = False
+        with inference():
+            Y = network.chain.forward(X)
+        export_numpy(network.chain, tmp_path / "net.py", samples=2)
+        run, limit = predict(tmp_path / "net.py"), tolerance * max(1, np.abs(Y).max())
+        for found in (run(X), run(np.asfortranarray(X), batch_size=1)):
+            assert found.dtype == Y.dtype, network
+            assert not np.shares_memory(found, X), network
+            np.testing.assert_allclose(found, Y, rtol=0, atol=limit, err_msg=repr(network))
+        kinds |= {type(part) for _, part in network.chain.walk()}
+    assert len(kinds) > 40  # otherwise the networks say little
+    assert L.GaussianNoise in kinds
+
+
+def gain_and_shift(X: Array, gain: Array, shift: Array) -> Array:
+    return X * gain + shift

@@ -5,7 +5,6 @@ Here, ONNX's own reference evaluator runs them; `test_export_runtime.py` does wi
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +22,6 @@ from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
     DataError,
-    MissingExtraError,
     NotBuiltError,
 )
 from phitodeep.exchange import correspondence
@@ -180,18 +178,15 @@ def test_a_file_consists_of_standard_operators_and_our_parameters(
     assert (tmp_path / "net.onnx").stat().st_size < largest + 12_000  # stored once
 
 
-def test_a_tied_weight_is_stored_once(tmp_path: Path) -> None:
-    embedding = L.Embedding(2000, 16)
-    model = built(embedding, L.Tanh(), L.TiedDense(embedding), shape=(4,))
-    exported(model, tmp_path / "net.onnx")
-    assert (tmp_path / "net.onnx").stat().st_size < 2000 * 16 * 4 + 2000
-
-
-def test_the_names_say_which_layer_a_node_belongs_to(tmp_path: Path) -> None:
+def test_names_are_paths_and_a_tied_weight_is_stored_once(tmp_path: Path) -> None:
     proto = exported(gpt(), tmp_path / "net.onnx")
     names = {node.name for node in proto.graph.node}
     assert {"0/Gather", "2.layers.0.layers.1/Softmax", "2.layers.0/Add"} <= names
     assert {"0.W", "2.layers.0.layers.1.Wqkv"} <= {a.name for a in proto.graph.initializer}
+    embedding = L.Embedding(2000, 16)
+    model = built(embedding, L.Tanh(), L.TiedDense(embedding), shape=(4,))
+    exported(model, tmp_path / "net.onnx")
+    assert (tmp_path / "net.onnx").stat().st_size < 2000 * 16 * 4 + 2000
 
 
 def test_axes_are_moved_only_where_the_layout_changes(tmp_path: Path) -> None:
@@ -237,17 +232,16 @@ def test_an_operator_is_used_from_the_version_that_has_it(tmp_path: Path) -> Non
             assert (operator in used) == (opset >= since)
 
 
-def test_settings_that_predictions_do_not_need_are_kept(tmp_path: Path) -> None:
+def test_small_models(tmp_path: Path) -> None:
     """ONNX's momentum is the weight of the running statistics, and ours that of the batch."""
     proto = exported(built(L.BatchNorm(momentum=0.3, eps=0.2), shape=(3,)), tmp_path / "net.onnx")
     found = {a.name: a.f for a in proto.graph.node[0].attribute}
     assert found == {"momentum": pytest.approx(0.7), "epsilon": pytest.approx(0.2)}
-
-
-def test_the_default_is_opset_20(tmp_path: Path) -> None:
-    built(L.Dense(2), shape=(3,)).export_onnx(tmp_path / "net.onnx")
+    nothing = built(L.Dropout(0.5), shape=(3,))
+    nothing.export_onnx(tmp_path / "net.onnx")
     proto = onnx.load(tmp_path / "net.onnx")
-    assert (proto.opset_import[0].version, proto.ir_version) == (20, 9)
+    assert operators(proto) == {"Identity": 1}
+    assert (proto.opset_import[0].version, proto.ir_version) == (20, 9)  # the defaults
 
 
 SIZES: list[tuple[Callable[[], Sequential], str, str]] = [
@@ -283,22 +277,16 @@ def test_sizes_that_may_differ_have_names(tmp_path: Path) -> None:
         assert [" ".join(map(str, shape)) for shape in found] == expected, model
 
 
-def test_a_model_that_does_nothing(tmp_path: Path) -> None:
-    model = built(L.Dropout(0.5), shape=(3,))
-    proto = exported(model, tmp_path / "net.onnx")
-    assert operators(proto) == {"Identity": 1}
-
-
 def test_tokens_come_in_and_go_out_as_integers(tmp_path: Path) -> None:
-    proto = exported(built(L.Select([1, 0], tokens=True), shape=(3,)), tmp_path / "net.onnx")
-    (Y,) = ReferenceEvaluator(proto).run(None, {"X": np.array([[1, 2, 3.0]], np.float32)})
-    assert Y.dtype == np.int64
-    assert Y.tolist() == [[2, 1]]
-    model = built(L.Select([1, 0], tokens=True), L.Tanh(), shape=(3,))
-    (Y,) = ReferenceEvaluator(exported(model, tmp_path / "net.onnx")).run(
-        None, {"X": np.array([[1, 2, 3.0]], np.float32)}
-    )
-    np.testing.assert_allclose(Y, np.tanh([[2, 1]]), rtol=1e-6)
+    X, select = np.array([[1, 2, 3.0]], np.float32), L.Select([1, 0], tokens=True)
+    for layers, wanted, dtype in (
+        ([select], [[2, 1]], np.int64),
+        ([select.copy(), L.Tanh()], np.tanh([[2, 1]]), np.float32),
+    ):
+        proto = exported(built(*layers, shape=(3,)), tmp_path / "net.onnx")
+        (Y,) = ReferenceEvaluator(proto).run(None, {"X": X})
+        assert Y.dtype == dtype
+        np.testing.assert_allclose(Y, wanted, rtol=1e-6)
 
 
 # --- large models ---------------------------------------------------------------------------------
@@ -430,15 +418,6 @@ def test_a_wrong_opset_or_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotBuiltError, match="does not know its input shape"):
         Sequential(L.Dense(2)).export_onnx(tmp_path / "net.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["folder.onnx"]
-
-
-def test_without_onnx_the_error_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = built(L.Dense(2), shape=(3,))
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(MissingExtraError, match=r"phitodeep\[onnx\]"):
-        model.export_onnx(tmp_path / "net.onnx")
 
 
 def test_an_export_changes_nothing_in_the_model(tmp_path: Path) -> None:
