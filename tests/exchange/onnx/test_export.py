@@ -171,6 +171,8 @@ def test_a_file_consists_of_standard_operators_and_our_parameters(
     for node in proto.graph.node:
         path, slash, _ = node.name.rpartition("/")
         assert (path in paths) if slash else node is proto.graph.node[-1], node.name
+    read = {"Y", *(name for node in proto.graph.node for name in node.input)}
+    assert all({*node.output} - {""} <= read and node.output[-1] for node in proto.graph.node)
     names = {a.name for a in proto.graph.initializer}
     joined = (".bh", ".layer", ".reverse")  # in b, and in one array for both directions
     assert {path for path in model.get_weights() if not any(j in path for j in joined)} <= names

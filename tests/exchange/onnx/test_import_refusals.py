@@ -60,6 +60,7 @@ REFUSED: list[tuple[Any, list[Any], Arrays, str]] = [
     ("GRU x W R hidden_size=4", [5, None, 2], GRU, "linear_before_reset"),
     ("LSTM x W R direction='reverse' hidden_size=4", [5, None, 2], LSTM, "reverse"),
     ("RNN x W R _ _ z hidden_size=4", [5, 2, 2], RNN, "begin at 0"),
+    ("MaxPool x -> p i kernel_shape=[2,2]; Cast i to=1", [None, 3, 8, 8], {}, "its output 'i' is"),
     ("MaxPool x kernel_shape=[2,2] dilations=[2,2]", [None, 3, 8, 8], {}, "dilations"),
     (
         "AveragePool x kernel_shape=[3,3] pads=[1,1,1,1] strides=[3,3]",
@@ -149,7 +150,18 @@ POOL = "MaxPool x -> p kernel_shape=[2,2] strides=[2,2]; Flatten p -> f; "
 CONSTANTS = {"m": floats(3, 1, 1), "s": np.array([[[2.0]], [[3]], [[4]]], np.float32)}
 CROP = {"a": np.array([0]), "b": np.array([2]), "c": np.array([2])}
 BOTH = "MatMul x W -> z; Sigmoid z -> p; Sub c p -> q; Concat q p axis=1"
+LAYER_NORM = (
+    "ReduceMean x last -> m; Sub x m -> d; Mul d d -> s; ReduceMean s last -> v; Add v eps -> w;"
+    "Sqrt w -> r; Div d r -> n; "
+)
+RMS_NORM = "Mul x x -> s; ReduceMean s last -> v; Add v eps -> w; Pow w power -> r; Mul x r -> n; "
+NORM = {"last": np.array([-1]), "eps": np.float32(0.01), "power": np.float32(-0.5)}
+NORM |= {"g": floats(4), "b": floats(4) + 1, "rows": floats(3, 1) + 2, "other": np.array([1])}
 READ: list[tuple[str, list[Any], Arrays, str]] = [
+    (f"{LAYER_NORM}Mul n g -> o; Add o b", [None, 3, 4], NORM, "LayerNorm"),
+    (f"{LAYER_NORM}Mul n rows", [None, 3, 4], NORM, ""),
+    (f"{RMS_NORM}Mul n g", [None, 4], NORM, "RMSNorm"),
+    (f"{RMS_NORM}Add n b", [None, 4], NORM, "RMSNorm BatchNorm"),
     ("Conv x W pads=[0,1,0,1]", [None, 3, 5, 5], {"W": floats(4, 3, 1, 3)}, "Conv2D"),
     ("Conv x W pads=[1,2,0,1]", [None, 3, 5, 5], {"W": floats(4, 3, 1, 3)}, "ZeroPad2D Conv2D"),
     (POOL + "Gemm f W", [None, 3, 4, 4], {"W": floats(12, 4)}, "MaxPool2D Flatten Dense"),
@@ -299,7 +311,15 @@ def apart(a: Any) -> Any:
     return [0, 0, 1, 2, 2] if a.tolist() == [0, 0, 2, 1, 2] else None
 
 
-def test_other_attentions_are_refused(tmp_path: Path) -> None:
+def test_other_norms_and_attentions_are_refused(tmp_path: Path) -> None:
+    for old, new, shape in (
+        ("m; Sub", "m keepdims=0; Sub", [4, 4, 4]),
+        ("x last", "x other", [None, 3, 4]),
+        ("Add v eps -> w", "Identity v -> w", [None, 3, 4]),
+    ):
+        text = f"{LAYER_NORM.replace(old, new)}Mul n g"
+        with noted(text), pytest.raises(DataError, match="no layer"):
+            from_onnx(write(tmp_path, text, shape, NORM))
     for change, kv_heads in ((another_scale, 4), (apart, 2)):
         path = attention(tmp_path / "a.onnx", change, kv_heads=kv_heads)
         with pytest.raises(DataError, match="no layer"):

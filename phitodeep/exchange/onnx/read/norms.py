@@ -234,7 +234,7 @@ def _normalised(view: View) -> tuple[View, type[L.LayerNorm] | type[L.RMSNorm], 
         for kind, C in ((L.LayerNorm, ROWS - ROWS.mean(-1, keepdims=True)), (L.RMSNorm, ROWS)):
             squares = np.square(C).mean(-1, keepdims=True)
             eps = float(((C / Y) ** 2 - squares)[-1, 0])
-            if eps > 0 and equal(Y, C / np.sqrt(squares + eps)):
+            if eps > 1e-30 and equal(Y, C / np.sqrt(squares + eps)):
                 return x, kind, decimal(eps)
     return None
 
