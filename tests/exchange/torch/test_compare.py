@@ -112,7 +112,7 @@ def test_a_fault_inside_a_container() -> None:
     assert wrong == [("3.layers.0", "dX"), ("3.layers.1", "dX")]
 
 
-WITHOUT = ("NegativeELBO", "PoissonNLL(log_input=False)")  # which take no output of a Dense
+WITHOUT = ("NegativeELBO", "PoissonNLL(False)")  # which take no output of a Dense
 CASES: list[tuple[Loss, str]] = [
     *[(loss, kind) for loss, kind in examples.LOSSES if not repr(loss).startswith(WITHOUT)],
     (losses.SoftmaxCrossEntropy(), "rows"),
