@@ -37,6 +37,7 @@ from phitodeep.optimization.optimizers import OPTIMIZERS, SGD, Adam, Optimizer
 from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau, StepDecay, WarmUp
 from phitodeep.testing import examples
 from phitodeep.testing.examples import cube, cube_gradient
+from tests.conftest import noted
 from tests.rows import ALL, TOOLS, times
 
 phitodeep.register(cube)
@@ -245,27 +246,26 @@ def test_from_config_makes_the_same_again() -> None:
     assert repr(LambdaCallback(on_epoch_end=note)) == f"LambdaCallback(on_epoch_end={note!r})"
 
 
-@pytest.mark.parametrize(("make", "shape", "tokens"), BUILT, ids=label)
-def test_a_layer_has_the_same_weights_and_output(
-    make: Make, shape: tuple[int, ...], tokens: int
-) -> None:
-    made = make()
-    copy, before = again(made), made.get_config()
-    X, _ = examples.data(made, shape, tokens)
-    outputs = []
-    for layer in (made, copy):
-        layer.build(shape[1:], seed=3)
-        if isinstance(layer, L.TiedDense):  # whose weights are another's
-            layer.embedding.build((), seed=1, dtype=np.float32)
-            layer.embedding.W = made.embedding.W
-        with calling(step=2):
-            outputs.append(layer.forward(X))
-    same_weights(made, copy)
-    np.testing.assert_array_equal(*outputs)
-    config = copy.get_config()
-    config.pop("input_shape", None)
-    assert config == before  # building adds nothing to the constructor's arguments
-    assert repr(copy) == repr(made)
+def test_a_layer_has_the_same_weights_and_output() -> None:
+    for make, shape, tokens in BUILT:
+        made = make()
+        copy, before = again(made), made.get_config()
+        X, _ = examples.data(made, shape, tokens)
+        outputs = []
+        for layer in (made, copy):
+            layer.build(shape[1:], seed=3)
+            if isinstance(layer, L.TiedDense):  # whose weights are another's
+                layer.embedding.build((), seed=1, dtype=np.float32)
+                layer.embedding.W = made.embedding.W
+            with calling(step=2):
+                outputs.append(layer.forward(X))
+        with noted(made):
+            same_weights(made, copy)
+            np.testing.assert_array_equal(*outputs)
+            config = copy.get_config()
+            config.pop("input_shape", None)
+            assert config == before  # building adds nothing to the constructor's arguments
+            assert repr(copy) == repr(made)
 
 
 def test_a_schedule_gives_the_same_rates() -> None:

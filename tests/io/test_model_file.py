@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import json
 import os
 import pickle
@@ -12,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from phitodeep.model.callbacks import EarlyStopping, LambdaCallback, ModelCheckp
 from phitodeep.optimization.optimizers import LBFGS, SGD, Adam, Muon, Optimizer
 from phitodeep.testing import examples
 from phitodeep.text import CharTokenizer
+from tests.conftest import noted
 from tests.core.test_config import (
     LOSS_TABLE,
     METRICS,
@@ -100,31 +101,19 @@ FORMS = [(*row, "float32") for row in ([*ALL, *MORE] if LONG else ONE_EACH)]
 FORMS += [(*row, "float64") for row in ([*ALL, *MORE] if LONG else KINDS)]
 
 
-@pytest.mark.parametrize(
-    ("make", "shape", "tokens", "dtype"), FORMS, ids=[f"{row[0]()} {row[3]}" for row in FORMS]
-)
-def test_each_layer_predicts_the_same(
-    make: Callable[[], L.Layer], shape: tuple[int, ...], tokens: int, dtype: str, tmp_path: Path
-) -> None:
-    layer = make()
-    parts = [layer.embedding, layer] if isinstance(layer, L.TiedDense) else [layer]
-    if isinstance(layer, L.TiedDense):  # which needs its embedding in the same model
-        tokens, shape = parts[0].vocab_size, shape[:-1]
-    model = Sequential(*parts, seed=2, dtype=dtype)
-    model.build(shape[1:])
-    draws = np.random.default_rng(5)
-    model.set_weights(
-        {
-            name: draws.uniform(0.5, 2, a.shape)
-            if "var" in name
-            else draws.standard_normal(a.shape)
-            for name, a in model.get_weights().items()
-        }
-    )
-    inputs, _ = examples.data(model, shape, tokens)
-    other = loaded(model, tmp_path / "a.st")
-    np.testing.assert_array_equal(other.predict(inputs), model.predict(inputs))
-    assert other.predict(inputs).dtype == model.predict(inputs).dtype
+def test_each_layer_predicts_the_same(tmp_path: Path) -> None:
+    for make, shape, tokens, dtype in FORMS:
+        layer = make()
+        parts = [layer]
+        if isinstance(layer, L.TiedDense):  # which needs its embedding in the same model
+            parts, shape = [layer.embedding, layer], shape[:-1]
+            tokens = layer.embedding.vocab_size
+        model: Any = examples.made(partial(Sequential, *parts, dtype=dtype), shape, dtype)
+        inputs, _ = examples.data(model, shape, tokens)
+        with noted(f"{layer} {dtype}"):
+            Y = loaded(model, tmp_path / "a.st").predict(inputs)
+            np.testing.assert_array_equal(Y, model.predict(inputs))
+            assert Y.dtype == model.predict(inputs).dtype
 
 
 def test_each_loss_metric_schedule_and_setting_comes_back(tmp_path: Path) -> None:
@@ -171,7 +160,7 @@ def goes_on_alike(model: Sequential, other: Sequential) -> None:
 def test_training_goes_on_in_another_process(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    request.addfinalizer(functools.partial(kernels.use, kernels.chosen()))
+    request.addfinalizer(partial(kernels.use, kernels.chosen()))
     kernels.use("numpy")  # which the other process imports in less time
     script = (
         "import numpy as np, phitodeep\n"
@@ -493,7 +482,7 @@ def test_weights_keep_their_memory(tmp_path: Path) -> None:
 # --- files that are not right --------------------------------------------------------------------
 
 
-@functools.cache
+@cache
 def packed() -> tuple[dict[str, Array], dict[str, str]]:
     model = net()
     train(model)

@@ -156,7 +156,7 @@ LAYER_NORM = (
 )
 RMS_NORM = "Mul x x -> s; ReduceMean s last -> v; Add v eps -> w; Pow w power -> r; Mul x r -> n; "
 NORM = {"last": np.array([-1]), "eps": np.float32(0.01), "power": np.float32(-0.5)}
-NORM |= {"g": floats(4), "b": floats(4) + 1, "rows": floats(3, 1) + 2, "other": np.array([1])}
+NORM |= {"g": floats(4), "b": floats(4) + 1, "rows": floats(3, 1) + 2, "other": np.array([1, 2])}
 READ: list[tuple[str, list[Any], Arrays, str]] = [
     (f"{LAYER_NORM}Mul n g -> o; Add o b", [None, 3, 4], NORM, "LayerNorm"),
     (f"{LAYER_NORM}Mul n rows", [None, 3, 4], NORM, ""),
