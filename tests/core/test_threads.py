@@ -133,6 +133,8 @@ def test_the_affinity_counts_and_nothing_is_imported_before_it_is_needed() -> No
     code = (
         "import os, sys, phitodeep.model\n"
         "assert not {'threadpoolctl', 'concurrent.futures'} & set(sys.modules)\n"
+        "import phitodeep.exchange.correspondence\n"
+        "assert not {'torch', 'onnx'} & set(sys.modules)\n"
         "if hasattr(os, 'sched_setaffinity'):\n"
         "    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
         "    assert phitodeep.get_threads() == 1"
