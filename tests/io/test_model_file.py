@@ -129,7 +129,7 @@ def test_each_loss_metric_schedule_and_setting_comes_back(tmp_path: Path) -> Non
 
 STATES = ("nadam", "lbfgs", "averages", "plateau after a warm-up", "groups")  # others: test_state
 EXACT: dict[str, Callable[[], Sequential]] = {
-    **{name: lambda make=OPTIONS[name]: net(make()) for name in STATES},
+    **{name: lambda make=OPTIONS[name]: net(make()) for name in (OPTIONS if LONG else STATES)},
     "groups in float64": lambda: net(OPTIONS["groups"](), dtype="float64"),
     "no seed": lambda: net(seed=None),
 }

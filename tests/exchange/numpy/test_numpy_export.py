@@ -772,7 +772,8 @@ def test_hundreds_of_branches_with_names_of_their_own(tmp_path: Path) -> None:
         model = Sequential(L.Parallel(*branches, merge=merge), dtype="float64")
         model.build((2,))
         check_predictions(model, np.array([[0.1, 9.0]]), tmp_path, rtol=1e-12)
-    model = Sequential(L.Parallel(*[L.Tanh() for _ in range(1000)]), dtype="float64")
+    many = L.Parallel(*[L.Tanh() for _ in range(3000 if LONG else 1000)])
+    model = Sequential(many, dtype="float64")
     model.build((2,))
     check_predictions(model, np.array([[0.1, 9.0]]), tmp_path, rtol=1e-12)
 
