@@ -130,3 +130,21 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 def _cut(patch: pytest.MonkeyPatch, count: int) -> None:
     patch.setattr(threads, "parts_of", lambda flops: count)
     patch.setattr(threads, "SMALL", 0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Files are written without waiting until the disk has them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda handle: None)
+        yield
+
+
+@contextmanager
+def noted(case: object) -> Iterator[None]:
+    """Say in an error which case it belongs to."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"case: {case}")
+        raise

@@ -1,11 +1,13 @@
 """The table of what corresponds to each layer in NumPy, in ONNX and in PyTorch.
 
-A layer has one row, and a class without a row has that of its nearest base. A library that a row
-leaves out does not have the layer, so that the export refuses it by its path.
+A layer has one row, and a class without a row has that of its nearest base. For NumPy and ONNX, a
+row names only what is not called like the layer: without it, the function of the layer's name, as
+in `layer_norm` or `conv`, corresponds to the layer. A library with neither does not have the layer,
+so that the export refuses it by its path.
 
     numpy    a function of `numpy/plain.py` or NumPy, whose parameters are named like the layer's
              parameters, states and settings, or `Lines`
-    onnx     a function that adds the layer's operators to a graph
+    onnx     a function of `onnx/write/` that adds the layer's operators to a graph
     torch    a `Pair` that names a module, or `Composed`; for a layer of another author, the class
              of its module
 
@@ -14,12 +16,14 @@ No other library is imported here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from phitodeep import layers as L
+from phitodeep.core.checks import snake_case
 from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError
 from phitodeep.exchange.numpy import network, plain
 from phitodeep.exchange.numpy.network import Lines, one_line
@@ -57,95 +61,67 @@ PRODUCT = {"none": plain.dot_product_attention, "fixed": plain.rotary_dot_produc
 
 TABLE: dict[type[Layer], Row] = {
     # containers
-    L.Chain: Row(Lines(network.chain), containers.chain, Composed(composed.chain)),
+    L.Chain: Row(numpy=Lines(network.chain), torch=Composed(composed.chain)),
     L.Residual: Row(Lines(network.merged), containers.merged, Composed(composed.chain)),
     L.SkipConcat: Row(Lines(network.merged), containers.merged, Composed(composed.chain)),
     L.Parallel: Row(Lines(network.merged), containers.merged, Composed(composed.parallel)),
     L.TimeDistributed: Row(
-        Lines(network.time_distributed),
-        containers.time_distributed,
-        Composed(composed.time_distributed, LAST),
+        numpy=Lines(network.time_distributed), torch=Composed(composed.time_distributed, LAST)
     ),
     L.Bidirectional: Row(
-        Lines(network.bidirectional),
-        sequences.bidirectional,
-        Composed(composed.bidirectional, LAST),
+        numpy=Lines(network.bidirectional), torch=Composed(composed.bidirectional, LAST)
     ),
     # activations
-    L.ReLU: Row(plain.relu, elementwise("Relu"), pair("ReLU")),
+    L.ReLU: Row(onnx=elementwise("Relu"), torch=pair("ReLU")),
     L.LeakyReLU: Row(
-        plain.leaky_relu,
-        elementwise("LeakyRelu", alpha="alpha"),
-        pair("LeakyReLU", alpha="negative_slope"),
+        onnx=elementwise("LeakyRelu", alpha="alpha"),
+        torch=pair("LeakyReLU", alpha="negative_slope"),
     ),
     L.PReLU: Row(
-        plain.leaky_relu,
-        general.prelu,
-        pair("PReLU", FIRST, width("num_parameters"), {"alpha": ("weight", rows.SAME)}),
+        numpy=plain.leaky_relu,
+        torch=pair("PReLU", FIRST, width("num_parameters"), {"alpha": ("weight", rows.SAME)}),
     ),
-    L.ELU: Row(plain.elu, elementwise("Elu", alpha="alpha"), pair("ELU", alpha="alpha")),
-    L.CELU: Row(plain.celu, general.celu, pair("CELU", alpha="alpha")),
-    L.SELU: Row(plain.selu, elementwise("Selu", alpha="alpha", gamma="scale"), pair("SELU")),
+    L.ELU: Row(onnx=elementwise("Elu", alpha="alpha"), torch=pair("ELU", alpha="alpha")),
+    L.CELU: Row(torch=pair("CELU", alpha="alpha")),
+    L.SELU: Row(onnx=elementwise("Selu", alpha="alpha", gamma="scale"), torch=pair("SELU")),
     L.GELU: Row(
-        Choice("approximate", {"none": plain.gelu, "tanh": plain.gelu_tanh}),
-        general.gelu,
-        pair("GELU", approximate="approximate"),
+        numpy=Choice("approximate", {"none": plain.gelu, "tanh": plain.gelu_tanh}),
+        torch=pair("GELU", approximate="approximate"),
     ),
-    L.SiLU: Row(plain.silu, general.silu, pair("SiLU")),
-    L.Mish: Row(plain.mish, general.mish, pair("Mish")),
-    L.Sigmoid: Row(plain.sigmoid, elementwise("Sigmoid"), pair("Sigmoid")),
+    L.SiLU: Row(torch=pair("SiLU")),
+    L.Mish: Row(torch=pair("Mish")),
+    L.Sigmoid: Row(onnx=elementwise("Sigmoid"), torch=pair("Sigmoid")),
     L.Tanh: Row(np.tanh, elementwise("Tanh"), pair("Tanh")),
-    L.Softsign: Row(plain.softsign, elementwise("Softsign"), pair("Softsign")),
+    L.Softsign: Row(onnx=elementwise("Softsign"), torch=pair("Softsign")),
     L.Softplus: Row(
-        plain.softplus,
-        elementwise("Softplus"),
+        onnx=elementwise("Softplus"),
         # PyTorch's threshold, above which y = x, is 20; ours has none
-        pair("Softplus", sizes=lambda layer: {"threshold": 40.0}, needs={"beta": 1}),
+        torch=pair("Softplus", sizes=lambda layer: {"threshold": 40.0}, needs={"beta": 1}),
     ),
     L.HardSigmoid: Row(
-        plain.hard_sigmoid, elementwise("HardSigmoid", alpha=1 / 6, beta=0.5), pair("Hardsigmoid")
+        onnx=elementwise("HardSigmoid", alpha=1 / 6, beta=0.5), torch=pair("Hardsigmoid")
     ),
-    L.HardSwish: Row(plain.hard_swish, elementwise("HardSwish"), pair("Hardswish")),
-    L.HardTanh: Row(
-        plain.hard_tanh, general.hard_tanh, pair("Hardtanh", needs={"min_val": -1, "max_val": 1})
-    ),
-    L.Softmax: Row(plain.softmax, general.along_axis("Softmax"), Composed(composed.softmax)),
-    L.LogSoftmax: Row(
-        plain.log_softmax, general.along_axis("LogSoftmax"), Composed(composed.softmax)
-    ),
+    L.HardSwish: Row(onnx=elementwise("HardSwish"), torch=pair("Hardswish")),
+    L.HardTanh: Row(torch=pair("Hardtanh", needs={"min_val": -1, "max_val": 1})),
+    L.Softmax: Row(onnx=general.along_axis("Softmax"), torch=Composed(composed.softmax)),
+    L.LogSoftmax: Row(onnx=general.along_axis("LogSoftmax"), torch=Composed(composed.softmax)),
     # dense layers and embeddings
-    L.Dense: Row(plain.dense, general.dense, pair("Linear", LAST, rows.linear, rows.LINEAR)),
-    L.TiedDense: Row(plain.tied_dense, general.tied_dense, Composed(composed.tied_dense, LAST)),
-    L.LowRank: Row(
-        plain.low_rank,
-        general.low_rank,
-        pair("own.LowRank", LAST, rows.low_rank, rows.FACTORS, alpha="alpha"),
-    ),
+    L.Dense: Row(torch=pair("Linear", LAST, rows.linear, rows.LINEAR)),
+    L.TiedDense: Row(torch=Composed(composed.tied_dense, LAST)),
+    L.LowRank: Row(torch=pair("own.LowRank", LAST, rows.low_rank, rows.FACTORS, alpha="alpha")),
     L.Embedding: Row(
-        plain.embedding,
-        sequences.embedding,
-        pair(
+        torch=pair(
             "Embedding",
             moves=WEIGHT,
             needs={"padding_idx": None, "max_norm": None, "scale_grad_by_freq": False},
             vocab_size="num_embeddings",
             dim="embedding_dim",
-        ),
+        )
     ),
-    L.PositionalEmbedding: Row(
-        plain.positional_embedding,
-        sequences.positional_embedding,
-        pair("own.PositionalEmbedding", LAST, rows.positions, WEIGHT),
-    ),
-    L.SinusoidalEncoding: Row(
-        plain.sinusoidal_encoding,
-        sequences.sinusoidal_encoding,
-        pair("own.SinusoidalEncoding", LAST),
-    ),
+    L.PositionalEmbedding: Row(torch=pair("own.PositionalEmbedding", LAST, rows.positions, WEIGHT)),
+    L.SinusoidalEncoding: Row(torch=pair("own.SinusoidalEncoding", LAST)),
     L.RotaryEmbedding: Row(
-        plain.rotary_embedding,
-        sequences.rotary_embedding,
-        pair("own.RotaryEmbedding", LAST, lambda layer: {"rope": Rope(layer.base)}),
+        torch=pair("own.RotaryEmbedding", LAST, lambda layer: {"rope": Rope(layer.base)})
     ),
     # attention and recurrent layers
     L.MultiHeadAttention: Row(
@@ -158,64 +134,42 @@ TABLE: dict[type[Layer], Row] = {
         sequences.dot_product_attention,
         pair("own.ScaledDotProductAttention", LAST, rows.heads),
     ),
-    L.RNN: Row(plain.rnn, sequences.recurrent, rows.recurrent("own.RNN")),
-    L.LSTM: Row(plain.lstm, sequences.recurrent, rows.recurrent("own.LSTM")),
-    L.GRU: Row(plain.gru, sequences.recurrent, rows.recurrent("own.GRU")),
+    L.RNN: Row(onnx=sequences.recurrent, torch=rows.recurrent("own.RNN")),
+    L.LSTM: Row(onnx=sequences.recurrent, torch=rows.recurrent("own.LSTM")),
+    L.GRU: Row(onnx=sequences.recurrent, torch=rows.recurrent("own.GRU")),
     # convolutions and pools
-    L.Conv1D: Row(plain.conv, images.conv, conv("Conv1d", rows.CONV)),
-    L.Conv2D: Row(plain.conv, images.conv, conv("Conv2d", rows.CONV)),
-    L.ConvTranspose1D: Row(
-        plain.conv_transpose, images.conv_transpose, conv("ConvTranspose1d", rows.ADJOINT)
-    ),
-    L.ConvTranspose2D: Row(
-        plain.conv_transpose, images.conv_transpose, conv("ConvTranspose2d", rows.ADJOINT)
-    ),
-    L.MaxPool1D: Row(
-        plain.max_pool, images.max_pool, pool("MaxPool1d", return_indices=False, dilation=1)
-    ),
-    L.MaxPool2D: Row(
-        plain.max_pool, images.max_pool, pool("MaxPool2d", return_indices=False, dilation=1)
-    ),
-    L.AvgPool1D: Row(plain.avg_pool, images.avg_pool, pool("AvgPool1d", divisor_override=None)),
-    L.AvgPool2D: Row(plain.avg_pool, images.avg_pool, pool("AvgPool2d", divisor_override=None)),
+    L.Conv1D: Row(torch=conv("Conv1d", rows.CONV)),
+    L.Conv2D: Row(torch=conv("Conv2d", rows.CONV)),
+    L.ConvTranspose1D: Row(torch=conv("ConvTranspose1d", rows.ADJOINT)),
+    L.ConvTranspose2D: Row(torch=conv("ConvTranspose2d", rows.ADJOINT)),
+    L.MaxPool1D: Row(torch=pool("MaxPool1d", return_indices=False, dilation=1)),
+    L.MaxPool2D: Row(torch=pool("MaxPool2d", return_indices=False, dilation=1)),
+    L.AvgPool1D: Row(torch=pool("AvgPool1d", divisor_override=None)),
+    L.AvgPool2D: Row(torch=pool("AvgPool2d", divisor_override=None)),
     L.GlobalAvgPool: Row(
-        plain.global_avg_pool, images.global_pool("ReduceMean"), Composed(composed.global_pool)
+        onnx=images.global_pool("ReduceMean"), torch=Composed(composed.global_pool)
     ),
     L.GlobalMaxPool: Row(
-        plain.global_max_pool, images.global_pool("ReduceMax"), Composed(composed.global_pool)
+        onnx=images.global_pool("ReduceMax"), torch=Composed(composed.global_pool)
     ),
     # norms
-    L.LayerNorm: Row(
-        plain.layer_norm,
-        general.layer_norm,
-        pair("LayerNorm", LAST, width("normalized_shape"), NORM, eps="eps"),
-    ),
-    L.RMSNorm: Row(
-        plain.rms_norm,
-        general.rms_norm,
-        pair("RMSNorm", LAST, width("normalized_shape"), rows.SCALE, eps="eps"),
-    ),
+    L.LayerNorm: Row(torch=pair("LayerNorm", LAST, width("normalized_shape"), NORM, eps="eps")),
+    L.RMSNorm: Row(torch=pair("RMSNorm", LAST, width("normalized_shape"), rows.SCALE, eps="eps")),
     L.GroupNorm: Row(
-        plain.group_norm,
-        general.group_norm,
-        pair("GroupNorm", FIRST, width("num_channels"), NORM, groups="num_groups", eps="eps"),
+        torch=pair("GroupNorm", FIRST, width("num_channels"), NORM, groups="num_groups", eps="eps")
     ),
     L.InstanceNorm: Row(
-        plain.instance_norm,
-        general.instance_norm,
-        pair(
+        torch=pair(
             "InstanceNorm#d",
             FIRST,
             rows.instance_norm,
             NORM,
             {"track_running_stats": False},
             eps="eps",
-        ),
+        )
     ),
     L.BatchNorm: Row(
-        plain.batch_norm,
-        general.batch_norm,
-        pair(
+        torch=pair(
             "BatchNorm#d",
             FIRST,
             width("num_features"),
@@ -224,39 +178,35 @@ TABLE: dict[type[Layer], Row] = {
             "own.FrozenBatchNorm#d",
             momentum="momentum",
             eps="eps",
-        ),
+        )
     ),
     # layers that move elements
-    L.Flatten: Row(plain.flatten, general.flatten, pair("Flatten", LAST)),
-    L.Reshape: Row(plain.reshape, general.reshape, pair("own.Reshape", LAST, output_shape="shape")),
-    L.Permute: Row(plain.permute, general.permute, pair("own.Permute", LAST, dims="dims")),
+    L.Flatten: Row(torch=pair("Flatten", LAST)),
+    L.Reshape: Row(torch=pair("own.Reshape", LAST, output_shape="shape")),
+    L.Permute: Row(torch=pair("own.Permute", LAST, dims="dims")),
     L.Select: Row(
-        Choice("tokens", {False: plain.select, True: plain.select_tokens}),
-        general.select,
-        pair("own.Select", LAST, columns="columns", tokens="tokens"),
+        numpy=Choice("tokens", {False: plain.select, True: plain.select_tokens}),
+        torch=pair("own.Select", LAST, columns="columns", tokens="tokens"),
     ),
     L.Upsample2D: Row(
-        Choice("mode", {"nearest": plain.upsample_nearest, "bilinear": plain.upsample_bilinear}),
-        images.upsample,
-        pair("Upsample", FIRST, rows.upsample),
+        numpy=Choice(
+            "mode", {"nearest": plain.upsample_nearest, "bilinear": plain.upsample_bilinear}
+        ),
+        torch=pair("Upsample", FIRST, rows.upsample),
     ),
-    L.ZeroPad2D: Row(plain.zero_pad, images.zero_pad, pair("ZeroPad2d", FIRST, rows.sides)),
+    L.ZeroPad2D: Row(torch=pair("ZeroPad2d", FIRST, rows.sides)),
     # layers that draw random numbers in training
     L.Dropout: Row(NOTHING, nothing, pair("Dropout", rate="p")),
     L.SpatialDropout: Row(NOTHING, nothing, pair("Dropout#d", FIRST, rate="p")),
     L.GaussianNoise: Row(NOTHING, nothing, pair("own.GaussianNoise", std="std")),
-    L.Reparameterize: Row(
-        plain.latent_mean, general.reparameterize, pair("own.Reparameterize", LAST)
-    ),
+    L.Reparameterize: Row(numpy=plain.latent_mean, torch=pair("own.Reparameterize", LAST)),
     L.RandomFlip: Row(
         NOTHING,
         nothing,
         pair("own.RandomFlip", FIRST, horizontal="horizontal", vertical="vertical"),
     ),
     L.RandomCrop: Row(
-        plain.center_crop,
-        images.random_crop,
-        pair("own.RandomCrop", FIRST, window="size", pads="padding"),
+        numpy=plain.center_crop, torch=pair("own.RandomCrop", FIRST, window="size", pads="padding")
     ),
     L.RandomShift: Row(
         NOTHING,
@@ -264,6 +214,14 @@ TABLE: dict[type[Layer], Row] = {
         pair("own.RandomCrop", FIRST, lambda layer: {"size": None}, pads="padding"),
     ),
 }
+FUNCTIONS: dict[str, dict[str, Any]] = {  # by name, for rows that leave them out
+    "numpy": vars(plain),
+    "onnx": {**vars(containers), **vars(general), **vars(images), **vars(sequences)},
+}
+for _kind, _row in TABLE.items():
+    _name = re.sub(r"[12]d$", "", snake_case(_kind.__name__))
+    _found = {library: known.get(_name) for library, known in FUNCTIONS.items()}
+    TABLE[_kind] = Row(_row.numpy or _found["numpy"], _row.onnx or _found["onnx"], _row.torch)
 HARMLESS = {  # what a class may override and still be exported like its base
     *("create", "backward", "known_input", "flops", "compute_mask", "matrices"),
     *("get_config", "from_config", "kept_as", "independent_samples", "time_steps", "gives"),

@@ -22,7 +22,6 @@ from phitodeep import layers as L
 from phitodeep import layers as catalogue
 from phitodeep import loss as losses
 from phitodeep.core.call import calling, inference
-from phitodeep.core.checks import snake_case
 from phitodeep.core.config import Configurable, alike, restored
 from phitodeep.core.types import parameters, same
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
@@ -38,6 +37,7 @@ from phitodeep.optimization.optimizers import OPTIMIZERS, SGD, Adam, Optimizer
 from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau, StepDecay, WarmUp
 from phitodeep.testing import examples
 from phitodeep.testing.examples import cube, cube_gradient
+from tests.conftest import noted
 from tests.rows import ALL, TOOLS, times
 
 phitodeep.register(cube)
@@ -242,54 +242,48 @@ def test_each_argument_of_each_class_is_in_the_table_with_another_value_than_its
 def test_from_config_makes_the_same_again() -> None:
     for made in EVERYTHING:
         again(made)
+    assert again(CALLBACKS[1]).on_epoch_end is note
+    assert repr(LambdaCallback(on_epoch_end=note)) == f"LambdaCallback(on_epoch_end={note!r})"
 
 
-@pytest.mark.parametrize(("make", "shape", "tokens"), BUILT, ids=label)
-def test_a_layer_has_the_same_weights_and_output(
-    make: Make, shape: tuple[int, ...], tokens: int
-) -> None:
-    made = make()
-    copy, before = again(made), made.get_config()
-    X, _ = examples.data(made, shape, tokens)
-    outputs = []
-    for layer in (made, copy):
-        layer.build(shape[1:], seed=3)
-        if isinstance(layer, L.TiedDense):  # whose weights are another's
-            layer.embedding.build((), seed=1, dtype=np.float32)
-            layer.embedding.W = made.embedding.W
-        with calling(step=2):
-            outputs.append(layer.forward(X))
-    same_weights(made, copy)
-    np.testing.assert_array_equal(*outputs)
-    config = copy.get_config()
-    config.pop("input_shape", None)
-    assert config == before  # building adds nothing to the constructor's arguments
-    assert repr(copy) == repr(made)
+def test_a_layer_has_the_same_weights_and_output() -> None:
+    for make, shape, tokens in BUILT:
+        made = make()
+        copy, before = again(made), made.get_config()
+        X, _ = examples.data(made, shape, tokens)
+        outputs = []
+        for layer in (made, copy):
+            layer.build(shape[1:], seed=3)
+            if isinstance(layer, L.TiedDense):  # whose weights are another's
+                layer.embedding.build((), seed=1, dtype=np.float32)
+                layer.embedding.W = made.embedding.W
+            with calling(step=2):
+                outputs.append(layer.forward(X))
+        with noted(made):
+            same_weights(made, copy)
+            np.testing.assert_array_equal(*outputs)
+            config = copy.get_config()
+            config.pop("input_shape", None)
+            assert config == before  # building adds nothing to the constructor's arguments
+            assert repr(copy) == repr(made)
 
 
-@pytest.mark.parametrize("made", SCHEDULES, ids=label)
-def test_a_schedule_gives_the_same_rates(made: Any) -> None:
-    copy = again(made)
-    for step in range(12):
-        for schedule in (made, copy):
-            if hasattr(schedule, "observe"):
-                schedule.observe(1.0)
-        assert copy(step) == made(step)
+def test_a_schedule_gives_the_same_rates() -> None:
+    for made in SCHEDULES:
+        copy = again(made)
+        for step in range(12):
+            for schedule in (made, copy):
+                if hasattr(schedule, "observe"):
+                    schedule.observe(1.0)
+            assert copy(step) == made(step), made
 
 
-@pytest.mark.parametrize("made", LOSS_TABLE, ids=label)
-def test_a_loss_gives_the_same_value_and_gradient(made: Loss) -> None:
-    rng = np.random.default_rng(0)
-    P = rng.uniform(0.1, 0.9, (6, 4))
-    if isinstance(made, losses.NegativeELBO):
-        made, y = losses.NegativeELBO(1, beta=made.beta), rng.uniform(size=(6, 2))
-    elif made.classes(P.shape) == (0, 1, 2, 3):
-        y = rng.integers(0, 4, 6)
-    else:
-        y = rng.choice(made.labels or (0.25, 0.75), P.shape)
-    copy = again(made)
-    assert copy.loss_func(P, y) == made.loss_func(P, y)
-    np.testing.assert_array_equal(copy.loss_gradient(P, y), made.loss_gradient(P, y))
+def test_a_loss_gives_the_same_value_and_gradient() -> None:
+    for made in LOSS_TABLE:
+        P, y = examples.pair(made, (6, 4))
+        copy = again(made)
+        assert copy.loss_func(P, y) == made.loss_func(P, y), made
+        np.testing.assert_array_equal(copy.loss_gradient(P, y), made.loss_gradient(P, y))
 
 
 @pytest.mark.parametrize("made", optimizers(), ids=label)
@@ -303,27 +297,21 @@ def test_an_optimizer_takes_the_same_steps(made: Optimizer) -> None:
     same_weights(*trained)
 
 
-@pytest.mark.parametrize("made", INITIALIZERS, ids=label)
-def test_an_initializer_draws_the_same(made: Initializer) -> None:
-    copy = again(made)
-    assert copy == made
-    draws = [i.draw((3, 4), np.random.default_rng(2)) for i in (made, copy)]
-    np.testing.assert_array_equal(*draws)
+def test_an_initializer_draws_the_same() -> None:
+    for made in INITIALIZERS:
+        copy = again(made)
+        assert copy == made
+        draws = [i.draw((3, 4), np.random.default_rng(2)) for i in (made, copy)]
+        np.testing.assert_array_equal(*draws, err_msg=repr(made))
 
 
-@pytest.mark.parametrize("made", METRICS, ids=label)
-def test_a_metric_gives_the_same_value(made: Metric) -> None:
+def test_a_metric_gives_the_same_value() -> None:
     P = np.random.default_rng(0).uniform(size=(9, 7))
     T = np.eye(7)[np.arange(9) % 7]
-    copy = again(made)
-    assert copy.name == made.name
-    np.testing.assert_array_equal(copy(P, T), made(P, T))
-
-
-def test_callbacks_keep_their_functions() -> None:
-    copy: Any = again(CALLBACKS[1])
-    assert copy.on_epoch_end is note
-    assert repr(LambdaCallback(on_epoch_end=note)) == f"LambdaCallback(on_epoch_end={note!r})"
+    for made in METRICS:
+        copy = again(made)
+        assert copy.name == made.name
+        np.testing.assert_array_equal(copy(P, T), made(P, T), err_msg=copy.name)
 
 
 # --- models -------------------------------------------------------------------------------------
@@ -405,21 +393,14 @@ def test_what_was_set_later_is_what_is_written() -> None:
     assert isinstance(copy.loss, losses.MeanAbsoluteError)
     assert (copy.batch_size, copy.optimizer.momentum) == (3, 0.5)
     same_weights(model, copy)
-    model = Sequential(L.Dense(3, 2))
+    model = Sequential(L.Flatten(), L.Dense(4))
     model.optimizer.alpha = 0.5
     assert again(model).alpha == 0.5
     assert again(model)._alpha is None
-
-
-def test_the_seed_that_build_was_given_is_the_models() -> None:
-    model = Sequential(L.Flatten(), L.Dense(4))
-    assert model.get_config()["seed"] is None
+    assert again(model).seed is None
     model.build((2, 3), seed=9)
     same_weights(model, again(model))
-
-
-def test_one_metric_need_not_be_in_a_list() -> None:
-    for metric in ("mae", metrics.mae, largest_error):
+    for metric in ("mae", metrics.mae, largest_error):  # which need not be in a list
         assert again(Sequential(L.Dense(3, 2), metrics=metric)).get_config()["metrics"]
     with pytest.raises(ArgumentTypeError, match="a metric is a name or a function"):
         Sequential(L.Dense(3, 2), metrics=3)
@@ -465,14 +446,11 @@ def test_models_in_models(known: bool, seed: int | None) -> None:
     for m in (waiting, copy):
         m.build((2, 2))
     same_weights(waiting, copy)
-
-
-def test_an_inner_model_that_is_built_alone_is_built_again() -> None:
-    inner = Sequential(L.Flatten(), L.Dense(3), seed=1)
-    inner.build((2, 3))
-    copy = again(Sequential(inner))
+    built = Sequential(L.Flatten(), L.Dense(3), seed=1)  # alone
+    built.build((2, 3))
+    copy = again(Sequential(built))
     assert copy.layers[0].input_shape == (2, 3)
-    same_weights(inner, copy.layers[0])
+    same_weights(built, copy.layers[0])
 
 
 def test_subclasses_of_sequential_write_their_own_arguments() -> None:
@@ -534,6 +512,7 @@ def tied(seed: int | None = 0) -> Sequential:
 def test_tied_weights_are_tied_again() -> None:
     model = tied()
     config = model.get_config()
+    assert config == tied().get_config()  # and what each config shares is its own
     assert config["layers"][0]["id"] == 1
     assert config["layers"][2]["config"] == {"embedding": {"ref": 1}}
     assert "id" not in config["layers"][1]
@@ -542,6 +521,13 @@ def test_tied_weights_are_tied_again() -> None:
     assert copy.layers[2].embedding is copy.layers[0]
     X = np.array([[1, 2, 3]])
     np.testing.assert_array_equal(copy.predict(X), model.predict(X))
+    table = L.Embedding(5, 4)
+    heads = [L.TiedDense(table) for _ in range(2)]
+    config = Sequential(table, heads[0], L.Select(0), heads[1]).get_config()["layers"]
+    assert config[0]["id"] == 1
+    assert config[1]["config"] == config[3]["config"] == {"embedding": {"ref": 1}}
+    alone = heads[0].get_config()
+    assert alone["embedding"] == {"layer": "Embedding", "config": table.get_config()}
 
 
 def test_two_tables_are_told_apart_wherever_they_are() -> None:
@@ -554,14 +540,6 @@ def test_two_tables_are_told_apart_wherever_they_are() -> None:
     assert tied_to_b.embedding is b
     assert tied_to_a.embedding is a
     assert a is not b
-
-
-def test_what_each_config_shares_is_its_own() -> None:
-    assert tied().get_config() == tied().get_config()
-    table = L.Embedding(7, 4)
-    head = L.TiedDense(table)
-    Sequential(table, head).get_config()
-    assert head.get_config()["embedding"] == {"layer": "Embedding", "config": table.get_config()}
 
 
 def test_initializers_and_schedules_that_are_shared_stay_plain() -> None:
@@ -597,12 +575,12 @@ def test_a_layer_that_holds_itself_is_refused() -> None:
         Sequential(layer).get_config()
 
 
-@pytest.mark.parametrize("ref", [2, "1", None, [1]])
-def test_a_reference_to_nothing_is_refused(ref: Any) -> None:
+def test_a_reference_to_nothing_is_refused() -> None:
     config = tied().get_config()
-    config["layers"][2]["config"]["embedding"] = {"ref": ref}
-    with pytest.raises(ArgumentError, match=r"embedding of TiedDense"):
-        Sequential.from_config(config)
+    for ref in (2, "1", None, [1]):
+        config["layers"][2]["config"]["embedding"] = {"ref": ref}
+        with pytest.raises(ArgumentError, match=r"embedding of TiedDense"):
+            Sequential.from_config(config)
 
 
 # --- what is registered -------------------------------------------------------------------------
@@ -764,6 +742,15 @@ def test_get_config_may_be_overridden_with_values_of_any_kind() -> None:
     with pytest.raises(ArgumentTypeError, match=r"Wrong\.get_config must return"):
         Wrong().get_config()
 
+    @phitodeep.register
+    class Failing(L.Layer):
+        def get_config(self) -> Any:
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError) as caught:
+        Sequential(Failing()).get_config()
+    assert caught.value.__notes__ == ["in layers[0] of Sequential(Failing())"]
+
 
 def test_arguments_that_are_given_by_place_come_back_by_place() -> None:
     class Placed(Configurable):
@@ -825,9 +812,8 @@ def closure(power: int) -> Any:
     return to_power
 
 
-@pytest.mark.parametrize(
-    ("known", "says"),
-    [
+def test_what_cannot_be_registered_is_refused() -> None:
+    wrong: list[tuple[Any, str]] = [
         (lambda X: X, "a lambda"),
         (partial(note, 1), "it has no name"),
         (Widget(1).get_config, "a method"),
@@ -835,11 +821,10 @@ def closure(power: int) -> Any:
         (closure(3), "a closure"),
         (dict, "class dict has no get_config"),
         (type("Bad", (Configurable,), {"config_kind": "toy"}), "config_kind must be one of"),
-    ],
-)
-def test_what_cannot_be_registered_is_refused(known: Any, says: str) -> None:
-    with pytest.raises(PhitodeepError, match=says):
-        phitodeep.register(known)
+    ]
+    for known, says in wrong:
+        with pytest.raises(PhitodeepError, match=says):
+            phitodeep.register(known)
 
 
 # --- what is refused ----------------------------------------------------------------------------
@@ -915,25 +900,12 @@ REFUSED: list[tuple[Make, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "says"), REFUSED, ids=[says for _, says in REFUSED])
-def test_what_cannot_be_written_is_refused_with_its_place_and_the_remedy(
-    make: Make, says: str
-) -> None:
-    with pytest.raises(PhitodeepError, match=says) as caught:
-        make().get_config()
-    assert isinstance(caught.value, ArgumentError | ArgumentTypeError)
-    again(Sequential(L.Dense(3, 2)))  # nothing is left of the refusal
-
-
-def test_errors_of_a_users_get_config_say_where() -> None:
-    @phitodeep.register
-    class Failing(L.Layer):
-        def get_config(self) -> Any:
-            raise KeyError("mine")
-
-    with pytest.raises(KeyError) as caught:
-        Sequential(Failing()).get_config()
-    assert caught.value.__notes__ == ["in layers[0] of Sequential(Failing())"]
+def test_what_cannot_be_written_is_refused_with_its_place_and_the_remedy() -> None:
+    for make, says in REFUSED:
+        with pytest.raises(PhitodeepError, match=says) as caught:
+            make().get_config()
+        assert isinstance(caught.value, ArgumentError | ArgumentTypeError)
+        again(Sequential(L.Dense(3, 2)))  # nothing is left of the refusal
 
 
 def entry(kind: str, name: str, **config: Any) -> dict[str, Any]:
@@ -998,11 +970,11 @@ MISREAD: list[tuple[Any, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "config", "says"), MISREAD, ids=[says for *_, says in MISREAD])
-def test_what_cannot_be_read_is_refused(kind: Any, config: Any, says: str) -> None:
-    with pytest.raises(PhitodeepError, match=says):
-        kind.from_config(config)
-    again(Sequential(L.Dense(3, 2)))
+def test_what_cannot_be_read_is_refused() -> None:
+    for kind, config, says in MISREAD:
+        with pytest.raises(PhitodeepError, match=says):
+            kind.from_config(config)
+        again(Sequential(L.Dense(3, 2)))
 
 
 def test_what_is_in_itself_or_too_deep_is_refused_both_ways() -> None:
@@ -1035,18 +1007,12 @@ def test_keys_may_be_sorted_where_their_order_means_nothing() -> None:
     assert repr(copy) == repr(made)
 
 
-def test_a_config_is_not_changed_by_reading() -> None:
-    config = tied().get_config()
+def test_defaults_may_be_left_out_of_a_config_which_is_not_changed() -> None:
+    config = of({"layer": "ReLU"}) | {"checkpoint": True}
+    config["layers"].append(entry("layer", "Dense", input_size=3))
     before = json.dumps(config)
-    Sequential.from_config(config)
+    assert repr(L.Chain.from_config(config)) == "Chain(ReLU(), Dense(3), checkpoint=True)"
     assert json.dumps(config) == before
-
-
-def test_defaults_may_be_left_out_of_a_config() -> None:
-    made = L.Chain.from_config(
-        {"layers": [{"layer": "ReLU"}, entry("layer", "Dense", input_size=3)]}
-    )
-    assert repr(made) == "Chain(ReLU(), Dense(3))"
 
 
 # --- builders -----------------------------------------------------------------------------------
@@ -1075,17 +1041,6 @@ def test_a_builder_shows_the_calls_that_make_it() -> None:
     )
 
 
-def test_each_layer_is_shown_as_the_method_that_appends_it() -> None:
-    for made in (make() for make, *_ in BUILT):
-        shown = repr(SequentialBuilder().add(made)).removeprefix("SequentialBuilder().")
-        method = shown.partition("(")[0]
-        if type(made) is Sequential:
-            assert shown == f"add({made!r})"
-        else:
-            assert snake_case(type(made).__name__) == method.rstrip("_")
-            assert hasattr(SequentialBuilder, method)
-
-
 def test_builders_are_equal_if_their_layers_and_settings_are() -> None:
     assert build_all() == build_all()
     assert build_all() == SequentialBuilder.from_config(through_json(build_all().get_config()))
@@ -1098,6 +1053,12 @@ def test_builders_are_equal_if_their_layers_and_settings_are() -> None:
     assert SequentialBuilder().seed(1).input(3) == SequentialBuilder(3, seed=1)
     with pytest.raises(TypeError, match="unhashable"):
         hash(build_all())
+    first, *others = (  # tied to the first of two tables, and to the second
+        SequentialBuilder(3).add(tables[0]).tied_dense(tables[i])
+        for i in (0, 0, 1)
+        for tables in [[L.Embedding(4, 4), L.Embedding(4, 4)]]
+    )
+    assert [first == other for other in others] == [True, False]
 
 
 def test_functions_and_objects_that_cannot_be_written_are_equal_to_themselves_alone() -> None:
@@ -1119,16 +1080,6 @@ def test_functions_and_objects_that_cannot_be_written_are_equal_to_themselves_al
     large = np.zeros(5000)
     assert alike(Widget(large), Widget(large.copy()))
     assert not alike(Widget(large), Widget(large + 1))
-
-
-def test_tied_builders_are_equal_if_they_are_tied_alike() -> None:
-    def make(first: bool) -> SequentialBuilder:
-        tables = [L.Embedding(4, 4), L.Embedding(4, 4)]
-        builder = SequentialBuilder(3).add(tables[0])
-        return builder.tied_dense(tables[0 if first else 1])
-
-    assert make(True) == make(True)
-    assert make(True) != make(False)
 
 
 # --- random models ------------------------------------------------------------------------------
@@ -1187,13 +1138,3 @@ def test_random_models_are_made_again(
     X = np.random.default_rng(0).standard_normal((3, 2, 4))
     with inference(), np.errstate(all="ignore"):
         np.testing.assert_array_equal(copy.forward(X), model.forward(X))
-
-
-def test_a_layer_that_three_others_refer_to_has_one_number() -> None:
-    table = L.Embedding(5, 4)
-    model = Sequential(table, L.TiedDense(table), L.Select(0), L.TiedDense(table))
-    first, *others = model.get_config()["layers"]
-    assert first["id"] == 1
-    assert [o["config"] for o in others if o["layer"] == "TiedDense"] == [
-        {"embedding": {"ref": 1}}
-    ] * 2

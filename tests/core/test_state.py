@@ -31,7 +31,7 @@ from phitodeep.optimization.optimizers import (
 )
 from phitodeep.optimization.schedules import CosineDecay, OneCycle, ReduceOnPlateau, WarmUp
 from tests.conftest import in_parts
-from tests.rows import few
+from tests.rows import LONG, few
 from tests.test_bad_input import assert_same
 
 rng = np.random.default_rng(7)
@@ -132,6 +132,11 @@ def resumed(
 
 WHERE = ["in a callback", "between two trainings"]
 both = pytest.mark.parametrize("where", WHERE)
+NAMES = ["nadam", "groups", "adam", "muon", "averages"]
+in_turn = pytest.mark.parametrize(
+    ("name", "where"),
+    [(name, w) for i, name in enumerate(NAMES) for j, w in enumerate(WHERE) if LONG or i % 2 == j],
+)
 
 
 @pytest.mark.parametrize("where", few(WHERE, 1))
@@ -143,8 +148,7 @@ def test_training_continues_to_the_bit(name: str, dtype: str, where: str) -> Non
     resumed(lambda: net(OPTIONS[name](), dtype=dtype), where)
 
 
-@both
-@pytest.mark.parametrize("name", ["nadam", "groups", "adam", "muon", "averages"])
+@in_turn
 def test_frozen_layers_and_accumulation(name: str, where: str) -> None:
     resumed(lambda: frozen(net(OPTIONS[name]())), where, accumulate=3)
     resumed(lambda: net(OPTIONS[name]()), where, shuffle=False)
@@ -160,8 +164,7 @@ def test_threads_continue_to_the_bit(where: str) -> None:
         resumed(make, where, threads=2)
 
 
-@both
-@pytest.mark.parametrize("name", ["nadam", "groups", "adam", "muon", "averages"])
+@in_turn
 def test_layers_that_callbacks_freeze_and_thaw(name: str, where: str) -> None:
     def turn(model: Any, epoch: int, logs: Any) -> None:
         model.layers[0].trainable = epoch % 4 >= 2

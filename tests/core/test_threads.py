@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,8 @@ def test_the_affinity_counts_and_nothing_is_imported_before_it_is_needed() -> No
     code = (
         "import os, sys, phitodeep.model\n"
         "assert not {'threadpoolctl', 'concurrent.futures'} & set(sys.modules)\n"
+        "import phitodeep.exchange.correspondence\n"
+        "assert not {'torch', 'onnx'} & set(sys.modules)\n"
         "if hasattr(os, 'sched_setaffinity'):\n"
         "    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
         "    assert phitodeep.get_threads() == 1"
@@ -334,15 +337,10 @@ def test_nobody_waits_for_a_thread_that_has_not_begun(monkeypatch: pytest.Monkey
 
 
 def test_ctrl_c_waits_for_the_other_threads() -> None:
-    going, ended = threading.Event(), threading.Event()
-
-    def slow() -> None:
-        going.set()
-        time.sleep(0.1)
-        ended.set()
+    begun, ended, slow = slowly()
 
     def press() -> None:
-        going.wait(20)
+        begun.wait(20)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -350,14 +348,20 @@ def test_ctrl_c_waits_for_the_other_threads() -> None:
     assert ended.is_set()
 
 
-def test_ctrl_c_while_waiting_waits_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, ended, presses = threading.Event(), threading.Event(), [1, 1]
-    wait = threads._Help.wait
+def slowly() -> tuple[threading.Event, threading.Event, Callable[[], None]]:
+    """Events of the beginning and of the end of a task that takes a while, and the task."""
+    begun, ended = threading.Event(), threading.Event()
 
     def slow() -> None:
         begun.set()
         time.sleep(0.1)
         ended.set()
+
+    return begun, ended, slow
+
+
+def test_ctrl_c_while_waiting_waits_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    (begun, ended, slow), presses, wait = slowly(), [1, 1], threads._Help.wait
 
     def interrupted(helper: threads._Help) -> None:
         if presses:
@@ -442,21 +446,29 @@ def test_blas_gets_its_threads_back_after_an_error(
     assert blas.seen == [1, 3] * 3
 
 
-def test_the_last_of_several_threads_restores_blas(blas: Library) -> None:
+@contextmanager
+def held(limit: threads._OneBlasThread) -> Iterator[None]:
+    """Another thread is inside `limit` until the block ends."""
     inside, leave = threading.Event(), threading.Event()
 
     def stay() -> None:
-        with threads.one_blas_thread:
+        with limit:
             inside.set()
             leave.wait(20)
 
     other = threading.Thread(target=stay)
-    with threads.one_blas_thread:
-        other.start()
-        inside.wait(20)
-    assert blas.num_threads == 1
+    other.start()
+    inside.wait(20)
+    yield
     leave.set()
     other.join()
+
+
+def test_the_last_of_several_threads_restores_blas(blas: Library) -> None:
+    with ExitStack() as stack:
+        with threads.one_blas_thread:
+            stack.enter_context(held(threads.one_blas_thread))
+        assert blas.num_threads == 1
     assert blas.seen == [1, 3]
 
 
@@ -545,23 +557,13 @@ def test_small_work_and_work_that_is_not_split_leave_blas_alone(blas: Library, c
 
 
 def test_a_process_forked_while_others_are_inside_restores_blas(blas: Library) -> None:
-    limit, inside, leave = threads._OneBlasThread(), threading.Event(), threading.Event()
-
-    def stay() -> None:
+    limit = threads._OneBlasThread()
+    with held(limit):
+        limit.forked()  # as if in the child, where the other thread is gone
+        assert (limit.depth, blas.num_threads) == ({}, 1)
         with limit:
-            inside.set()
-            leave.wait(20)
-
-    other = threading.Thread(target=stay)
-    other.start()
-    inside.wait(20)
-    limit.forked()  # as if in the child, where the other thread is gone
-    assert (limit.depth, blas.num_threads) == ({}, 1)
-    with limit:
-        pass
-    assert blas.num_threads == 3
-    leave.set()
-    other.join()
+            pass
+        assert blas.num_threads == 3
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

@@ -197,6 +197,8 @@ def test_a_builder_is_shown_as_the_calls_that_make_it() -> None:
         assert shown.startswith(f"SequentialBuilder().{method_name(type(layer).__name__)}(")
         (again,) = eval(shown, names).layers
         assert (type(again), repr(again)) == (type(layer), repr(layer))
+    inner = SequentialBuilder().add(Sequential(L.ReLU()))
+    assert repr(inner) == "SequentialBuilder().add(Sequential(ReLU()))"
 
 
 def test_every_setting_returns_the_builder_and_reaches_the_model() -> None:

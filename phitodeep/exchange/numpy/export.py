@@ -191,9 +191,13 @@ def resized(model: Layer, axis: int) -> list[Layer]:
     n = shape[axis]
     limit = most_steps(model) if axis == 0 else None
     sizes = {n + 1, 2 * n + 1, 3 * n + 2} if limit is None else {limit // 2, limit - 1, limit}
-    found = [_fitting(model, (*shape[:axis], size, *shape[axis + 1 :])) for size in sizes - {0, n}]
-    twins = [twin for twin in found if twin is not None]
-    return twins if len(twins) == len(found) else []
+    twins: list[Layer] = []
+    for size in sizes - {0, n}:
+        twin = _fitting(model, (*shape[:axis], size, *shape[axis + 1 :]))
+        if twin is None:
+            return []
+        twins.append(twin)
+    return twins
 
 
 def most_steps(model: Layer) -> int | None:

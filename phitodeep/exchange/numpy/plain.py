@@ -2,8 +2,9 @@
 
 `Sequential.export_numpy` copies the source of the functions that a model uses, so each of them is
 written for its readers: it uses NumPy, Python's own modules and other functions of this kind, and
-it is the shortest form of the mathematics that is not slow. `forms.py` says which layer uses which
-function. The layers compute the same with less memory and with their derivatives.
+it is the shortest form of the mathematics that is not slow. A function is named like its layer, or
+`exchange/correspondence.py` names it there. The layers compute the same with less memory and with
+their derivatives.
 
 Shapes: X is (N, ...), with the samples on the first axis. No function writes into X.
 Long because a reader of exported files finds all of their functions in one place.

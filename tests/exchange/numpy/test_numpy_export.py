@@ -6,6 +6,7 @@ import functools
 import io
 import json
 import linecache
+import random
 import re
 import runpy
 import shutil
@@ -19,20 +20,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep import inference
 from phitodeep import layers as L
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, NotBuiltError
 from phitodeep.exchange import correspondence
 from phitodeep.exchange.correspondence import form_of
 from phitodeep.exchange.numpy import plain
+from phitodeep.exchange.numpy.export import export_numpy
 from phitodeep.exchange.numpy.forms import exports
 from phitodeep.exchange.numpy.network import Network, Weight
 from phitodeep.exchange.numpy.sources import literal
 from phitodeep.functional.rotary import DynamicRope
 from phitodeep.layers.containers import Container
 from phitodeep.loss import SoftmaxCrossEntropy
-from phitodeep.model import Sequential
+from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
+from phitodeep.testing.examples import data, made
+from tests import random_networks
+from tests.random_networks import Centred, Gate, Ladder, Maker, drawn
 from tests.rows import ALL, LONG, Row
 
 pytestmark = pytest.mark.xdist_group("export")  # the models are exported once
@@ -68,7 +74,7 @@ OTHERS: list[Row] = [
     (lambda: Sequential(Sequential(L.Dense(3), L.ReLU()), L.Dense(2)), (3, 4), 0),
     (lambda: L.Chain(*(L.Dense(4) for _ in range(6))), (3, 4), 0),
     (lambda: L.Chain(L.ReLU(), *(L.Residual(*blocks()) for _ in range(3))), (3, 4), 0),
-    (lambda: L.Parallel(L.Select([0, 1]), tokens()), (3, 3), 0),
+    (lambda: L.Parallel(L.Select([0, 1]), tokens()), (3, 3), 4),
     (lambda: L.MultiHeadAttention(2, causal=True, bias=False, kv_heads=1, rope=True), (2, 5, 8), 0),
     (lambda: L.Chain(L.AvgPool2D(3, 1, "same"), L.AvgPool2D((2, 3), padding=1)), (2, 4, 3, 2), 0),
 ]
@@ -147,38 +153,13 @@ WHOLE: dict[str, tuple[Callable[[], Any], Shape, int]] = {
 Case = tuple[Sequential, Array]
 
 
-def alone(make: Callable[[], L.Layer], shape: Shape, tokens: int, dtype: str) -> Case:
-    """A model of the layer, whose weights and statistics are random, and its input."""
-    model = Sequential(make(), dtype=dtype, seed=1)
-    with_random_weights(model, shape)
-    return model, inputs(model, (max(shape[0], 3), *shape[1:]), tokens)
-
-
-def whole(make: Callable[[], Any], shape: Shape, tokens: int, dtype: str) -> Case:
-    model = with_random_weights(make().dtype(dtype).seed(0).build(), shape)
-    return model, inputs(model, shape, tokens)
-
-
-def with_random_weights(model: Sequential, shape: Shape) -> Sequential:
+def case(make: Callable[[], Any], shape: Shape, tokens: int, dtype: str) -> Case:
+    """A model whose weights and statistics are random, and its input."""
+    shape, builder = (max(shape[0], 3), *shape[1:]), isinstance(make(), SequentialBuilder)
+    layer = made(lambda: make().dtype(dtype).build() if builder else make(), shape, dtype)
+    model = layer if isinstance(layer, Sequential) and builder else Sequential(layer, dtype=dtype)
     model.build(shape[1:])
-    rng = np.random.default_rng(3)
-    model.set_weights(
-        {
-            path: rng.uniform(0.5, 2, a.shape) if "var" in path else rng.standard_normal(a.shape)
-            for path, a in model.get_weights().items()
-        }
-    )
-    return model
-
-
-def inputs(model: L.Layer, shape: Shape, tokens: int = 0) -> Array:
-    rng = np.random.default_rng(4)
-    if tokens:
-        return rng.integers(0, tokens, shape)
-    X = rng.standard_normal(shape)
-    if any(isinstance(part, L.Select) and part.tokens for _, part in model.walk()):
-        X[..., 2] = rng.integers(0, 4, shape[:-1])
-    return X.astype(model.dtype)
+    return model, data(model, shape, tokens)[0]
 
 
 def has_form(layer: L.Layer) -> bool:
@@ -188,13 +169,10 @@ def has_form(layer: L.Layer) -> bool:
     )
 
 
-ROWS = [*(("alone", row) for row in [*ALL, *OTHERS] if has_form(row[0]()))]
-ROWS += [("whole", row) for row in WHOLE.values()]
+ROWS = [*(row for row in [*ALL, *OTHERS] if has_form(row[0]())), *WHOLE.values()]
 CASES: dict[str, Callable[[], Case]] = {  # by the name of a module; the dtypes take turns
-    f"{kind}_{n}_{dtype}": functools.cache(
-        partial(alone if kind == "alone" else whole, *row, dtype)
-    )
-    for n, (kind, row) in enumerate(ROWS)
+    f"case_{n}_{dtype}": functools.cache(partial(case, *row, dtype))
+    for n, row in enumerate(ROWS)
     for turn, dtype in enumerate(PRECISION)
     if LONG or n % 2 == turn
 }
@@ -370,20 +348,17 @@ def test_the_file_reads_like_the_network(mlp: Path) -> None:
 
 
 def test_layers_that_repeat_are_a_loop(tmp_path: Path) -> None:
-    text = whole_text("gpt", tmp_path)
-    assert "    for i in range(3, 6):\n" in text
-    assert 'W[f"{i}.layers.0.layers.1.Wqkv"]' in text
-    assert text.count("dot_product_attention(") == 2  # its definition and one call
-    assert "    for i in range(2, 8, 2):\n" in whole_text("resnet", tmp_path)
+    texts = {}
+    for name in ("gpt", "resnet"):
+        case(*WHOLE[name], "float32")[0].export_numpy(tmp_path / "net.py")
+        texts[name] = (tmp_path / "net.py").read_text()
+    assert "    for i in range(3, 6):\n" in texts["gpt"]
+    assert 'W[f"{i}.layers.0.layers.1.Wqkv"]' in texts["gpt"]
+    assert texts["gpt"].count("dot_product_attention(") == 2  # its definition and one call
+    assert "    for i in range(2, 8, 2):\n" in texts["resnet"]
 
 
-def whole_text(name: str, folder: Path) -> str:
-    make, shape, _ = WHOLE[name]
-    with_random_weights(make().build(), shape).export_numpy(folder / "net.py")
-    return (folder / "net.py").read_text()
-
-
-def test_attention_is_two_products_and_what_is_between_them(tmp_path: Path) -> None:
+def test_containers_and_attention_are_several_lines(tmp_path: Path) -> None:
     text = exported_text(tmp_path, L.MultiHeadAttention(2, causal=True), shape=(3, 4))
     assert (
         """
@@ -394,19 +369,19 @@ def test_attention_is_two_products_and_what_is_between_them(tmp_path: Path) -> N
 """
         in text
     )
+    layers = L.TimeDistributed(L.Dense(4)), L.Dense(5)  # comments say what the first axis counts
+    text = exported_text(tmp_path, *layers, shape=(2, 3))
+    assert 'F = dense(F, W["0.layer.W"], W["0.layer.b"])  # (N T, 4)\n' in text
+    assert 'X = dense(X, W["1.W"], W["1.b"])  # (N, 2, 5)\n' in text
 
 
-def test_the_weights_have_the_paths_of_get_weights(mlp: Path) -> None:
+def test_the_same_model_gives_the_same_files(mlp: Path, tmp_path: Path) -> None:
+    before = mlp.read_bytes(), mlp.with_suffix(".npz").read_bytes()
     model = export(mlp)
     with np.load(mlp.with_suffix(".npz"), allow_pickle=False) as file:
         assert set(file.files) == {"export_id", *model.get_weights()}
         for path, a in model.get_weights().items():
             np.testing.assert_array_equal(file[path], a)
-
-
-def test_the_same_model_gives_the_same_files(mlp: Path, tmp_path: Path) -> None:
-    before = mlp.read_bytes(), mlp.with_suffix(".npz").read_bytes()
-    export(mlp)
     assert (mlp.read_bytes(), mlp.with_suffix(".npz").read_bytes()) == before
     export(mlp, seed=1)
     assert mlp.read_bytes() != before[0]
@@ -490,14 +465,6 @@ def test_a_script_refuses_what_is_no_npy_file(script: Script, tmp_path: Path) ->
         assert re.search(r"X\.npy is not an \.npy file of numbers\.$", says), name
 
 
-def test_batches_have_at_least_one_sample(mlp: Path) -> None:
-    run, X = predict(mlp), np.ones((3, 3))
-    np.testing.assert_allclose(run(X, batch_size=1), run(X), rtol=1e-5)
-    for size in (0, -1):
-        with pytest.raises(ValueError, match=f"batch_size must be at least 1, got {size}"):
-            run(X, batch_size=size)
-
-
 def test_the_functions_of_the_layers_come_first(tmp_path: Path) -> None:
     export(tmp_path / "net.py", 0, L.GELU(), L.SiLU(), L.Sigmoid())
     text = (tmp_path / "net.py").read_text()
@@ -548,11 +515,14 @@ def test_input_may_be_lists_integers_and_booleans(mlp: Path) -> None:
         assert Y.dtype == np.float32
         np.testing.assert_allclose(Y, model.predict(X), rtol=0, atol=1e-6)
     check_refused(run, WRONG_X)
+    np.testing.assert_allclose(run(np.eye(3), batch_size=1), run(np.eye(3)), rtol=1e-5)
+    for size in (0, -1):
+        with pytest.raises(ValueError, match=f"batch_size must be at least 1, got {size}"):
+            run(np.eye(3), batch_size=size)
 
 
 def test_tokens_are_integers_in_range_and_may_be_fewer(tmp_path: Path) -> None:
-    make, shape, _ = WHOLE["gpt"]
-    model = with_random_weights(make().dtype("float64").build(), shape)
+    model, _ = case(*WHOLE["gpt"], "float64")
     model.export_numpy(tmp_path / "net.py")
     run = predict(tmp_path / "net.py")
     for steps in (1, 2, 5, 8):
@@ -576,7 +546,7 @@ def test_axes_are_free_only_if_the_weights_fit_other_sizes(tmp_path: Path) -> No
         assert ("Y    (N, any, 5)" in text) == (name == "text")
         assert ("here for X (N, 7)" in text) == (name == "text")
         if name == "pooled":
-            X = inputs(model, (2, 11, 5, 3))
+            X = np.random.default_rng(4).standard_normal((2, 11, 5, 3))
             Y = predict(tmp_path / "pooled.py")(X)
             np.testing.assert_allclose(Y, model.predict(X), atol=1e-12)
 
@@ -625,34 +595,27 @@ def test_functions_refuse_what_does_not_fit() -> None:
 # --- weights that do not fit ----------------------------------------------------------------------
 
 
-def test_weights_of_another_export_are_refused(mlp: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    export(other / "net.py", seed=1)  # the same shapes
-    shutil.copy(other / "net.npz", tmp_path)
+def test_weights_belong_to_one_file(mlp: Path, tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    export(tmp_path / "far" / "net.py", seed=1)  # the same shapes
+    renamed, weights = tmp_path / "far" / "renamed.py", mlp.with_suffix(".npz")
+    Y = predict(mlp)(np.ones((1, 3)))
+    for path in (mlp, weights):
+        shutil.copy(path, renamed.with_suffix(path.suffix))
+    np.testing.assert_array_equal(predict(renamed)(np.ones((1, 3))), Y)
+    shutil.copy(tmp_path / "far" / "net.npz", tmp_path)
     with pytest.raises(ValueError, match=r"net\.npz does not belong to this file.*[Ee]xport"):
         predict(mlp)
-    np.savez(tmp_path / "net.npz", a=np.ones(3))
+    np.savez(weights, a=np.ones(3))
     with pytest.raises(ValueError, match="does not belong"):
         predict(mlp)
-
-
-def test_damaged_or_missing_weights_are_reported(mlp: Path) -> None:
     for content in (b"", b"nonsense", b"PK\x03\x04 and no more"):
-        mlp.with_suffix(".npz").write_bytes(content)
+        weights.write_bytes(content)
         with pytest.raises(ValueError, match=r"net\.npz is damaged: export the network again"):
             predict(mlp)
-    mlp.with_suffix(".npz").unlink()
+    weights.unlink()
     with pytest.raises(FileNotFoundError, match=r"net\.npz is missing"):
         predict(mlp)
-
-
-def test_both_files_may_be_renamed_and_moved(mlp: Path, tmp_path: Path) -> None:
-    Y = predict(mlp)(np.ones((1, 3)))
-    (tmp_path / "far").mkdir()
-    for end in ("py", "npz"):
-        shutil.move(tmp_path / f"net.{end}", tmp_path / "far" / f"renamed.{end}")
-    np.testing.assert_array_equal(predict(tmp_path / "far" / "renamed.py")(np.ones((1, 3))), Y)
 
 
 # --- refusals, which write nothing ----------------------------------------------------------------
@@ -809,16 +772,10 @@ def test_hundreds_of_branches_with_names_of_their_own(tmp_path: Path) -> None:
         model = Sequential(L.Parallel(*branches, merge=merge), dtype="float64")
         model.build((2,))
         check_predictions(model, np.array([[0.1, 9.0]]), tmp_path, rtol=1e-12)
-    model = Sequential(L.Parallel(*[L.Tanh() for _ in range(3000)]), dtype="float64")
+    many = L.Parallel(*[L.Tanh() for _ in range(3000 if LONG else 1000)])
+    model = Sequential(many, dtype="float64")
     model.build((2,))
     check_predictions(model, np.array([[0.1, 9.0]]), tmp_path, rtol=1e-12)
-
-
-def test_comments_say_what_the_first_axis_counts(tmp_path: Path) -> None:
-    layers = L.TimeDistributed(L.Dense(4)), L.Dense(5)
-    text = exported_text(tmp_path, *layers, shape=(2, 3))
-    assert 'F = dense(F, W["0.layer.W"], W["0.layer.b"])  # (N T, 4)\n' in text
-    assert 'X = dense(X, W["1.W"], W["1.b"])  # (N, 2, 5)\n' in text
 
 
 def test_constants_are_exact() -> None:
@@ -841,9 +798,42 @@ def test_a_trained_model_needs_no_build(tmp_path: Path) -> None:
     )
     model.train(X, y, epochs=3, verbose=0)
     check_predictions(model, X, tmp_path, atol=1e-5)
-
-
-def test_a_sequence_is_read_from_its_last_state(tmp_path: Path) -> None:
     model = Sequential(L.Embedding(5, 3), L.LSTM(4, return_sequences=False), L.Dense(2), seed=0)
-    model.build((6,))
+    model.build((6,))  # and takes longer sequences
     check_predictions(model, np.random.default_rng(0).integers(0, 5, (3, 9)), tmp_path, atol=1e-6)
+
+
+# --- random networks ------------------------------------------------------------------------------
+
+WITHOUT = (L.Lambda, Centred, Gate, Ladder)  # what has no NumPy function
+
+
+def test_random_networks_predict_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correspondence, "TABLE", {**correspondence.TABLE})
+    exports(random_networks.Scale)(gain_and_shift)
+    kinds = set()
+    dtypes = ("float64", 1e-12), ("float32", 3e-5)
+    cases = [(seed, each) for seed in range(60) for each in dtypes]
+    for seed, (dtype, tolerance) in cases if LONG else cases[::3]:
+        rng = random.Random(seed)
+        size, depth = rng.choice((1, 2, 3, 4)), rng.choice((0, 1, 2))
+        maker = Maker(rng, WITHOUT, masked=False)
+        network = drawn(maker, random_networks.KINDS, (1, 2, 5), size, depth, seed)
+        network.chain.cast(dtype)
+        X = network.X if network.X.dtype.kind == "i" else network.X.astype(dtype)
+        X.flags.writeable = False
+        with inference():
+            Y = network.chain.forward(X)
+        export_numpy(network.chain, tmp_path / "net.py", samples=2)
+        run, limit = predict(tmp_path / "net.py"), tolerance * max(1, np.abs(Y).max())
+        for found in (run(X), run(np.asfortranarray(X), batch_size=1)):
+            assert found.dtype == Y.dtype, network
+            assert not np.shares_memory(found, X), network
+            np.testing.assert_allclose(found, Y, rtol=0, atol=limit, err_msg=repr(network))
+        kinds |= {type(part) for _, part in network.chain.walk()}
+    assert len(kinds) > 40  # otherwise the networks say little
+    assert L.GaussianNoise in kinds
+
+
+def gain_and_shift(X: Array, gain: Array, shift: Array) -> Array:
+    return X * gain + shift

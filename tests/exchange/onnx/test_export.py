@@ -5,7 +5,6 @@ Here, ONNX's own reference evaluator runs them; `test_export_runtime.py` does wi
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -23,16 +22,15 @@ from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
     DataError,
-    MissingExtraError,
     NotBuiltError,
 )
 from phitodeep.exchange import correspondence
 from phitodeep.exchange.onnx.write import export
 from phitodeep.exchange.onnx.write.forms import exports
 from phitodeep.functional.rotary import DynamicRope
-from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
+from tests.random_networks import Gate, Ladder, Scale
 
 NEWEST = onnx.defs.onnx_opset_version()
 NOT_EXPORTED = {"Lambda", "Layer", "Param", "State"}  # its functions may do anything; base classes
@@ -173,6 +171,8 @@ def test_a_file_consists_of_standard_operators_and_our_parameters(
     for node in proto.graph.node:
         path, slash, _ = node.name.rpartition("/")
         assert (path in paths) if slash else node is proto.graph.node[-1], node.name
+    read = {"Y", *(name for node in proto.graph.node for name in node.input)}
+    assert all({*node.output} - {""} <= read and node.output[-1] for node in proto.graph.node)
     names = {a.name for a in proto.graph.initializer}
     joined = (".bh", ".layer", ".reverse")  # in b, and in one array for both directions
     assert {path for path in model.get_weights() if not any(j in path for j in joined)} <= names
@@ -180,18 +180,15 @@ def test_a_file_consists_of_standard_operators_and_our_parameters(
     assert (tmp_path / "net.onnx").stat().st_size < largest + 12_000  # stored once
 
 
-def test_a_tied_weight_is_stored_once(tmp_path: Path) -> None:
-    embedding = L.Embedding(2000, 16)
-    model = built(embedding, L.Tanh(), L.TiedDense(embedding), shape=(4,))
-    exported(model, tmp_path / "net.onnx")
-    assert (tmp_path / "net.onnx").stat().st_size < 2000 * 16 * 4 + 2000
-
-
-def test_the_names_say_which_layer_a_node_belongs_to(tmp_path: Path) -> None:
+def test_names_are_paths_and_a_tied_weight_is_stored_once(tmp_path: Path) -> None:
     proto = exported(gpt(), tmp_path / "net.onnx")
     names = {node.name for node in proto.graph.node}
     assert {"0/Gather", "2.layers.0.layers.1/Softmax", "2.layers.0/Add"} <= names
     assert {"0.W", "2.layers.0.layers.1.Wqkv"} <= {a.name for a in proto.graph.initializer}
+    embedding = L.Embedding(2000, 16)
+    model = built(embedding, L.Tanh(), L.TiedDense(embedding), shape=(4,))
+    exported(model, tmp_path / "net.onnx")
+    assert (tmp_path / "net.onnx").stat().st_size < 2000 * 16 * 4 + 2000
 
 
 def test_axes_are_moved_only_where_the_layout_changes(tmp_path: Path) -> None:
@@ -237,17 +234,16 @@ def test_an_operator_is_used_from_the_version_that_has_it(tmp_path: Path) -> Non
             assert (operator in used) == (opset >= since)
 
 
-def test_settings_that_predictions_do_not_need_are_kept(tmp_path: Path) -> None:
+def test_small_models(tmp_path: Path) -> None:
     """ONNX's momentum is the weight of the running statistics, and ours that of the batch."""
     proto = exported(built(L.BatchNorm(momentum=0.3, eps=0.2), shape=(3,)), tmp_path / "net.onnx")
     found = {a.name: a.f for a in proto.graph.node[0].attribute}
     assert found == {"momentum": pytest.approx(0.7), "epsilon": pytest.approx(0.2)}
-
-
-def test_the_default_is_opset_20(tmp_path: Path) -> None:
-    built(L.Dense(2), shape=(3,)).export_onnx(tmp_path / "net.onnx")
+    nothing = built(L.Dropout(0.5), shape=(3,))
+    nothing.export_onnx(tmp_path / "net.onnx")
     proto = onnx.load(tmp_path / "net.onnx")
-    assert (proto.opset_import[0].version, proto.ir_version) == (20, 9)
+    assert operators(proto) == {"Identity": 1}
+    assert (proto.opset_import[0].version, proto.ir_version) == (20, 9)  # the defaults
 
 
 SIZES: list[tuple[Callable[[], Sequential], str, str]] = [
@@ -283,22 +279,16 @@ def test_sizes_that_may_differ_have_names(tmp_path: Path) -> None:
         assert [" ".join(map(str, shape)) for shape in found] == expected, model
 
 
-def test_a_model_that_does_nothing(tmp_path: Path) -> None:
-    model = built(L.Dropout(0.5), shape=(3,))
-    proto = exported(model, tmp_path / "net.onnx")
-    assert operators(proto) == {"Identity": 1}
-
-
 def test_tokens_come_in_and_go_out_as_integers(tmp_path: Path) -> None:
-    proto = exported(built(L.Select([1, 0], tokens=True), shape=(3,)), tmp_path / "net.onnx")
-    (Y,) = ReferenceEvaluator(proto).run(None, {"X": np.array([[1, 2, 3.0]], np.float32)})
-    assert Y.dtype == np.int64
-    assert Y.tolist() == [[2, 1]]
-    model = built(L.Select([1, 0], tokens=True), L.Tanh(), shape=(3,))
-    (Y,) = ReferenceEvaluator(exported(model, tmp_path / "net.onnx")).run(
-        None, {"X": np.array([[1, 2, 3.0]], np.float32)}
-    )
-    np.testing.assert_allclose(Y, np.tanh([[2, 1]]), rtol=1e-6)
+    X, select = np.array([[1, 2, 3.0]], np.float32), L.Select([1, 0], tokens=True)
+    for layers, wanted, dtype in (
+        ([select], [[2, 1]], np.int64),
+        ([select.copy(), L.Tanh()], np.tanh([[2, 1]]), np.float32),
+    ):
+        proto = exported(built(*layers, shape=(3,)), tmp_path / "net.onnx")
+        (Y,) = ReferenceEvaluator(proto).run(None, {"X": X})
+        assert Y.dtype == dtype
+        np.testing.assert_allclose(Y, wanted, rtol=1e-6)
 
 
 # --- large models ---------------------------------------------------------------------------------
@@ -327,40 +317,6 @@ def test_large_weights_are_in_a_file_of_their_own(
 # --- layers of one's own --------------------------------------------------------------------------
 
 
-class Scale(L.Layer):
-    """A layer of a user's own."""
-
-    s = L.Param()
-
-    def create(self, shape: Shape) -> Shape:
-        self.s = np.ones(shape[-1])
-        return shape
-
-    def forward(self, X: Array) -> Array:
-        return X * self.s
-
-
-class Twice(Container):
-    """A container of a user's own."""
-
-    def __init__(self, layer: L.Layer) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def create(self, shape: Shape) -> Shape:
-        return self.layer.build(shape)
-
-    def forward(self, X: Array) -> Array:
-        return 2 * self.layer.forward(X)
-
-
-class MyDense(L.Dense):
-    """A layer that computes something else than its base class."""
-
-    def forward(self, X: Array) -> Array:
-        return 2 * super().forward(X)
-
-
 class Named(L.Dense):
     """A layer that computes what its base class does."""
 
@@ -377,20 +333,22 @@ def own_forms(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_layer_of_ones_own(tmp_path: Path) -> None:
     @exports(Scale)
     def scale(graph: Any, layer: Any, x: Any) -> Any:
-        return graph.node("Mul", x, graph.param(layer, "s"))
+        product = graph.node("Mul", x, graph.param(layer, "gain"))
+        return graph.node("Add", product, graph.param(layer, "shift"))
 
-    @exports(Twice)
-    def twice(graph: Any, layer: Any, x: Any) -> Any:
-        return graph.node("Mul", graph.add(layer.layer, x), 2.0)
+    @exports(Gate)
+    def gate(graph: Any, layer: Any, x: Any) -> Any:
+        return graph.node("Mul", *(graph.add(part, x) for part in layer.inside.values()))
 
     assert scale.__name__ == "scale"
     correspondence.declare(Named, "numpy", "exports")(np.abs)  # in ONNX, it is still a Dense
-    model = built(L.Conv2D(2, 2), Twice(L.Chain(Scale(), L.Dense(3))), Named(2), shape=(4, 4, 1))
+    gated = Gate(L.Chain(Scale(), L.Dense(3)), L.Dense(3))
+    model = built(L.Conv2D(2, 2), gated, Named(2), shape=(4, 4, 1))
     proto = exported(model, tmp_path / "net.onnx")
     X = sample(model, 2)
     (Y,) = ReferenceEvaluator(proto).run(None, {"X": X})
     np.testing.assert_allclose(Y, model.predict(X), rtol=1e-4, atol=1e-5)
-    assert "1.layer.layers.0.s" in {a.name for a in proto.graph.initializer}
+    assert "1.inside.value.layers.0.gain" in {a.name for a in proto.graph.initializer}
 
 
 @pytest.mark.usefixtures("own_forms")
@@ -427,14 +385,15 @@ def square() -> L.Layer:
 
 
 def test_layers_without_an_operator_are_named_by_their_paths(tmp_path: Path) -> None:
-    model = built(L.Dense(2), L.Residual(L.Tanh(), square()), Twice(MyDense(2)), shape=(3,))
+    gated = Gate(L.Dense(2), Ladder(L.Dense(2)))
+    model = built(L.Dense(2), L.Residual(L.Tanh(), square()), gated, shape=(3,))
     with pytest.raises(ArgumentError) as error:
         model.export_onnx(tmp_path / "net.onnx")
     message = str(error.value)
     assert message.startswith(
-        "export_onnx cannot export layer 1.layers.1, Lambda(square, <lambda>), layer 2, Twice("
+        "export_onnx cannot export layer 1.layers.1, Lambda(square, <lambda>), layer 2, Gate("
     )
-    assert "layer 2.layer, MyDense(2" in message
+    assert "layer 2.inside.gate, Ladder(Dense(2" in message
     assert "ONNX has no operator for them" in message
     assert "@phitodeep.exchange.onnx.write.forms.exports(YourLayer)" in message
     assert not [*tmp_path.iterdir()]
@@ -461,15 +420,6 @@ def test_a_wrong_opset_or_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotBuiltError, match="does not know its input shape"):
         Sequential(L.Dense(2)).export_onnx(tmp_path / "net.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["folder.onnx"]
-
-
-def test_without_onnx_the_error_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = built(L.Dense(2), shape=(3,))
-    monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(MissingExtraError, match=r"phitodeep\[onnx\]"):
-        model.export_onnx(tmp_path / "net.onnx")
 
 
 def test_an_export_changes_nothing_in_the_model(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ from phitodeep.exchange.onnx.write.forms import exports
 from phitodeep.functional.rotary import YarnRope
 from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
-from phitodeep.testing.examples import ELEMENTWISE, EXAMPLES, TOKENS, data, made
+from phitodeep.testing.examples import ELEMENTWISE, data, made
+from tests.exchange.onnx.test_import import CASES, MODELS
 from tests.random_networks import KINDS, Centred, Gate, Ladder, Maker, Scale, drawn
 
 ort = pytest.importorskip("onnxruntime")
@@ -32,11 +33,6 @@ failures = ort.capi.onnxruntime_pybind11_state
 
 NEWEST = min(OPSETS[-1], onnx.defs.onnx_opset_version())
 PRECISION = 1e-5  # compared with the largest output
-CASES = [
-    (i, make, shape, *tokens)
-    for i, (make, shape, *tokens) in enumerate([*EXAMPLES, *TOKENS])
-    if not any(isinstance(part, L.Lambda) for _, part in make().walk())
-]
 NO_DOUBLE = (  # what onnxruntime says of operators that it has in float32 only
     "NOT_IMPLEMENTED",
     "does not support double yet",
@@ -252,22 +248,11 @@ def test_random_crops(tmp_path: Path) -> None:
 
 # --- whole models ---------------------------------------------------------------------------------
 
-MODELS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
-    "mlp": (lambda: models.mlp(6, 12, 3, activation="gelu", dropout=0.3), (6,)),
-    "lenet": (lambda: models.lenet(12, 12, 1), (12, 12, 1)),
-    "resnet": (lambda: models.resnet_small(12, 8, 3, blocks=1), (12, 8, 3)),
-    "char_lstm": (lambda: models.char_lstm(7, dim=4, units=5, layers=2), (6,)),
-    "gpt": (lambda: models.gpt(9, 12, layers=2, heads=2, dim=8, dropout=0.1), (12,)),
-    "gpt untied": (lambda: models.gpt(9, 12, layers=1, tied=False, activation="swiglu"), (12,)),
-    "autoencoder": (lambda: models.autoencoder(8, 5, 2), (8,)),
-    "vae": (lambda: models.vae(8, 6, latent=2), (8,)),
-}
-
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("opset", [17, 20, NEWEST])
 def test_models(name: str, opset: int, tmp_path: Path) -> None:
-    build, shape = MODELS[name]
+    build, shape, _ = MODELS[name]
     model, rng = build().build(), np.random.default_rng(6)
     if model.input_shape is None:
         model.build(shape)

@@ -21,6 +21,7 @@ from phitodeep.layers.base import Layer
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
 from phitodeep.testing.examples import EXAMPLES, TOKENS, data, made
+from tests.conftest import noted
 from tests.exchange.onnx.graphs import mangled
 from tests.random_networks import KINDS, Centred, Gate, Ladder, Maker, Scale, drawn
 from tests.rows import LONG, times
@@ -67,14 +68,11 @@ def test_every_layer_comes_back(opset: int, dtype: str, tmp_path: Path) -> None:
         model.export_onnx(path, opset=opset)
         mangled(path, seed=i)
         X, _ = data(layer, shape, *tokens)
-        try:
+        with noted(f"row {i}: {layer!r} on {shape}"):
             again = from_onnx(path)
             assert_same(model.predict(X), again.predict(X))
             if not any(isinstance(part, OTHERWISE) for _, part in layer.walk()):
                 assert kinds(again) == kinds(model)
-        except Exception as error:
-            error.add_note(f"row {i}: {layer!r} on {shape}")
-            raise
 
 
 MODELS: dict[str, tuple[Callable[[], SequentialBuilder], tuple[int, ...], int]] = {
@@ -119,11 +117,8 @@ def test_random_networks_come_back(tmp_path: Path) -> None:
         mangled(path, seed)
         with inference():
             wanted = net.chain.forward(net.X)
-        try:
+        with noted(net):
             assert_same(wanted, from_onnx(path).predict(net.X), 1e-9)
-        except Exception as error:
-            error.add_note(f"seed {seed}: {net.chain!r} on {net.X.shape}")
-            raise
 
 
 def test_weights_in_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

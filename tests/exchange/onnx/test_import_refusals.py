@@ -17,6 +17,7 @@ from phitodeep.exchange.onnx.read import activations, products, verifying
 from phitodeep.io import from_onnx
 from phitodeep.layers import BatchNorm, Dense, Mish, MultiHeadAttention, Permute, Reshape
 from phitodeep.model import Sequential
+from tests.conftest import noted
 from tests.exchange.onnx.graphs import Arrays, floats, nodes, write
 
 onnx = pytest.importorskip("onnx")
@@ -59,6 +60,7 @@ REFUSED: list[tuple[Any, list[Any], Arrays, str]] = [
     ("GRU x W R hidden_size=4", [5, None, 2], GRU, "linear_before_reset"),
     ("LSTM x W R direction='reverse' hidden_size=4", [5, None, 2], LSTM, "reverse"),
     ("RNN x W R _ _ z hidden_size=4", [5, 2, 2], RNN, "begin at 0"),
+    ("MaxPool x -> p i kernel_shape=[2,2]; Cast i to=1", [None, 3, 8, 8], {}, "its output 'i' is"),
     ("MaxPool x kernel_shape=[2,2] dilations=[2,2]", [None, 3, 8, 8], {}, "dilations"),
     (
         "AveragePool x kernel_shape=[3,3] pads=[1,1,1,1] strides=[3,3]",
@@ -95,18 +97,14 @@ REFUSED: list[tuple[Any, list[Any], Arrays, str]] = [
 ]
 
 
-@pytest.mark.parametrize("row", REFUSED, ids=lambda row: str(row[0])[:40])
-def test_what_is_not_covered_is_refused_by_name(row: Any, tmp_path: Path) -> None:
-    *graph, named = row
-    path = write(tmp_path, *graph, opset=17)
-    with pytest.raises(PhitodeepError, match=f"(?s){named}"):
-        from_onnx(path)
-
-
-@pytest.mark.parametrize("graph", [gelu(2**0.5), gelu_tanh(0.044715)], ids=["erf", "tanh"])
-def test_the_right_constants_are_a_gelu(graph: Any, tmp_path: Path) -> None:
-    (layer,) = from_onnx(write(tmp_path, *graph)).layers
-    assert type(layer).__name__ == "GELU"
+def test_what_is_not_covered_is_refused_by_name(tmp_path: Path) -> None:
+    for *graph, named in REFUSED:
+        path = write(tmp_path, *graph, opset=17)
+        with noted(graph[0]), pytest.raises(PhitodeepError, match=f"(?s){named}"):
+            from_onnx(path)
+    for graph in (gelu(2**0.5), gelu_tanh(0.044715)):  # the right constants
+        (layer,) = from_onnx(write(tmp_path, *graph)).layers
+        assert type(layer).__name__ == "GELU"
 
 
 def test_several_inputs_or_outputs(tmp_path: Path) -> None:
@@ -138,9 +136,12 @@ def test_a_missing_file_and_another_file(tmp_path: Path) -> None:
 def test_without_onnx_the_error_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    model = Sequential(Dense(3, 2))
+    model.build((3,))
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(MissingExtraError, match=r"phitodeep\[onnx\]"):
-        from_onnx(tmp_path / "a.onnx")
+    for call in (from_onnx, model.export_onnx):
+        with pytest.raises(MissingExtraError, match=r"phitodeep\[onnx\]"):
+            call(tmp_path / "a.onnx")
 
 
 # --- read as these layers, which compute the same -------------------------------------------------
@@ -149,7 +150,18 @@ POOL = "MaxPool x -> p kernel_shape=[2,2] strides=[2,2]; Flatten p -> f; "
 CONSTANTS = {"m": floats(3, 1, 1), "s": np.array([[[2.0]], [[3]], [[4]]], np.float32)}
 CROP = {"a": np.array([0]), "b": np.array([2]), "c": np.array([2])}
 BOTH = "MatMul x W -> z; Sigmoid z -> p; Sub c p -> q; Concat q p axis=1"
+LAYER_NORM = (
+    "ReduceMean x last -> m; Sub x m -> d; Mul d d -> s; ReduceMean s last -> v; Add v eps -> w;"
+    "Sqrt w -> r; Div d r -> n; "
+)
+RMS_NORM = "Mul x x -> s; ReduceMean s last -> v; Add v eps -> w; Pow w power -> r; Mul x r -> n; "
+NORM = {"last": np.array([-1]), "eps": np.float32(0.01), "power": np.float32(-0.5)}
+NORM |= {"g": floats(4), "b": floats(4) + 1, "rows": floats(3, 1) + 2, "other": np.array([1, 2])}
 READ: list[tuple[str, list[Any], Arrays, str]] = [
+    (f"{LAYER_NORM}Mul n g -> o; Add o b", [None, 3, 4], NORM, "LayerNorm"),
+    (f"{LAYER_NORM}Mul n rows", [None, 3, 4], NORM, ""),
+    (f"{RMS_NORM}Mul n g", [None, 4], NORM, "RMSNorm"),
+    (f"{RMS_NORM}Add n b", [None, 4], NORM, "RMSNorm BatchNorm"),
     ("Conv x W pads=[0,1,0,1]", [None, 3, 5, 5], {"W": floats(4, 3, 1, 3)}, "Conv2D"),
     ("Conv x W pads=[1,2,0,1]", [None, 3, 5, 5], {"W": floats(4, 3, 1, 3)}, "ZeroPad2D Conv2D"),
     (POOL + "Gemm f W", [None, 3, 4, 4], {"W": floats(12, 4)}, "MaxPool2D Flatten Dense"),
@@ -186,41 +198,36 @@ def assert_computes(path: Path, wanted: Any, x: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("row", READ, ids=lambda row: row[0])
-def test_graphs_are_read(row: Any, tmp_path: Path) -> None:
-    *graph, kinds = row
-    path, x = write(tmp_path, *graph), floats(2, *row[1][1:])
-    wanted = onnx.reference.ReferenceEvaluator(str(path)).run(None, {"x": x})[0]
-    model = assert_computes(path, wanted, x)
-    if kinds:
-        assert [type(layer).__name__ for layer in model.layers] == kinds.split()
-    assert all(layer.trainable != isinstance(layer, BatchNorm) for layer in model.layers)
+def evaluated(path: Path, x: Any) -> Any:
+    return onnx.reference.ReferenceEvaluator(str(path)).run(None, {"x": x})[0]
 
 
-def test_a_permute_of_ours_is_not_a_layout(tmp_path: Path) -> None:
-    model = Sequential(Permute(3, 1, 2), Reshape(-1), Dense(2), seed=1)
-    model.build((2, 3, 4))
-    model.export_onnx(tmp_path / "a.onnx")
-    again = from_onnx(tmp_path / "a.onnx")
-    assert again.input_shape == (2, 3, 4)
-    X = floats(5, 2, 3, 4)
-    np.testing.assert_allclose(again.predict(X), model.predict(X), atol=1e-6)
+def test_graphs_are_read(tmp_path: Path) -> None:
+    for *graph, kinds in READ:
+        with noted(graph[0]):
+            path, x = write(tmp_path, *graph), floats(2, *graph[1][1:])
+            model = assert_computes(path, evaluated(path, x), x)
+            if kinds:
+                assert [type(layer).__name__ for layer in model.layers] == kinds.split()
+            assert all(layer.trainable != isinstance(layer, BatchNorm) for layer in model.layers)
 
 
-def test_the_momentum_of_a_batch_norm(tmp_path: Path) -> None:
+def test_settings_and_layouts(tmp_path: Path) -> None:
     arrays = {name: floats(3) ** 2 for name in "sbmv"}
     text = "BatchNormalization x s b m v momentum=0.8"
     (norm,) = from_onnx(write(tmp_path, text, [None, 3], arrays)).layers
     assert norm.momentum == 0.2
-
-
-def test_both_biases_of_an_lstm(tmp_path: Path) -> None:
-    text = "LSTM x W R B -> a hidden_size=4; Squeeze a one"
+    text = "LSTM x W R B -> a hidden_size=4; Squeeze a one"  # with both biases
     arrays = {**LSTM, "B": floats(1, 32), "one": np.array([1])}
     path, x = write(tmp_path, text, [5, 3, 2], arrays), floats(5, 3, 2)
-    wanted = onnx.reference.ReferenceEvaluator(str(path)).run(None, {"x": x})[0]
     found = from_onnx(path).predict(x.swapaxes(0, 1))
-    np.testing.assert_allclose(found.swapaxes(0, 1), wanted, atol=1e-6)
+    np.testing.assert_allclose(found.swapaxes(0, 1), evaluated(path, x), atol=1e-6)
+    model = Sequential(Permute(3, 1, 2), Reshape(-1), Dense(2), seed=1)  # ours is not a layout
+    model.build((2, 3, 4))
+    model.export_onnx(path)
+    again, X = from_onnx(path), floats(5, 2, 3, 4)
+    assert again.input_shape == (2, 3, 4)
+    np.testing.assert_allclose(again.predict(X), model.predict(X), atol=1e-6)
 
 
 def softmax(x: Any) -> Any:
@@ -254,12 +261,12 @@ NOT_THE_EVALUATORS: list[tuple[str, int, tuple[int, ...], Callable[[Any], Any]]]
 ]
 
 
-@pytest.mark.parametrize("row", NOT_THE_EVALUATORS, ids=lambda row: row[0])
-def test_what_the_evaluator_computes_wrongly_is_read(row: Any, tmp_path: Path) -> None:
-    text, opset, shape, expected = row
+def test_what_the_evaluator_computes_wrongly_is_read(tmp_path: Path) -> None:
     arrays = {key: floats(3) ** 2 + i for i, key in enumerate("sbmv")}
-    path, x = write(tmp_path, text, ["N", *shape], arrays, opset=opset), floats(2, *shape)
-    assert_computes(path, expected(x), x)
+    for text, opset, shape, expected in NOT_THE_EVALUATORS:
+        path, x = write(tmp_path, text, ["N", *shape], arrays, opset=opset), floats(2, *shape)
+        with noted(text):
+            assert_computes(path, expected(x), x)
 
 
 @pytest.mark.parametrize("axes", ["", "axes"])
@@ -304,11 +311,19 @@ def apart(a: Any) -> Any:
     return [0, 0, 1, 2, 2] if a.tolist() == [0, 0, 2, 1, 2] else None
 
 
-@pytest.mark.parametrize(("change", "kv_heads"), [(another_scale, 4), (apart, 2)])
-def test_other_attentions_are_refused(change: Any, kv_heads: int, tmp_path: Path) -> None:
-    path = attention(tmp_path / "a.onnx", change, kv_heads=kv_heads)
-    with pytest.raises(DataError, match="no layer"):
-        from_onnx(path)
+def test_other_norms_and_attentions_are_refused(tmp_path: Path) -> None:
+    for old, new, shape in (
+        ("m; Sub", "m keepdims=0; Sub", [4, 4, 4]),
+        ("x last", "x other", [None, 3, 4]),
+        ("Add v eps -> w", "Identity v -> w", [None, 3, 4]),
+    ):
+        text = f"{LAYER_NORM.replace(old, new)}Mul n g"
+        with noted(text), pytest.raises(DataError, match="no layer"):
+            from_onnx(write(tmp_path, text, shape, NORM))
+    for change, kv_heads in ((another_scale, 4), (apart, 2)):
+        path = attention(tmp_path / "a.onnx", change, kv_heads=kv_heads)
+        with pytest.raises(DataError, match="no layer"):
+            from_onnx(path)
 
 
 SCORES = "Transpose x -> t perm=[0,2,1]; MatMul x t -> s; Mul s root -> r; Softmax r -> p"
@@ -328,25 +343,24 @@ MASKS = {  # for three steps, and whether they hide the later steps, and nothing
 }
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_a_mask_is_causal_or_refused(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mask_is_causal_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifying, "MOST_NODES", -1)  # the rule alone must be right
-    mask, causal = MASKS[name]
-    added = "Where m r low -> z" if mask.dtype == bool else "Add r m -> z"
-    text = f"{SCORES.replace('Softmax r', f'{added}; Softmax z')}; MatMul p x"
-    arrays = {"root": np.float32(0.5), "low": np.float32(-1e31)}
-    arrays["m"] = mask if mask.dtype == bool else mask.astype(np.float32)
-    path, x = write(tmp_path, text, [None, 3, 4], arrays), floats(2, 3, 4)
-    if not causal:
-        with pytest.raises(DataError, match="no layer"):
-            from_onnx(path)
-        return
+    x = floats(2, 3, 4)
     S = np.where(np.tri(3), x @ x.swapaxes(1, 2) / 2, -np.inf)
     P = np.exp(S - S.max(2, keepdims=True))
-    model = assert_computes(path, P / P.sum(2, keepdims=True) @ x, x)
-    assert model.layers[-1].causal
+    for name, (mask, causal) in MASKS.items():
+        added = "Where m r low -> z" if mask.dtype == bool else "Add r m -> z"
+        text = f"{SCORES.replace('Softmax r', f'{added}; Softmax z')}; MatMul p x"
+        arrays = {"root": np.float32(0.5), "low": np.float32(-1e31)}
+        arrays["m"] = mask if mask.dtype == bool else mask.astype(np.float32)
+        path = write(tmp_path, text, [None, 3, 4], arrays)
+        with noted(name):
+            if causal:
+                model = assert_computes(path, P / P.sum(2, keepdims=True) @ x, x)
+                assert model.layers[-1].causal
+            else:
+                with pytest.raises(DataError, match="no layer"):
+                    from_onnx(path)
 
 
 # --- harm -----------------------------------------------------------------------------------------
@@ -400,16 +414,14 @@ def assert_little_memory(path: Path, read: bool) -> None:
     assert peak < 20 * path.stat().st_size + (1 << 26)
 
 
-@pytest.mark.parametrize("row", BOMBS, ids=lambda row: row[0][:40])
-def test_constants_do_not_explode(row: Any, tmp_path: Path) -> None:
+def test_no_file_makes_large_arrays(tmp_path: Path) -> None:
     from_onnx(write(tmp_path, "Relu x", [None, 3], {}))  # imports are made
-    assert_little_memory(write(tmp_path, row[0], [None, 3], row[1]), read=False)
-
-
-@pytest.mark.parametrize("row", HUGE_SIZES, ids=lambda row: row[0][-40:])
-def test_sizes_that_no_array_has_take_no_memory(row: Any, tmp_path: Path) -> None:
-    text, shape, read = row
-    assert_little_memory(write(tmp_path, text, shape, HUGE_ARRAYS), read)
+    for text, arrays in BOMBS:
+        with noted(text[:40]):
+            assert_little_memory(write(tmp_path, text, [None, 3], arrays), read=False)
+    for text, shape, read in HUGE_SIZES:
+        with noted(text):
+            assert_little_memory(write(tmp_path, text, shape, HUGE_ARRAYS), read)
 
 
 @pytest.mark.parametrize("op", ["Relu x", "Mul x x"])

@@ -22,6 +22,7 @@ pytest.importorskip("onnxscript")
 torch = pytest.importorskip("torch")
 nn = torch.nn
 
+from tests.conftest import noted
 from tests.exchange.torch.networks import Calls
 
 PRECISION = 1e-5
@@ -199,11 +200,8 @@ def test_random_modules(
         module = randomised(module, seed)
         X = torch.randint(0, 7, shape) if make is decoder else torch.randn(shape)
         export(module, X, path, dynamo, opset)
-        try:
+        with noted(f"seed {seed}: {module}"):
             check(module, X, path, first)
-        except Exception as error:
-            error.add_note(f"seed {seed}: {module}")
-            raise
 
 
 def test_an_encoder_layer(tmp_path: Path) -> None:

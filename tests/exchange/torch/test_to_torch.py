@@ -27,6 +27,7 @@ from phitodeep.optimization.optimizers import SGD
 from phitodeep.testing.examples import EXAMPLES, TOKENS, cube, cube_gradient, data, made
 from phitodeep.testing.examples import passes as our_passes
 from tests import random_networks
+from tests.conftest import assert_same
 from tests.exchange.torch.support import draws, tensor, their_passes
 from tests.random_networks import Centred, Gate, Ladder, Maker, Scale
 
@@ -37,13 +38,6 @@ INEXACT = ("CELU", "HardSigmoid")  # PyTorch computes with constants in single p
 
 def name(row: Any) -> str:
     return f"{row[0]()!r}-{row[1]}"[:90]
-
-
-def assert_close(found: dict[str, Any], expected: dict[str, Any], **precision: float) -> None:
-    assert found.keys() == expected.keys()
-    for key, a in expected.items():
-        assert found[key].shape == a.shape, key
-        np.testing.assert_allclose(found[key], a, **precision, err_msg=key)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name)
@@ -59,7 +53,7 @@ def test_every_layer_and_back(row: Any) -> None:
     small = found.dtype == np.float32  # a module without parameters
     precision = {"rtol": 1e-5, "atol": 1e-6} if small else {"rtol": 1e-10, "atol": 1e-12}
     np.testing.assert_allclose(found, expected, **precision)
-    assert_close(layer.get_weights(), before, rtol=0)
+    assert_same(layer.get_weights(), before, rtol=0)
     check_passes(layer, X, dY, training=False)
     single = isinstance(layer, L.BatchNorm) and shape[0] == 1  # PyTorch refuses a single row
     if not draws(layer) and not single:
@@ -75,7 +69,7 @@ def check_passes(layer: L.Layer, X: Any, dY: Any, training: bool) -> None:
     theirs = their_passes(layer, X, dY, training)
     if tied and not own:  # its embedding is outside
         theirs = {key: theirs[key] for key in ours}
-    assert_close(theirs, ours | own, rtol=1e-9 if exact else 1e-6, atol=1e-10 if exact else 1e-7)
+    assert_same(theirs, ours | own, rtol=1e-9 if exact else 1e-6, atol=1e-10 if exact else 1e-7)
 
 
 SETTINGS = [
@@ -328,50 +322,34 @@ def test_a_layer_without_a_counterpart_is_named_by_its_path() -> None:
         to_torch(model)
 
 
-class Gain(L.Layer):
-    """A layer of another author, with a counterpart."""
+class TorchScale(torch.nn.Module):
+    moves: ClassVar = {"gain": "gain", "shift": "shift"}
 
-    s = L.Param()
-
-    def create(self, shape: Any) -> Any:
-        self.s = self.full(shape[-1], 1)
-        return shape
-
-    def forward(self, X: Any) -> Any:
-        self.save_for_backward(X=X)
-        return X * self.s
-
-    def backward(self, dY: Any) -> Any:
-        self.grads["s"] = (dY * self.saved("X")).reshape(-1, self.s.size).sum(axis=0)
-        return dY * self.s
-
-
-class TorchGain(torch.nn.Module):
-    moves: ClassVar = {"s": "s"}
-
-    def __init__(self, layer: Gain) -> None:
+    def __init__(self, layer: Scale) -> None:
         super().__init__()
-        self.s = torch.nn.Parameter(torch.tensor(layer.s))
+        self.gain, self.shift = (torch.nn.Parameter(torch.tensor(a)) for a in layer.params.values())
 
     def forward(self, X: Any) -> Any:
-        return X * self.s
+        return X * self.gain + self.shift
 
-    def as_layer(self) -> Gain:
-        return Gain()
+    def as_layer(self) -> Scale:
+        return Scale()
 
 
 def test_authors_may_declare_a_counterpart() -> None:
-    assert counterpart(Gain)(TorchGain) is TorchGain
+    assert counterpart(Scale)(TorchScale) is TorchScale
     try:
-        model = made(lambda: L.Chain(L.Conv2D(3, 2), Gain(), L.Flatten(), L.Dense(2)), (2, 3, 3, 2))
+        model = made(
+            lambda: L.Chain(L.Conv2D(3, 2), Scale(), L.Flatten(), L.Dense(2)), (2, 3, 3, 2)
+        )
         X, dY = data(model, (2, 3, 3, 2))
         ours = our_passes(model, X, dY)
         ours = {k: ours[k] for k in ("Y", "dX")} | model.gradients()
-        assert_close(their_passes(model, X, dY, True), ours, rtol=1e-10, atol=1e-12)
+        assert_same(their_passes(model, X, dY, True), ours, rtol=1e-10, atol=1e-12)
         again = from_torch(to_torch(model), (3, 3, 2))
-        assert any(isinstance(part, Gain) for part in again.layers)
+        assert any(isinstance(part, Scale) for part in again.layers)
         np.testing.assert_allclose(again.predict(X), ours["Y"], rtol=1e-10)
     finally:
-        TABLE.pop(Gain)
+        TABLE.pop(Scale)
     with pytest.raises(ArgumentTypeError, match="takes a class of layers"):
-        counterpart(TorchGain)
+        counterpart(TorchScale)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import numpy as np
@@ -25,14 +24,6 @@ def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
             MissingExtraError, match=r"needs torch: pip install .phitodeep\[torch\]"
         ):
             call()
-
-
-def test_the_table_of_correspondences_imports_no_other_library() -> None:
-    code = """import sys
-import phitodeep.exchange.correspondence
-print({"torch", "onnx"} & {*sys.modules})"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
 
 
 def test_names_are_forwarded() -> None:

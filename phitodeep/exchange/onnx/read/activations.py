@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 
+from phitodeep import functional as F
 from phitodeep import layers as L
 from phitodeep.core.call import inference
 from phitodeep.core.types import Array
@@ -22,45 +23,25 @@ from phitodeep.layers import activation
 # --- operators and layers by their values ---------------------------------------------------------
 
 
-def _erf(x: Array) -> Array:
-    return np.array([math.erf(value) for value in x])
-
-
-def _sigmoid(x: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-x)))
-
-
-def _elu(x: Array, alpha: float = 1.0) -> Array:
-    return np.where(x > 0, x, alpha * np.expm1(x))
-
-
-def _gelu(x: Array, approximate: str = "none") -> Array:
-    if approximate == "tanh":
-        return x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-    if approximate != "none":
-        raise DataError(f'its approximate must be "none" or "tanh", got {approximate!r}')
-    return x / 2 * (1 + _erf(x / math.sqrt(2)))
-
-
 BENT: dict[str, Callable[..., Any]] = {  # what ONNX's operators compute; float64
-    "Relu": lambda x: np.maximum(x, 0),
-    "LeakyRelu": lambda x, alpha=0.01: np.where(x > 0, x, alpha * x),
-    "Elu": _elu,
-    "Celu": lambda x, alpha=1.0: np.where(x > 0, x, alpha * np.expm1(x / alpha)),
-    "Selu": lambda x, alpha=1.6732632, gamma=1.050701: gamma * _elu(x, alpha),
-    "Gelu": _gelu,
-    "Mish": lambda x: x * np.tanh(np.logaddexp(0, x)),
+    "Relu": F.relu,
+    "LeakyRelu": F.leaky_relu,
+    "Elu": F.elu,
+    "Celu": lambda x, alpha=1.0: alpha * F.elu(x / alpha),
+    "Selu": lambda x, alpha=1.6732632, gamma=1.050701: gamma * F.elu(x, alpha),
+    "Gelu": F.gelu,
+    "Mish": F.mish,
     "Tanh": np.tanh,
-    "Sigmoid": _sigmoid,
-    "Softplus": lambda x: np.logaddexp(0, x),
-    "Softsign": lambda x: x / (1 + np.abs(x)),
+    "Sigmoid": F.sigmoid,
+    "Softplus": F.softplus,
+    "Softsign": F.softsign,
     "HardSigmoid": lambda x, alpha=0.2, beta=0.5: np.clip(alpha * x + beta, 0, 1),
     "HardSwish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
-    "Erf": _erf,
+    "Erf": F.erf,
     "Abs": np.abs,
     "Clip": np.clip,
 }
-OPERATORS: dict[str, Callable[..., Any]] = {  # those that activations are written with
+OPERATORS: dict[str, Callable[..., Any]] = {  # those that activations and norms are written with
     **BENT,
     "Add": np.add,
     "Sub": np.subtract,
@@ -68,6 +49,9 @@ OPERATORS: dict[str, Callable[..., Any]] = {  # those that activations are writt
     "Div": np.divide,
     "Pow": np.power,
     "Neg": np.negative,
+    "Sqrt": np.sqrt,
+    "Reciprocal": np.reciprocal,
+    "ReduceMean": lambda x, reduced: x.mean(-1, keepdims=True),
     "Greater": np.greater,
     "Where": np.where,
 }
@@ -97,17 +81,18 @@ def _known() -> list[Array]:
 
 def with_values(Y: Array, op: str = "") -> L.Layer | None:
     """Return the layer with these values at POINTS; of several, one that is named like `op`."""
-    fits = [make() for make, Z in zip(LAYERS, _known(), strict=True) if _equal(Y, Z)]
+    fits = [make() for make, Z in zip(LAYERS, _known(), strict=True) if equal(Y, Z)]
     low = float(Y[-1])  # which says alpha
     for kind, alpha in ((L.LeakyReLU, low / POINTS[-1]), (L.CELU, -low), (L.ELU, -low)):
         if not fits and math.isfinite(low) and (alpha > 0 or kind is L.LeakyReLU):
             make: Callable[[], L.Layer] = functools.partial(kind, decimal(alpha))
-            fits = [make()] if _equal(Y, _at_points(make)) else []
+            fits = [make()] if equal(Y, _at_points(make)) else []
     fits.sort(key=lambda layer: type(layer).__name__.lower() != op.lower())
     return fits[0] if fits else None
 
 
-def _equal(Y: Array, Z: Array) -> bool:
+def equal(Y: Array, Z: Array) -> bool:
+    """Return whether two arrays are equal up to a few roundings of float32."""
     return bool((np.abs(Y - Z) <= TOLERANCE * (1 + np.abs(Z))).all())
 
 
@@ -138,44 +123,53 @@ def activated(node: Call, op: str, x: View, **settings: Any) -> View:
 
 def compound(step: Step) -> Plan | None:
     """An activation written with simpler operators: it has the values of one of our layers."""
-    for x in reversed(_inside(step)):
-        Y = _values(step.output, x)
+    for x in reversed(inside(step.output, BENT)):
+        Y = values(step.output, x, POINTS)
         if isinstance(Y, np.ndarray) and (made := with_values(Y)):
             return applied(x, made)
     return None
 
 
-def _inside(step: Step) -> list[View]:
+def inside(end: View, kinds: Collection[str]) -> list[View]:
     """Return the views that an expression is computed from, and what those are computed from.
 
-    Without any bent operator, there is no activation, and none are returned.
+    Without any operator of these kinds, none are returned.
     """
-    found = [step.output]
+    found = [end]
     for view in found:  # which grows
         for x in view.step.inputs if view.step.op in OPERATORS else ():
-            if isinstance(x, View) and len(found) < MOST and not any(x.is_(y) for y in found):
+            if isinstance(x, View) and len(found) < MOST and x not in found:
                 found.append(x)
-    return found[1:] if any(view.step.op in BENT for view in found) else []
+    return found[1:] if any(view.step.op in kinds for view in found) else []
 
 
-def _values(end: View, x: View) -> Any:
-    """Return the values of an expression where x is POINTS; None if it needs anything else."""
+def values(end: View, x: View, X: Array) -> Any:
+    """Return the values of an expression where x is X; None if it needs anything else.
+
+    Means are those of the rows of X: of the last axis of x.
+    """
     known: dict[Step, Any] = {}
 
-    def values(view: View) -> Any:
+    def fits(step: Step) -> bool:
+        features = leaves(x.groups[-1]) if X.ndim == 2 else None
+        return step.op != "ReduceMean" or (
+            leaves(step.settings["reduced"]) == features and not step.groups[-1]
+        )
+
+    def of(view: View) -> Any:
         if view.is_(x):
-            return POINTS
+            return X
         step = view.made_by(*OPERATORS)
-        if step is None or (step not in known and len(known) == MOST):
+        if step is None or not fits(step) or (step not in known and len(known) == MOST):
             return None
         if step not in known:
             known[step] = None
-            given = [values(i) if isinstance(i, View) else scalar(i) for i in step.inputs]
+            given = [of(i) if isinstance(i, View) else scalar(i) for i in step.inputs]
             if not any(value is None for value in given):
                 known[step] = OPERATORS[step.op](*given, **step.settings)
         return known[step]
 
-    return values(end)
+    return of(end)
 
 
 # --- softmax --------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from phitodeep.exchange.onnx.read.axes import ONE, Size, expanded, size_of
 from phitodeep.exchange.onnx.read.building import Placed, Plan, RelayoutError, Writer
 from phitodeep.exchange.onnx.read.interpreting import Interpreter
 from phitodeep.exchange.onnx.read.reading import File
-from phitodeep.exchange.onnx.read.values import LabelError, Refused, Step, View
+from phitodeep.exchange.onnx.read.values import LabelError, Step, View
 from phitodeep.exchange.onnx.read.verifying import check_values
 from phitodeep.exchange.tree import as_layers
 from phitodeep.layers.random import shapes_only
@@ -135,8 +135,8 @@ class _Import:
             if isinstance(value, View) and not value.step.integers:
                 if not any(value.is_(other) for other in found.values()):
                     found[name] = value
-            elif isinstance(value, Refused):
-                refused.append(value.error)
+            elif isinstance(value, DataError):
+                refused.append(value)
             elif value is None or not isinstance(value, View):
                 where = f"the output {name!r} of {self.file.path}"
                 refused.append(DataError(f"{where} does not depend on its input."))

@@ -2,7 +2,7 @@
 
 `Interpreter` runs through the nodes once. A node with constant inputs becomes a constant. A node
 that only rearranges elements becomes a view. Any other node becomes a `Step`, whose output axes
-are known. What cannot be understood becomes `Refused`, and is an error only if the output of the
+are known. What cannot be understood becomes an error, which is raised only if the output of the
 graph depends on it.
 
 ONNX's own reference evaluator computes constants, mostly arithmetic with shapes. Every result
@@ -26,7 +26,6 @@ from phitodeep.exchange.onnx.read.values import (
     Constant,
     LabelError,
     Reader,
-    Refused,
     Step,
     Value,
     View,
@@ -213,7 +212,7 @@ class Call(Reader):
         return made.output
 
 
-Outputs = list[Value | Refused]
+Outputs = list[Value | DataError]
 Handler = Callable[[Call], Value | Outputs]
 HANDLERS: dict[str, Handler] = {}
 
@@ -242,8 +241,8 @@ class Interpreter:
         self.file, self.opset = file, file.opset
         self.budget = Budget(file.size)
         self.steps: list[Step] = []
-        self.values: dict[str, Value | Refused] = {
-            name: Refused(a) if isinstance(a, DataError) else Constant((a,))
+        self.values: dict[str, Value | DataError] = {
+            name: a if isinstance(a, DataError) else Constant((a,))
             for name, a in file.constants.items()
         }
         self.input = self._input(unknown, batch_at)
@@ -286,10 +285,10 @@ class Interpreter:
         inputs = [self.values[name] if name else None for name in node.inputs]
         while inputs and inputs[-1] is None:
             inputs.pop()
-        given = [i for i in inputs if not isinstance(i, Refused)]
+        given = [i for i in inputs if not isinstance(i, DataError)]
         found: Outputs
         if len(given) < len(inputs):
-            refused = next(i for i in inputs if isinstance(i, Refused))
+            refused = next(i for i in inputs if isinstance(i, DataError))
             found = [refused] * len(node.outputs)
         else:
             try:
@@ -297,10 +296,10 @@ class Interpreter:
                 found = outputs if isinstance(outputs, list) else [outputs]
             except PhitodeepError as error:  # perhaps of a layer
                 kind = type(error) if isinstance(error, DataError) else DataError
-                refused = Refused(kind(f"{node.name}: {str(error).rstrip('.')}."))
+                refused = kind(f"{node.name}: {str(error).rstrip('.')}.")
                 found = [refused] * len(node.outputs)
         for i, name in enumerate(node.outputs):
-            missing = Refused(DataError(f"{node.name}: its output {name!r} is not supported."))
+            missing = DataError(f"{node.name}: its output {name!r} is not supported.")
             self.values[name] = found[i] if i < len(found) else missing
 
     def _outputs(self, node: Node, inputs: list[Value | None]) -> Value | Outputs:

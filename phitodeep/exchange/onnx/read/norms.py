@@ -10,6 +10,7 @@ import numpy as np
 from phitodeep import layers as L
 from phitodeep.core.types import Array
 from phitodeep.errors import DataError
+from phitodeep.exchange.onnx.read.activations import equal, inside, values
 from phitodeep.exchange.onnx.read.axes import Group, expanded, flat, leaves, number
 from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer, on_features
 from phitodeep.exchange.onnx.read.interpreting import Call, handles
@@ -21,7 +22,6 @@ from phitodeep.exchange.onnx.read.values import (
     View,
     broadcast,
     decimal,
-    scalar,
 )
 
 # --- constants that scale and shift, in whichever order a graph writes them -----------------------
@@ -211,74 +211,31 @@ def written_norm(step: Step) -> Plan | None:
     core = _normalised(found.x)
     if core is None:
         return None
-    x, along, eps, centred = core
-    if (found.along and leaves(found.along) != along) or (found.shift and not centred):
+    x, kind, eps = core
+    along = leaves(x.groups[-1])
+    if (found.along and leaves(found.along) != along) or (found.shift and kind is L.RMSNorm):
         return None
     size = number(along)
     arrays = {"gamma": found.filled("scale", size, 1.0)}
-    if centred:
+    if kind is L.LayerNorm:
         arrays["beta"] = found.filled("shift", size, 0.0)
-    kind = L.LayerNorm if centred else L.RMSNorm
     return on_features(x, along, lambda: kind(eps), arrays)
 
 
-def _normalised(view: View) -> tuple[View, Group, float, bool] | None:
-    """Return x, its features, eps, and whether the mean is subtracted, for a norm of x."""
-    parts = _over_root(view)
-    if parts is None:
-        return None
-    d, under = parts
-    sum_ = under.made_by("Add")
-    found = sum_ and sum_.pair("Add")
-    mean = found and found.x.made_by("ReduceMean")
-    eps = found and found.c.scalar()
-    if not mean or not eps or eps < 0:
-        return None
-    squared, along = square(mean.view()), leaves(mean.settings["reduced"])
-    if squared is None or not squared.is_(d) or along != leaves(d.groups[-1]):
-        return None
-    difference = d.made_by("Sub")
-    if difference and (both := difference.views()):
-        x, centre = both
-        average = centre.made_by("ReduceMean")
-        if average and leaves(average.settings["reduced"]) == along and average.view().is_(x):
-            return x, along, decimal(eps), True
-    return d, along, decimal(eps), False
+ROWS = np.random.default_rng(0).standard_normal((4, 6)) * [[1], [0.01], [100], [1e-9]]
 
 
-def square(view: View) -> View | None:
-    """Return x for x * x, also written as a power."""
-    step = view.made_by("Mul", "Pow")
-    if step and step.op == "Mul" and (both := step.views()):
-        return both[0] if both[0].is_(both[1]) else None
-    return step.view() if step and step.op == "Pow" and scalar(step.inputs[1]) == 2 else None
-
-
-def _over_root(view: View) -> tuple[View, View] | None:
-    """Return a and b for a / sqrt(b), also written as a product with 1 / sqrt(b) or b^(-1/2)."""
-    step = view.made_by("Div", "Mul")
-    both = step.views() if step else []
-    if not step or not both:
-        return None
-    for a, b in (both, both[::-1]) if step.op == "Mul" else (both,):
-        found = _power(b)
-        if found and found[1] == (-0.5 if step.op == "Mul" else 0.5):
-            return a, found[0]
-    return None
-
-
-def _power(view: View, inverted: bool = False) -> tuple[View, float] | None:
-    """Return x and n if a view is x^n, for roots and inverses."""
-    step = view.step
-    if step.op == "Pow":
-        exponent = scalar(step.inputs[1])
-        return None if exponent is None else (step.view(), exponent)
-    if step.op == "Sqrt":
-        return step.view(), 0.5
-    quotient = step.op == "Div" and scalar(step.inputs[0]) == 1
-    if (step.op == "Reciprocal" or quotient) and not inverted:
-        found = _power(step.view(int(quotient)), inverted=True)
-        return found and (found[0], -found[1])
+def _normalised(view: View) -> tuple[View, type[L.LayerNorm] | type[L.RMSNorm], float] | None:
+    """Return x, the kind of norm and its eps, if a view has the values of a norm of x."""
+    for x in reversed(inside(view, ["ReduceMean"])):
+        Y = values(view, x, ROWS)
+        if Y is None:
+            continue
+        for kind, C in ((L.LayerNorm, ROWS - ROWS.mean(-1, keepdims=True)), (L.RMSNorm, ROWS)):
+            squares = np.square(C).mean(-1, keepdims=True)
+            eps = float(((C / Y) ** 2 - squares)[-1, 0])
+            if eps > 1e-30 and equal(Y, C / np.sqrt(squares + eps)):
+                return x, kind, decimal(eps)
     return None
 
 

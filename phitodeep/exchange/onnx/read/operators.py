@@ -31,7 +31,6 @@ from phitodeep.exchange.onnx.read.reading import FLOATS, INTEGERS, MOST_AXES
 from phitodeep.exchange.onnx.read.values import (
     Constant,
     LabelError,
-    Refused,
     Value,
     View,
     broadcast,
@@ -485,7 +484,7 @@ def linear_classifier(node: Call) -> Outputs:
     labels = node.attribute("classlabels_ints") or node.attribute("classlabels_strings") or []
     if len(node.attribute("intercepts", [])) == 1:
         raise DataError("one score for two classes is not supported")
-    label = Refused(LabelError(f"{node.name}: labels are not supported: a model returns numbers."))
+    label = LabelError(f"{node.name}: labels are not supported: a model returns numbers.")
     return [label, linear(node, len(labels))]
 
 

@@ -181,12 +181,6 @@ def broadcast(inputs: Sequence[Value | None]) -> list[Group]:
     return out
 
 
-class Refused(NamedTuple):
-    """A value that cannot be understood, which matters only if the output depends on it."""
-
-    error: DataError
-
-
 Value = Constant | View
 
 

@@ -14,8 +14,8 @@ from phitodeep.exchange.onnx.read.axes import Group, expanded, flat, leaves, new
 from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer
 from phitodeep.exchange.onnx.read.interpreting import Call, axis_of, handles
 from phitodeep.exchange.onnx.read.values import Value, View
+from phitodeep.layers import windows as layers
 from phitodeep.layers.random import shapes_only
-from phitodeep.layers.windows import extent
 
 Pads = list[tuple[int, int]]
 
@@ -46,12 +46,11 @@ class Windows(NamedTuple):
 
     def is_same(self, x: View) -> bool:
         """Return whether padding="same" adds the same zeros."""
-        axes = zip(x.sizes()[2:], *self[:4], strict=True)
-        for n, k, stride, d, pads in axes:
-            totals = [max((-(-m // stride) - 1) * stride + extent(k, d) - m, 0) for m in n]
-            if any((t // 2, t - t // 2) != pads for t in totals):
-                return False
-        return True
+        kernel, strides, dilations = map(tuple, self[:3])
+        return all(
+            layers.Windows(sizes, kernel, strides, "same", dilations, "").pads == self.pads
+            for sizes in zip(*x.sizes()[2:], strict=True)
+        )
 
 
 def windows(node: Call, kernel: list[int]) -> Windows:
@@ -148,7 +147,7 @@ def _transposed_padding(node: Call, s: Windows) -> dict[str, Any]:
     if len({n for pair in s.pads for n in pair}) == 1 and not larger:
         return {"padding": s.pads[0][0], "output_padding": short(extra)}
     for kernel, stride, dilation, pair, o in zip(*s[:4], extra, strict=True):
-        missing = extent(kernel, dilation) - stride
+        missing = layers.extent(kernel, dilation) - stride
         before = max(missing, 0) // 2
         if pair != (before, max(missing, 0) - before) or o != max(-missing, 0):
             raise DataError(f"its pads {s.pads} are not supported")

@@ -127,13 +127,10 @@ def message(
             tensors.append(external(name, a, location, outside[name]))
         else:
             inputs.append(tensor_info(name, a.dtype, a.shape))
-    nodes = [
-        helper.make_node(n.op, n.inputs, n.outputs, n.name, **n.attributes) for n in graph.nodes
-    ]
     outputs = [tensor_info("Y", np.int64 if graph.gives_tokens else graph.dtype, Y)]
     opsets = [helper.make_opsetid("", graph.opset)]
     return helper.make_model(
-        helper.make_graph(nodes, "phitodeep", inputs, outputs, tensors),
+        helper.make_graph(graph.nodes, "phitodeep", inputs, outputs, tensors),
         opset_imports=opsets,
         ir_version=helper.find_min_ir_version_for(opsets),
         producer_name="phitodeep",

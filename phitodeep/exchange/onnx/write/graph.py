@@ -37,16 +37,6 @@ class Value(NamedTuple):
         return ours if self.order is None else self.order.index(ours)
 
 
-class Node(NamedTuple):
-    """An operation of the graph."""
-
-    name: str
-    op: str
-    inputs: list[str]
-    outputs: list[str]
-    attributes: dict[str, Any]
-
-
 class UnknownSizeError(Exception):
     """A layer can be written only for a fixed number of steps."""
 
@@ -73,7 +63,7 @@ class Graph:
     ) -> None:
         self.form_of, self.opset, self.shapes = form_of, opset, shapes
         self.dtype = np.dtype(model.dtype)
-        self.nodes: list[Node] = []
+        self.nodes: list[Any] = []  # as ONNX has them
         self.arrays: dict[str, Array] = {}  # parameters and constants, by name
         self.gives_tokens = False  # whether Y holds integers
         self._paths = {id(layer): path for path, layer in model.walk()}
@@ -84,16 +74,16 @@ class Graph:
     def write(self, model: Layer) -> None:
         """Write the whole model, from X to Y."""
         y = self.ordered(self.add(model, Value("X", tokens=model.takes_tokens)))
-        if not any(y.name in node.outputs for node in self.nodes):
+        if not any(y.name in node.output for node in self.nodes):
             y = self.node("Identity", y)._replace(tokens=y.tokens)
         self.gives_tokens = y.tokens
-        used = {y.name, *(name for node in self.nodes for name in node.inputs)}
+        used = {y.name, *(name for node in self.nodes for name in node.input)}
         for node in self.nodes:
-            node.inputs[:] = ["Y" if name == y.name else name for name in node.inputs]
-            known = [name if name in used else "" for name in node.outputs]
-            node.outputs[:] = ["Y" if name == y.name else name for name in known]
-            while not node.outputs[-1]:
-                node.outputs.pop()
+            node.input[:] = ["Y" if name == y.name else name for name in node.input]
+            known = [name if name in used else "" for name in node.output]
+            node.output[:] = ["Y" if name == y.name else name for name in known]
+            while not node.output[-1]:
+                node.output.pop()
 
     # --- nodes -----------------------------------------------------------------------------
 
@@ -115,10 +105,13 @@ class Graph:
 
     def several(self, op: str, *inputs: Input, outputs: int, **attributes: Any) -> list[Value]:
         """Add an operation with several outputs, and return them."""
+        from onnx import helper
+
         given = [i if isinstance(i, Value) else self.constant(i) for i in inputs]
         name = self._free(f"{self._path}/{op}" if self._path else op)
         names = [name] if outputs == 1 else [f"{name}:{i}" for i in range(outputs)]
-        self.nodes.append(Node(name, op, [i.name for i in given], names, attributes))
+        node = helper.make_node(op, [i.name for i in given], names, name, **attributes)
+        self.nodes.append(node)
         return [Value(name, given[0].order) for name in names]
 
     def ordered(self, x: Value, order: Order | None = None) -> Value:

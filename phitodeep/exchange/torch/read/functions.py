@@ -34,9 +34,5 @@ FUNCTIONS = {  # by name: the module, and these parameters
         "size scale_factor mode align_corners recompute_scale_factor antialias",
     )
 }
-OPERATIONS = (  # what has a method do_... of `Reader`
-    *("add", "mul", "getitem", "view", "reshape", "permute", "transpose", "movedim", "squeeze"),
-    *("unsqueeze", "mean", "amax", "max", "cat", "chunk", "split", "contiguous", "linear"),
-)
 ALIASES = {"multiply": "mul", "swapaxes": "transpose", "swapdims": "transpose", "concat": "cat"}
 ALIASES |= {"moveaxis": "movedim", "concatenate": "cat", "max_pool1d_with_indices": "max_pool1d"}

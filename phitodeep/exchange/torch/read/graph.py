@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 from phitodeep import layers as L
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError
-from phitodeep.exchange.torch.read.functions import ALIASES, CHANNELS_FIRST, FUNCTIONS, OPERATIONS
+from phitodeep.exchange.torch.read.functions import ALIASES, CHANNELS_FIRST, FUNCTIONS
 from phitodeep.exchange.torch.read.leaves import Leaves, described
 from phitodeep.exchange.tree import Operation, as_layers
 from phitodeep.layers.base import Layer
@@ -72,7 +72,8 @@ class Graph:
             operator.iadd: "add",
             operator.imul: "mul",
         }
-        for name in (*FUNCTIONS, *OPERATIONS, *ALIASES):
+        own_readers = [n.removeprefix("do_") for n in dir(self) if n.startswith("do_")]
+        for name in (*FUNCTIONS, *own_readers, *ALIASES):
             for home in (operator, torch, torch.nn.functional, torch.Tensor):
                 for written in (name, f"{name}_"):
                     if hasattr(home, written):
@@ -218,7 +219,7 @@ class Graph:
         """Return the name of a node's function or method in the tables, or None."""
         if node.op == "call_method":
             name = ALIASES.get(node.target, node.target).removesuffix("_")
-            return name if name in FUNCTIONS or name in OPERATIONS else None
+            return name if name in FUNCTIONS or hasattr(self, f"do_{name}") else None
         return self.functions.get(node.target) if node.op == "call_function" else None
 
     def path(self, node: Any) -> str:
