@@ -15,7 +15,7 @@ FAULTS = {
     "catches": r"rank 1 \(PID \d+ on [^)]+\) has left the training, by an error that",
     "leaves": r"rank 1 \(PID \d+ on [^)]+\) has ended its program, while rank 0 waits",
     "exits": r"rank 1 \(PID \d+ on [^)]+\) has ended its program, while rank 0 waits",
-    "hangs": r"rank 0 has waited 2 s \([^)]*\). Missing: rank 1 \(PID \d+ on",
+    "hangs": r"rank 0 has waited 1 s \([^)]*\). Missing: rank 1 \(PID \d+ on",
 }
 
 

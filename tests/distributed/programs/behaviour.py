@@ -18,7 +18,7 @@ import numpy as np
 from networks import mlp, regression
 
 import phitodeep
-from phitodeep.distributed import DataParallel, rank, shard, size
+from phitodeep.distributed import DataParallel, group, rank, shard, size
 from phitodeep.model import SequentialBuilder
 from phitodeep.model.callbacks import (
     Callback,
@@ -30,7 +30,8 @@ from phitodeep.model.callbacks import (
 from phitodeep.optimization.optimizers import SGD, Adam, Muon
 
 folder = Path(sys.argv[1])
-found: dict[str, Any] = {"rank": rank(), "size": size()}
+found: dict[str, Any] = {"rank": rank(), "size": size(), "quiet": False}
+group.hide_compilation = lambda: found.update(quiet=True)  # of notices that rank 0 prints
 
 
 def model(seed: int | None = 1, **options: Any) -> Any:
