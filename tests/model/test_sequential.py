@@ -254,15 +254,6 @@ def test_alpha_holds_in_whichever_order_it_is_set() -> None:
     assert free.optimizer.rate == 0.5
 
 
-def test_the_rate_is_honoured() -> None:
-    model = Sequential(L.Dense(1, 1, bias=False), alpha=0.1, optimizer="sgd", dtype="float64")
-    model.layers[0].W = [[0.0]]
-    way = []
-    note = LambdaCallback(on_batch_end=lambda model, *_: way.append(model.layers[0].W[0, 0]))
-    model.train([[1.0]], [[5.0]], epochs=4, verbose=0, callbacks=[note])
-    assert way == pytest.approx([1.0, 1.8, 2.44, 2.952], rel=1e-14)
-
-
 def test_optimizers_and_losses_by_name() -> None:
     for name, kind in OPTIMIZERS.items():
         for written in (name, name.upper()):
@@ -559,18 +550,6 @@ def test_help_shows_the_signature_of_the_layer() -> None:
         SequentialBuilder(3).rnn()
 
 
-def test_copy_is_independent() -> None:
-    model = net()
-    model.train(X, LABELS, verbose=0)
-    twin = model.copy()
-    kept, place = twin.get_weights(), (twin.epoch, twin.optimizer.t)
-    model.train(X, LABELS, verbose=0)
-    model.layers[0].W = np.zeros((4, 8))
-    assert all(np.array_equal(a, kept[path]) for path, a in twin.get_weights().items())
-    assert (twin.epoch, twin.optimizer.t) == place != (model.epoch, model.optimizer.t)
-    assert twin.optimizer is not model.optimizer
-
-
 def test_nested_models_train() -> None:
     inner = Sequential(L.Dense(4, 6), L.Tanh())
     model = Sequential(inner, L.Dense(6, 2), seed=0, dtype="float64")
@@ -578,12 +557,3 @@ def test_nested_models_train() -> None:
     model.train(X, Y, epochs=30, verbose=0)
     assert model.evaluate(X, Y)["loss"] < before
     assert inner.layers[0].W.dtype == np.float64
-
-
-def test_a_reasonable_rate_learns_the_images() -> None:
-    options = {"loss_class": "categorical_cross_entropy", "metrics": ["accuracy"], "alpha": 0.002}
-    layers = (L.Flatten(), L.Dense(32), L.ReLU(), L.Dense(10), L.Softmax())
-    model = Sequential(*layers, **options, batch_size=32, epochs=8, seed=0)
-    history = model.train(*digits(600), *digits(200, seed=1), verbose=0)
-    assert history.metrics["test_accuracy"][-1] > 0.95
-    assert model.evaluate(*digits(200, seed=2))["accuracy"] > 0.95

@@ -47,12 +47,11 @@ from phitodeep.testing.references import (
     give,
     optimizer_cases,
     referenced,
-    trajectory_gradients,
-    trajectory_start,
+    trajectories,
 )
 from tests.conftest import assert_same
 
-CASES, START, GRADIENTS = optimizer_cases(), trajectory_start(), trajectory_gradients()
+CASES, START, GRADIENTS = optimizer_cases(), trajectories()["start"], trajectories()["gradients"]
 STEPS = 12
 
 

@@ -27,9 +27,7 @@ def train(epochs: int = 3, verbose: int = 1, **given: Any) -> Sequential:
     return model
 
 
-def test_verbose_0_no_epochs_and_no_values_show_nothing(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_verbose_0_no_epochs_and_no_values_show_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     train(verbose=0)
     train(0)
     assert capsys.readouterr() == ("", "")

@@ -29,10 +29,7 @@ from phitodeep.model.callbacks import (
     StopTraining,
 )
 from phitodeep.optimization import optimizers as optim
-from phitodeep.optimization.schedules import (
-    CosineDecay,
-    ReduceOnPlateau,
-)
+from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau
 from tests import test_bad_input
 from tests.conftest import in_parts
 from tests.core.test_state import OPTIONS
