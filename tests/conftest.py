@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import gc
 import importlib
+import os
 import re
 import signal
 import sys
@@ -14,13 +15,14 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
 import phitodeep
-from phitodeep import errors
+from phitodeep import errors, kernels
 from phitodeep.core.types import Array
 from phitodeep.model import Sequential
 from phitodeep.testing.references import read
@@ -81,9 +83,12 @@ def references(name: str) -> dict[str, dict[str, Array]]:
     return read(Path(__file__).parent / "reference" / f"{name}.npz")
 
 
-def assert_same(a: dict[str, Array], b: dict[str, Array], **precision: float) -> None:
+def assert_same(a: dict[str, Any], b: dict[str, Any], **precision: float) -> None:
     assert a.keys() == b.keys()
     for name in a:
+        if isinstance(a[name], dict):
+            assert_same(a[name], b[name], **precision)
+            continue
         np.testing.assert_allclose(a[name], b[name], err_msg=name, **({"rtol": 0} | precision))
 
 
@@ -102,6 +107,15 @@ def check_refused(call: str, error: str, names: dict[str, Any]) -> None:
     raised = getattr(errors, kind, None) or getattr(builtins, kind)
     with pytest.raises(raised, match=re.compile(says, re.DOTALL)):
         eval(call, known)
+
+
+@contextmanager
+def numpy_kernels() -> Iterator[None]:
+    """Run NumPy's kernels, here and in processes that start now, which need not import Numba."""
+    before = kernels.chosen()
+    with mock.patch.dict(os.environ, PHITODEEP_KERNELS=kernels.use("numpy")):
+        yield
+    kernels.use(before)
 
 
 @contextmanager

@@ -29,4 +29,5 @@ def as_optimizer(optimizer: Any) -> Optimizer:
 
 
 # Type checkers follow the stars.
-globals()["__all__"] = ["OPTIMIZERS", *(n for n, v in vars().items() if isinstance(v, type))]
+_KINDS: list[type] = [Optimizer, *OPTIMIZERS.values()]
+globals()["__all__"] = ["Common", "OPTIMIZERS", *(kind.__name__ for kind in _KINDS)]

@@ -82,7 +82,7 @@ class Data(NamedTuple):
     def _pick(self, pick: Callable[[str, Array], Array]) -> Data:
         fields = self._asdict()
         names = [n for n in ("X", "T", "w", "mask", "output_mask") if fields[n] is not None]
-        picked = {name: pick(name, fields[name]) for name in names}
+        picked: dict[str, Any] = {name: pick(name, fields[name]) for name in names}
         return self._replace(outputs=(len(picked["X"]), *self.outputs[1:]), **picked)
 
 

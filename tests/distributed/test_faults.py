@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -31,11 +30,11 @@ def fails(says: str, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("fault", ["raises", "catches", *few(["leaves", "exits"], 1), "hangs"])
-def test_a_fault_ends_the_job_and_names_its_rank(fault: str) -> None:
+def test_a_fault_ends_the_job_and_names_its_rank(fault):
     fails(FAULTS[fault], fault)
 
 
-def test_a_killed_job_resumes_to_the_bit(tmp_path: Path) -> None:
+def test_a_killed_job_resumes_to_the_bit(tmp_path):
     printed = fails(r"PID \d+ RUNNING AT[\s\S]*EXIT CODE: 9", "killed", str(tmp_path))
     pid = re.findall(r"PID (\d+) RUNNING AT", printed)[0]
     assert re.search(

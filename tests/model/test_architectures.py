@@ -22,38 +22,23 @@ from phitodeep.testing import check_gradients
 from tests.rows import LONG
 
 rng = np.random.default_rng(0)
-MODELS = {
-    "mlp": (lambda: mlp(4, 6, 3, activation="tanh"), rng.standard_normal((3, 4)), (3, 3)),
-    "lenet": (lambda: lenet(16, 16, 1), rng.standard_normal((2, 16, 16, 1)), (2, 10)),
-    "resnet": (
-        lambda: resnet_small(4, 4, 3, classes=4, blocks=1),
-        rng.standard_normal((3, 4, 4, 3)),
-        (3, 4),
-    ),
-    "autoencoder": (lambda: autoencoder(6, 4, 2), rng.standard_normal((3, 6)), (3, 6)),
-    "vae": (lambda: vae(6, 5, latent=2), rng.standard_normal((3, 6)), (3, 10)),
-    "char_lstm": (
-        lambda: char_lstm(7, dim=3, units=4, layers=2).input(5),
-        rng.integers(0, 7, (2, 5)),
-        (2, 5, 7),
-    ),
-    "gpt, untied": (
-        lambda: gpt(7, 5, layers=2, heads=2, dim=4, tied=False),
-        rng.integers(0, 7, (2, 5)),
-        (2, 5, 7),
-    ),
-    "llama, untied": (
-        lambda: llama(7, 5, layers=2, heads=2, kv_heads=1, dim=4, tied=False),
-        rng.integers(0, 7, (2, 5)),
-        (2, 5, 7),
-    ),
+TOKENS, SMALL = rng.integers(0, 7, (2, 5)), {"layers": 2, "heads": 2, "dim": 4, "tied": False}
+MODELS = {  # and the shapes of X, or tokens, and of Y
+    "mlp": (lambda: mlp(4, 6, 3, activation="tanh"), (3, 4), (3, 3)),
+    "lenet": (lambda: lenet(16, 16, 1), (2, 16, 16, 1), (2, 10)),
+    "resnet": (lambda: resnet_small(4, 4, 3, classes=4, blocks=1), (3, 4, 4, 3), (3, 4)),
+    "autoencoder": (lambda: autoencoder(6, 4, 2), (3, 6), (3, 6)),
+    "vae": (lambda: vae(6, 5, latent=2), (3, 6), (3, 10)),
+    "char_lstm": (lambda: char_lstm(7, dim=3, units=4, layers=2).input(5), TOKENS, (2, 5, 7)),
+    "gpt, untied": (lambda: gpt(7, 5, **SMALL), TOKENS, (2, 5, 7)),
+    "llama, untied": (lambda: llama(7, 5, kv_heads=1, **SMALL), TOKENS, (2, 5, 7)),
 }
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_shapes_and_gradients(name):
     make, X, shape = MODELS[name]
-    model = make().seed(0).build()
+    X, model = rng.standard_normal(X) if isinstance(X, tuple) else X, make().seed(0).build()
     assert model.predict(X).shape == shape
     check_gradients(model, X, max_probes=24 if LONG else 2)
 

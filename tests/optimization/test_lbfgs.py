@@ -44,7 +44,7 @@ def least_squares(X: Array, Y: Array, pull: Array | None = None) -> Array:
     return np.linalg.solve(H, scale * A.T @ Y)
 
 
-def test_linear_and_logistic_regression_reach_the_optimum() -> None:
+def test_linear_and_logistic_regression_reach_the_optimum():
     X, Y = problem()
     model = linear(LBFGS(**EXACT))
     history = model.train(X, Y, epochs=2, verbose=0)
@@ -82,7 +82,7 @@ def test_linear_and_logistic_regression_reach_the_optimum() -> None:
         ({"l2": 0.1, "groups": {"*": {"weight_decay": 0.5}}}, [0.6, 0.6, 0.6, 0.6, 0.5]),
     ],
 )
-def test_penalties_are_part_of_the_loss(options: dict[str, Any], pull: list[float]) -> None:
+def test_penalties_are_part_of_the_loss(options, pull):
     X, Y = problem()
     X /= X.std(axis=0)  # columns of one size, so that rounding of the loss ends it later
     model = linear(LBFGS(**EXACT, **options))
@@ -98,7 +98,7 @@ def moons(optimizer: Optimizer, **options: Any) -> Sequential:
     return Sequential(*layers, optimizer=optimizer, **settings)
 
 
-def test_it_comes_lower_than_adam_on_moons_and_repeats_to_the_bit() -> None:
+def test_it_comes_lower_than_adam_on_moons_and_repeats_to_the_bit():
     X, y = make_moons(n=200, seed=0)
     models = [moons(LBFGS()), moons(LBFGS()), moons(Adam(0.02))]
     losses = [
@@ -114,7 +114,7 @@ def test_it_comes_lower_than_adam_on_moons_and_repeats_to_the_bit() -> None:
     assert falls == sorted(falls, reverse=True)
 
 
-def test_the_rate_is_a_share_of_the_way() -> None:
+def test_the_rate_is_a_share_of_the_way():
     X, Y = problem()
     full, half = linear(LBFGS(**EXACT)), linear(LBFGS(0.5, **EXACT))
     start = half.get_weights()
@@ -129,9 +129,7 @@ def test_the_rate_is_a_share_of_the_way() -> None:
     np.testing.assert_array_equal(still.layers[0].W, full.layers[0].W)
 
 
-def counting(
-    model: Sequential, limit: float = np.inf, parts: int = 1
-) -> tuple[Callable[[], float], list[float]]:
+def counting(model, limit=np.inf, parts=1):
     """A loss, in equal parts, whose values are listed; it is infinite where W is over the limit."""
     X, Y = problem()
     loss, seen = MeanSquaredError(), []
@@ -152,7 +150,7 @@ def counting(
     return evaluate, seen
 
 
-def test_a_step_by_hand_ends_at_the_lowest_loss_that_is_finite() -> None:
+def test_a_step_by_hand_ends_at_the_lowest_loss_that_is_finite():
     model = linear(LBFGS(max_iter=5))
     evaluate, seen = counting(model)
     first = model.optimizer.run(model.layers, evaluate)
@@ -172,7 +170,7 @@ def test_a_step_by_hand_ends_at_the_lowest_loss_that_is_finite() -> None:
     ("option", "loose", "strict"),
     [("max_iter", 9, 1), ("tolerance_grad", 1e-9, 1e-1), ("tolerance_change", 1e-9, 1e-1)],
 )
-def test_a_step_ends_early(option: str, loose: float, strict: float) -> None:
+def test_a_step_ends_early(option, loose, strict):
     counts = []
     for value in (loose, strict):
         model = linear(LBFGS(**{**EXACT, option: value}))
@@ -182,7 +180,7 @@ def test_a_step_ends_early(option: str, loose: float, strict: float) -> None:
     assert counts[0] > counts[1]
 
 
-def test_what_was_held_at_infinity_or_at_an_error_is_dropped() -> None:
+def test_what_was_held_at_infinity_or_at_an_error_is_dropped():
     ways = []
     for parts in (1, 2):
         model = linear(LBFGS(max_iter=6))
@@ -206,9 +204,7 @@ def test_what_was_held_at_infinity_or_at_an_error_is_dropped() -> None:
     np.testing.assert_allclose(ways[0], seen, rtol=1e-12)
 
 
-def test_in_the_place_of_infinity_the_search_is_told_a_loss_above_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_in_the_place_of_infinity_the_search_is_told_a_loss_above_all(monkeypatch):
     told: list[tuple[float, Array]] = []
 
     def search(objective: Callable[[Array], Any], x: Array, **options: Any) -> Any:
@@ -226,7 +222,7 @@ def test_in_the_place_of_infinity_the_search_is_told_a_loss_above_all(
 
 
 @pytest.mark.parametrize("value", [np.nan, ZeroDivisionError()])
-def test_an_error_leaves_all_as_it_was(value: Any) -> None:
+def test_an_error_leaves_all_as_it_was(value):
     """A loss that is never finite, or an error in the fourth evaluation."""
     model = linear(LBFGS())
     before = model.get_weights()
@@ -247,7 +243,7 @@ def test_an_error_leaves_all_as_it_was(value: Any) -> None:
     assert model.optimizer.t == 0
 
 
-def test_steps_that_change_nothing() -> None:
+def test_steps_that_change_nothing():
     X, Y = problem()
     model = linear(LBFGS())
     model.layers[0].trainable = False
@@ -263,7 +259,7 @@ def test_steps_that_change_nothing() -> None:
     assert (model.layers[0].W == 1e200).all()
 
 
-def test_metrics_accumulated_batches_and_dropout_in_a_step() -> None:
+def test_metrics_accumulated_batches_and_dropout_in_a_step():
     X, y = make_moons(n=120, seed=0)
     model = moons(LBFGS(), metrics=["accuracy"])
     expected = model.evaluate(X, y)
@@ -284,7 +280,7 @@ def test_metrics_accumulated_batches_and_dropout_in_a_step() -> None:
     assert model.evaluate(X, Y)["loss"] < losses[0]
 
 
-def test_averages_follow_its_steps_and_a_bare_step_is_refused() -> None:
+def test_averages_follow_its_steps_and_a_bare_step_is_refused():
     X, Y = problem()
     model = linear(LBFGS(max_iter=2, ema=0.25))
     start = model.get_weights()
@@ -302,12 +298,12 @@ def test_averages_follow_its_steps_and_a_bare_step_is_refused() -> None:
 
 
 @pytest.mark.parametrize("option", ["l1", "clip_norm", "clip_value"])
-def test_what_bends_the_gradient_is_refused(option: str) -> None:
+def test_what_bends_the_gradient_is_refused(option):
     with pytest.raises(ArgumentError, match=f"LBFGS does not support {option}"):
         LBFGS(**{option: 0.1})
 
 
-def test_without_scipy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scipy_the_extra_is_named(monkeypatch):
     real = builtins.__import__
 
     def missing(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -320,7 +316,7 @@ def test_without_scipy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         LBFGS()
 
 
-def test_a_pickled_model_goes_on() -> None:
+def test_a_pickled_model_goes_on():
     (X, Y), model = problem(), linear(LBFGS(max_iter=2, ema=0.25))
     model.train(X, Y, epochs=2, verbose=0)
     other = pickle.loads(pickle.dumps(model))

@@ -23,7 +23,8 @@ from phitodeep.model import Sequential
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.optimization.memory import named
 from phitodeep.optimization.optimizers import SGD, Adam, Nadam, Optimizer
-from tests.optimization.test_optimizers import RULES, assert_equal, every, values, zero_gradients
+from tests.conftest import assert_same
+from tests.optimization.test_optimizers import RULES, every, values, zero_gradients
 from tests.rows import LONG
 
 EVERY = range(12)
@@ -70,7 +71,7 @@ class Gradients:
     [*RULES.values(), lambda: Adam(0.05, groups={"0.*": {}, "2.b": {}})],
     ids=[*RULES, "groups"],
 )
-def test_each_layer_moves_as_if_it_were_alone(make: Callable[[], Optimizer]) -> None:
+def test_each_layer_moves_as_if_it_were_alone(make):
     """Each is frozen for some steps of its own; by itself, it takes the others only."""
     layers = three()
     alone, gradients = copy.deepcopy(layers), Gradients(layers)
@@ -92,7 +93,7 @@ def test_each_layer_moves_as_if_it_were_alone(make: Callable[[], Optimizer]) -> 
             np.testing.assert_allclose(layers[i].params[name], a, rtol=1e-12, err_msg=f"{i}.{name}")
 
 
-def test_parameters_with_the_same_count_are_one_group_also_for_an_own_rule() -> None:
+def test_parameters_with_the_same_count_are_one_group_also_for_an_own_rule():
     layers, optimizer = three(), Adam()
     gradients = Gradients(layers)
     gradients.steps(optimizer, layers, *range(3))
@@ -157,7 +158,7 @@ def dense(layers: Sequence[Layer]) -> Iterator[Layer]:
 
 @pytest.mark.parametrize("edit", EDITS)
 @every
-def test_no_layer_is_handed_anothers_memory(make: Callable[[], Optimizer], edit: str) -> None:
+def test_no_layer_is_handed_anothers_memory(make, edit):
     if make is RULES["Muon"] and edit in ("reverse", "remove"):
         pytest.skip("its last matrix moves by another rule")
     model = Sequential(*alike(), optimizer=make(), dtype="float64")
@@ -204,24 +205,7 @@ def test_no_layer_is_handed_anothers_memory(make: Callable[[], Optimizer], edit:
         np.testing.assert_allclose(layer.W, alone[0].W, rtol=1e-11)
 
 
-def test_a_layer_that_left_and_comes_back_goes_on() -> None:
-    model = Sequential(*alike(), optimizer=Adam(0.05), dtype="float64")
-    layers = list(model.layers)
-    gradients = Gradients(layers)
-    for k in range(3):
-        gradients.give(layers, k)
-        model.optimizer.step(model.layers)
-    before = model.optimizer.memory()["0.W"]
-    left = model.layers.pop(0)
-    model.optimizer.step(model.layers)
-    assert model.optimizer.memory().keys() == {"0.W", "0.b", "1.W", "1.b"}
-    model.layers.append(left)
-    found = model.optimizer.state_dict()["parameters"]
-    assert_equal(found["2.W"]["slots"], before)
-    assert [found[f"{i}.W"]["own"]["t"] for i in range(3)] == [4, 4, 3]
-
-
-def test_sublists_of_a_models_layers_keep_their_own_memory() -> None:
+def test_sublists_of_a_models_layers_keep_their_own_memory():
     model, plain = (Sequential(*alike(), optimizer=Nadam(0.05), dtype="float64") for _ in range(2))
     both = Gradients(model.layers)
     both.numbers |= {id(layer): i for i, layer in enumerate(plain.layers)}
@@ -232,16 +216,12 @@ def test_sublists_of_a_models_layers_keep_their_own_memory() -> None:
         model.optimizer.step(model.layers[1:])
         plain.optimizer.step(plain.layers)
     assert (model.optimizer.t, plain.optimizer.t) == (8, 4)
-    assert_equal(model.get_weights(), plain.get_weights())
-    ours, theirs = (m.optimizer.state_dict()["parameters"] for m in (model, plain))
-    assert ours.keys() == theirs.keys()
-    for path, entry in ours.items():
-        assert entry["own"] == theirs[path]["own"]
-        assert_equal(entry["slots"], theirs[path]["slots"])
+    assert_same(model.get_weights(), plain.get_weights())
+    assert_same(*(m.optimizer.state_dict()["parameters"] for m in (model, plain)))
 
 
 @pytest.mark.parametrize("through", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
-def test_a_copy_knows_paths_as_they_are_now(through: Callable[[Any], Any]) -> None:
+def test_a_copy_knows_paths_as_they_are_now(through):
     """Also where layers were inserted since the last step, before and after copying."""
     model = Sequential(*alike(), optimizer=Adam(0.05), dtype="float64", seed=0)
     gradients = Gradients(model.layers)
@@ -253,7 +233,7 @@ def test_a_copy_knows_paths_as_they_are_now(through: Callable[[Any], Any]) -> No
     for found, shift in ((model.optimizer.memory(), 1), (twin.optimizer.memory(), 2)):
         assert found.keys() == {f"{i + shift}.{name}" for i in range(3) for name in "Wb"}
         for i, name in itertools.product(range(3), "Wb"):
-            assert_equal(found[f"{i + shift}.{name}"], expected[f"{i}.{name}"])
+            assert_same(found[f"{i + shift}.{name}"], expected[f"{i}.{name}"])
     for each, fresh in ((model, 1), (twin, 2)):
         Gradients(list(dense(each.layers))).give(each.layers, 0)
         each.optimizer.step(each.layers)
@@ -261,7 +241,7 @@ def test_a_copy_knows_paths_as_they_are_now(through: Callable[[Any], Any]) -> No
         assert [(g.own["t"], len(g.slots)) for g in groups] == [(1, 2 * fresh), (4, 6)]
 
 
-def test_copies_have_their_own_memory_and_removed_layers_have_none() -> None:
+def test_copies_have_their_own_memory_and_removed_layers_have_none():
     model = Sequential(Dense(4, 4), Dense(4, 3), optimizer=Adam(0.05), dtype="float64")
     Gradients(model.layers).steps(model.optimizer, model.layers, 0)
     wide = Sequential(Dense(4, 4), Dense(4, 5), optimizer=model.optimizer.copy(), dtype="float64")
@@ -274,10 +254,7 @@ def test_copies_have_their_own_memory_and_removed_layers_have_none() -> None:
     gradients.steps(optimizer, layers, 0)
     twin, before = copy.copy(optimizer), optimizer.memory()
     gradients.steps(optimizer, layers, 1)
-    after = twin.memory()
-    assert after.keys() == before.keys()
-    for path, slots in before.items():
-        assert_equal(after[path], slots)
+    assert_same(twin.memory(), before)
     model = Sequential(*alike(), optimizer=Adam(0.05), dtype="float64")
     Gradients(model.layers).steps(model.optimizer, model.layers, 0)
     gone = weakref.ref(model.layers.pop(0))
@@ -294,7 +271,7 @@ def test_copies_have_their_own_memory_and_removed_layers_have_none() -> None:
     assert named(layer.walk()) == {"W": (layer, "W"), "b": (layer, "b")}
 
 
-def test_a_groups_pattern_is_of_the_paths_as_they_are_now() -> None:
+def test_a_groups_pattern_is_of_the_paths_as_they_are_now():
     layers, optimizer = three(), SGD(0.0, groups={"0.*": {"alpha": 1.0}})
     Gradients(layers).steps(optimizer, layers, 0)
     before = values(layers)
@@ -320,9 +297,7 @@ EVENTS = st.tuples(
 
 @settings(max_examples=100 if LONG else 30, deadline=None)
 @given(st.sampled_from(["Adam", "Nadam", "RMSProp", "SGD"]), st.lists(EVENTS, max_size=25))
-def test_after_any_history_each_layer_is_where_it_would_be_alone(
-    rule: str, history: list[tuple[str, int]]
-) -> None:
+def test_after_any_history_each_layer_is_where_it_would_be_alone(rule, history):
     """Each layer has a shadow: a copy with an optimizer of its own, which steps when it does."""
     make, draws = RULES[rule], np.random.default_rng(0)
     model = Sequential(*alike(), optimizer=make(), dtype="float64", seed=0)
@@ -393,7 +368,7 @@ def held(optimizer: Optimizer, layers: Sequence[Layer]) -> float:
     return max(float(abs(a - before[path]).max()) for path, a in values(layers).items())
 
 
-def test_what_is_held_belongs_to_the_layer() -> None:
+def test_what_is_held_belongs_to_the_layer():
     layers, optimizer = alike(), SGD(1.0)
     start = [layer.W.copy() for layer in layers]
     gradients = Gradients(layers)
@@ -415,7 +390,7 @@ def test_what_is_held_belongs_to_the_layer() -> None:
 
 @pytest.mark.parametrize("spoil", ["missing", "shape", "nan"])
 @pytest.mark.parametrize("late", [False, True])
-def test_a_step_that_raises_drops_what_was_held(spoil: str, late: bool) -> None:
+def test_a_step_that_raises_drops_what_was_held(spoil, late):
     layers, optimizer = alike(), SGD(1.0)
     Gradients(layers).give(layers, 0)
     optimizer.accumulate(layers)
@@ -434,7 +409,7 @@ def test_a_step_that_raises_drops_what_was_held(spoil: str, late: bool) -> None:
     with pytest.raises(kinds):
         call(layers)
     assert optimizer.t == 0
-    assert_equal(values(layers), before)
+    assert_same(values(layers), before)
     assert held(optimizer, layers) == 0
 
 
@@ -457,7 +432,7 @@ IN_AVERAGES: dict[str, Callable[[Sequential], Any]] = {
 
 
 @pytest.mark.parametrize("name", IN_AVERAGES)
-def test_after_averages_the_parameters_are_what_they_were(name: str) -> None:
+def test_after_averages_the_parameters_are_what_they_were(name):
     layers = [Dense(4, 4) for _ in range(3)]
     model = Sequential(*layers, optimizer=Adam(0.05, ema=0.5), seed=0)
     X = np.random.default_rng(0).standard_normal((8, 4))
@@ -478,7 +453,7 @@ def test_after_averages_the_parameters_are_what_they_were(name: str) -> None:
 
 
 @pytest.mark.parametrize("when", [1, 2])
-def test_after_packing_again_in_a_training_gradients_are_written_in_place(when: int) -> None:
+def test_after_packing_again_in_a_training_gradients_are_written_in_place(when):
     model = Sequential(Dense(4, 4), Tanh(), Dense(4, 4), Dense(4, 4), seed=0, batch_size=4)
     model.layers[0].trainable = False
     in_place: list[int] = []
@@ -500,7 +475,7 @@ def test_after_packing_again_in_a_training_gradients_are_written_in_place(when: 
     assert not model.layers[2]._frame.grad_arrays
 
 
-def test_gradients_under_a_wrong_name_are_said() -> None:
+def test_gradients_under_a_wrong_name_are_said():
     layers, optimizer = three(), Adam()
     Gradients(layers).give(layers, 0)
     left = layers[1].grads
@@ -527,7 +502,7 @@ def test_gradients_under_a_wrong_name_are_said() -> None:
         ([[1.0, 1.0]] * 4, "left list"),
     ],
 )
-def test_gradients_that_are_no_real_numbers_are_refused(gradient: Any, came: str) -> None:
+def test_gradients_that_are_no_real_numbers_are_refused(gradient, came):
     layers = three()
     Gradients(layers).give(layers, 0)
     layers[1].grads["W"] = gradient
@@ -537,7 +512,7 @@ def test_gradients_that_are_no_real_numbers_are_refused(gradient: Any, came: str
         SGD().step(layers)
 
 
-def test_a_tied_use_without_a_gradient_is_named() -> None:
+def test_a_tied_use_without_a_gradient_is_named():
     embedding = Embedding(5, 3)
     model = Sequential(embedding, Chain(TiedDense(embedding)), optimizer=SGD(), dtype="float64")
     model.build((2,))

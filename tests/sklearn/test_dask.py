@@ -8,7 +8,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -34,6 +34,7 @@ from phitodeep.core.threads import TWO_PARTS
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.optimization.schedules import Constant
 from phitodeep.sklearn import PhitoClassifier
+from tests.conftest import numpy_kernels
 from tests.rows import LONG, few, long
 from tests.test_examples import load
 
@@ -86,7 +87,7 @@ def processes() -> set[int]:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with workers() as client:
+    with nullcontext() if LONG else numpy_kernels(), workers() as client:
         yield client
 
 
@@ -112,7 +113,7 @@ def assert_same_search(one: Any, other: Any) -> None:
         np.testing.assert_array_equal(ours[name], theirs[name], name)
 
 
-def test_a_search_in_two_workers_finds_what_one_process_finds(client: Client) -> None:
+def test_a_search_in_two_workers_finds_what_one_process_finds(client):
     pids = set(client.run(os.getpid).values())
     assert len(pids) == 2
     assert os.getpid() not in pids
@@ -166,7 +167,7 @@ def assert_one_thread(client: Client, folder: Path) -> None:
     assert {tuple(map(int, line.split())) for line in lines} <= {(pid, 1, 1, 0) for pid in pids}
 
 
-def test_each_worker_of_dask_has_one_thread(client: Client, tmp_path: Path) -> None:
+def test_each_worker_of_dask_has_one_thread(client, tmp_path):
     """Dask sets OPENBLAS_NUM_THREADS and the like to 1 in its workers: nothing is left to do."""
     assert set(client.run(phitodeep.get_threads).values()) == {1}
     assert all(found == {1} for found in client.run(blas_threads).values())
@@ -174,7 +175,7 @@ def test_each_worker_of_dask_has_one_thread(client: Client, tmp_path: Path) -> N
 
 
 @long
-def test_set_threads_limits_workers_that_may_use_more(tmp_path: Path) -> None:
+def test_set_threads_limits_workers_that_may_use_more(tmp_path):
     """Dask keeps the variables that are set already."""
     with workers(OPENBLAS_NUM_THREADS="2") as client:
         assert set(client.run(os.getenv, "OPENBLAS_NUM_THREADS").values()) == {"2"}
@@ -186,7 +187,7 @@ def test_set_threads_limits_workers_that_may_use_more(tmp_path: Path) -> None:
 
 
 @long
-def test_the_example_sweeps_in_two_workers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_sweeps_in_two_workers(capsys):
     example = load("sweep_dask")
     before = phitodeep.get_threads()
     search = example.main(epochs=4)
@@ -200,9 +201,7 @@ def test_the_example_sweeps_in_two_workers(capsys: pytest.CaptureFixture[str]) -
     assert "this process" not in out
 
 
-def test_the_example_runs_in_a_cluster_that_is_there(
-    client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_example_runs_in_a_cluster_that_is_there(client, capsys):
     search = load("sweep_dask").main(
         workers=1, epochs=1, scheduler=client.scheduler.address, compare=LONG
     )

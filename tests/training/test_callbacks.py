@@ -59,7 +59,7 @@ class Diary(Callback):
         return [" ".join(map(str, note[:2])) if note[0] != "batch" else "b" for note in self.notes]
 
 
-def test_the_order_of_calls() -> None:
+def test_the_order_of_calls():
     diary, model = Diary(), net()
     history = model.train(X, Y, X, Y, callbacks=[diary], metrics=["mae"], verbose=0)
     assert diary.order() == [
@@ -83,7 +83,7 @@ def test_the_order_of_calls() -> None:
     assert diary.order() == parts
 
 
-def test_lambda_callbacks_and_callbacks_of_the_model_which_come_first() -> None:
+def test_lambda_callbacks_and_callbacks_of_the_model_which_come_first():
     seen: list[Any] = []
     callback = LambdaCallback(
         on_batch_end=lambda model, step, loss: seen.append(step),
@@ -106,7 +106,7 @@ def test_lambda_callbacks_and_callbacks_of_the_model_which_come_first() -> None:
     [Callback(), LambdaCallback(on_train_end=print), EarlyStopping(), ModelCheckpoint("x")],
     ids=lambda c: type(c).__name__,
 )
-def test_every_callback_can_be_shown(callback: Callback) -> None:
+def test_every_callback_can_be_shown(callback):
     assert repr(callback).startswith(type(callback).__name__)
 
 
@@ -120,7 +120,7 @@ STOPS = {
 
 
 @pytest.mark.parametrize("method", STOPS)
-def test_any_callback_may_end_training(method: str) -> None:
+def test_any_callback_may_end_training(method):
     def end(error: BaseException) -> LambdaCallback:
         def raising(*_: Any) -> None:
             raise error
@@ -142,7 +142,7 @@ def test_any_callback_may_end_training(method: str) -> None:
 
 
 @pytest.mark.parametrize(("method", "batches"), [("on_epoch_end", "bbb"), ("on_batch_end", "b")])
-def test_all_callbacks_get_the_moment_at_which_one_ends_training(method: str, batches: str) -> None:
+def test_all_callbacks_get_the_moment_at_which_one_ends_training(method, batches):
     def stop(*_: Any) -> None:
         raise StopTraining
 
@@ -182,15 +182,13 @@ def fed(callback: EarlyStopping, values: list[float], key: str = "test_loss") ->
         ({"patience": 1, "monitor": "test_mae"}, [0.5, 0.4, 0.6], 3, 2),
     ],
 )
-def test_when_early_stopping_stops(
-    options: dict[str, Any], values: list[float], stops: int, best: int
-) -> None:
+def test_when_early_stopping_stops(options, values, stops, best):
     callback = EarlyStopping(**options)
     assert fed(callback, values, options.get("monitor") or "test_loss") == stops
     assert callback.best_epoch == best
 
 
-def test_it_watches_the_training_loss_without_test_data_and_refuses_what_is_not_there() -> None:
+def test_it_watches_the_training_loss_without_test_data_and_refuses_what_is_not_there():
     callback = EarlyStopping(patience=1)
     callback.on_train_begin(net())
     callback.on_epoch_end(net(), 1, {"train_loss": 3.0})
@@ -204,9 +202,7 @@ def test_it_watches_the_training_loss_without_test_data_and_refuses_what_is_not_
 @pytest.mark.parametrize(
     ("restore", "patience", "epochs"), [(True, 3, 40), (False, 3, 40), (True, 100, 8)]
 )
-def test_early_stopping_gives_back_the_best_weights_and_state(
-    restore: bool, patience: int, epochs: int
-) -> None:
+def test_early_stopping_gives_back_the_best_weights_and_state(restore, patience, epochs):
     """Also if the epochs run out; the next training starts over."""
     kept: dict[int, dict[str, Array]] = {}
     keep = LambdaCallback(on_epoch_end=lambda m, e, logs: kept.__setitem__(e, m.get_weights()))
@@ -233,6 +229,6 @@ def test_early_stopping_gives_back_the_best_weights_and_state(
         *(("min_delta", -1), ("min_delta", math.nan)),
     ],
 )
-def test_bad_settings_are_refused(name: str, value: Any) -> None:
+def test_bad_settings_are_refused(name, value):
     with pytest.raises(PhitodeepError, match=f"EarlyStopping {name}"):
         EarlyStopping(**{name: value})

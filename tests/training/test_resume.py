@@ -47,14 +47,8 @@ STRIDE = 1 if LONG else 2  # steps between the checkpoints from which training i
 
 
 def net(optimizer: optim.Optimizer | str = "adam", **options: Any) -> Sequential:
-    layers: list[nn.Layer] = [
-        nn.Dense(4, 8),
-        nn.LayerNorm(),
-        nn.Tanh(),
-        nn.Residual(nn.Dense(8, 8), nn.BatchNorm(), nn.Tanh(), nn.Dropout(0.3)),
-        nn.Dropout(0.2),
-        nn.Dense(8, 2),
-    ]
+    inner = nn.Residual(nn.Dense(8, 8), nn.BatchNorm(), nn.Tanh(), nn.Dropout(0.3))
+    layers = nn.Dense(4, 8), nn.LayerNorm(), nn.Tanh(), inner, nn.Dropout(0.2), nn.Dense(8, 2)
     options = {"seed": 3, "batch_size": 5, "metrics": ["mae"], **options}
     model = Sequential(*layers, optimizer=optimizer, **options)
     model.build((4,))
@@ -62,13 +56,7 @@ def net(optimizer: optim.Optimizer | str = "adam", **options: Any) -> Sequential
 
 
 def classifier(**options: Any) -> Sequential:
-    layers: list[nn.Layer] = [
-        nn.Dense(4, 6),
-        nn.ReLU(),
-        nn.Dropout(0.2),
-        nn.Dense(6, 3),
-        nn.Softmax(),
-    ]
+    layers = nn.Dense(4, 6), nn.ReLU(), nn.Dropout(0.2), nn.Dense(6, 3), nn.Softmax()
     loss = "categorical_cross_entropy"
     options = {"seed": 3, "batch_size": 5, "metrics": ["accuracy", "f1"], **options}
     return Sequential(*layers, loss_class=loss, **options)
@@ -163,29 +151,15 @@ class Case(NamedTuple):
     needs: str = ""  # a library
 
 
-def run(
-    case: Case,
-    folder: Path | None,
-    model: Sequential,
-    resume: Path | None = None,
-    epochs: int = EPOCHS,
-    every_step: bool = False,
-    stride: int = 1,
-) -> dict[str, Any]:
+def run(case, folder, model, resume=None, epochs=EPOCHS, every_step=False, stride=1):
     """Train with checkpoints; return everything that must come out the same."""
-    callbacks = case.callbacks()
-    keeper = []
+    callbacks, keeper = case.callbacks(), []
     if folder is not None:
-        often = resume is None or every_step
-        every = (1, stride) if often else (10**6, 10**6)
+        every = (1, stride) if resume is None or every_step else (10**6, 10**6)
         keeper = [ModelCheckpoint(folder / "ck.safetensors", *every, keep=10**6)]
     with in_parts(case.parts):
-        history = model.train(
-            *case.data(),
-            callbacks=[*callbacks, *keeper],
-            resume=resume,
-            **{"epochs": epochs, "verbose": 0, **case.options},
-        )
+        options = {"epochs": epochs, "verbose": 0, "resume": resume, **case.options}
+        history = model.train(*case.data(), callbacks=[*callbacks, *keeper], **options)
     return outcome(model, history, callbacks)
 
 
@@ -329,7 +303,7 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_training_goes_on_from_every_step(name: str, tmp_path: Path) -> None:
+def test_training_goes_on_from_every_step(name, tmp_path):
     if CASES[name].needs:
         pytest.importorskip(CASES[name].needs)
     files = goes_on_from_everywhere(CASES[name], tmp_path, name in few(CASES))
@@ -337,7 +311,7 @@ def test_training_goes_on_from_every_step(name: str, tmp_path: Path) -> None:
     assert 0 < len(steps) < len(files)
 
 
-def test_the_checkpoint_is_one_of_the_models_own_callbacks(tmp_path: Path) -> None:
+def test_the_checkpoint_is_one_of_the_models_own_callbacks(tmp_path):
     def make() -> Sequential:
         return net(callbacks=[ModelCheckpoint(tmp_path / "ck.safetensors", every_steps=1, keep=99)])
 
@@ -353,7 +327,7 @@ def test_the_checkpoint_is_one_of_the_models_own_callbacks(tmp_path: Path) -> No
         assert_same(other.optimizer.state_dict(), whole.optimizer.state_dict())
 
 
-def test_a_second_call_of_train_is_resumed_with_its_own_epochs(tmp_path: Path) -> None:
+def test_a_second_call_of_train_is_resumed_with_its_own_epochs(tmp_path):
     def first(model: Sequential) -> Sequential:
         model.train(X, Y, epochs=2, verbose=0)
         return model
@@ -372,7 +346,7 @@ def test_a_second_call_of_train_is_resumed_with_its_own_epochs(tmp_path: Path) -
             assert_same(run(case, tmp_path / "b", model, path), whole)
 
 
-def test_a_run_is_resumed_twice_and_then_with_more_epochs(tmp_path: Path) -> None:
+def test_a_run_is_resumed_twice_and_then_with_more_epochs(tmp_path):
     case = Case(callbacks=lambda: [Noise(), Turning(), EarlyStopping(99)])
     a, b = tmp_path / "a", tmp_path / "b"
     whole = run(case, a, net(), epochs=6)
@@ -383,7 +357,7 @@ def test_a_run_is_resumed_twice_and_then_with_more_epochs(tmp_path: Path) -> Non
         assert_same(run(case, tmp_path / name, net(), path, epochs=6), whole)
 
 
-def test_a_finished_run_trains_nothing(tmp_path: Path) -> None:
+def test_a_finished_run_trains_nothing(tmp_path):
     case = Case(callbacks=lambda: [Noise()])
     whole = run(case, tmp_path, net())
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -391,7 +365,7 @@ def test_a_finished_run_trains_nothing(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_resume_of_a_stopped_run_trains_nothing_more(tmp_path: Path) -> None:
+def test_resume_of_a_stopped_run_trains_nothing_more(tmp_path):
     case = Case(callbacks=lambda: [Once(epoch=2)])
     whole = run(case, tmp_path, net(), epochs=6)
     assert len(whole["pairs"]) == 2
@@ -403,7 +377,7 @@ def test_resume_of_a_stopped_run_trains_nothing_more(tmp_path: Path) -> None:
     assert_same(found, whole)
 
 
-def test_a_model_without_a_seed_and_the_same_model_go_on(tmp_path: Path) -> None:
+def test_a_model_without_a_seed_and_the_same_model_go_on(tmp_path):
     case = Case(lambda: net(seed=None))
     whole = run(case, tmp_path, case.model())
     assert_same(run(case, tmp_path / "b", case.model(), tmp_path / "ck-step8.safetensors"), whole)
@@ -415,7 +389,7 @@ def test_a_model_without_a_seed_and_the_same_model_go_on(tmp_path: Path) -> None
     assert run(case, None, model)["state"]["epoch"] == 2 * EPOCHS  # another call of train
 
 
-def test_the_state_at_a_pause_is_a_copy() -> None:
+def test_the_state_at_a_pause_is_a_copy():
     kept: list[Any] = []
 
     def take(model: Any, run: Any) -> None:
@@ -429,18 +403,17 @@ def test_the_state_at_a_pause_is_a_copy() -> None:
         assert_same(state, same)
 
 
-def test_seconds_count_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_count_on(tmp_path, monkeypatch):
     now = iter(range(0, 10**9, 10))
     monkeypatch.setattr("phitodeep.training.run.time.perf_counter", lambda: float(next(now)))
     run(Case(), tmp_path, net())
     for name, in_the_middle in (("step8", True), ("epoch2", False)):
         with open_model(tmp_path / f"ck-{name}.safetensors") as file:
             state = file.state()
-        assert state is not None
         assert (state["place"]["seconds"] > 0) is in_the_middle
 
 
-def test_a_continued_epoch_keeps_its_clock_and_does_not_begin_again(tmp_path: Path) -> None:
+def test_a_continued_epoch_keeps_its_clock_and_does_not_begin_again(tmp_path):
     """Five steps per epoch: step 7 is the second one of the second epoch."""
     run(Case(), tmp_path, net())
     with open_model(tmp_path / "ck-step7.safetensors") as file:
@@ -457,7 +430,7 @@ def test_a_continued_epoch_keeps_its_clock_and_does_not_begin_again(tmp_path: Pa
 
 
 @pytest.mark.parametrize("at", few(range(1, 16), 5))
-def test_ctrl_c_is_resumed(keyboard: None, at: int, tmp_path: Path) -> None:
+def test_ctrl_c_is_resumed(keyboard, at, tmp_path):
     """It may come at any step; the checkpoint has no other reason to be written."""
 
     class Press(Callback):
@@ -481,7 +454,7 @@ def test_ctrl_c_is_resumed(keyboard: None, at: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("when", ["on_epoch_end", "on_epoch_begin", "on_pause"])
-def test_ctrl_c_between_steps_and_epochs(keyboard: None, when: str, tmp_path: Path) -> None:
+def test_ctrl_c_between_steps_and_epochs(keyboard, when, tmp_path):
     """One that comes after the checkpoint's turn ends training after the next step."""
     pressed = []
 
@@ -500,19 +473,16 @@ def test_ctrl_c_between_steps_and_epochs(keyboard: None, when: str, tmp_path: Pa
     assert_same(outcome(other, history, []), whole)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            "phitodeep.training.run.TrainingRun.keep_settings",
-            "phitodeep.training.logs.JSONLogger.begin",
-        ),
-        *("phitodeep.training.logs.outline", "phitodeep.training.logs.os.fsync"),
-    ],
+BEFORE_STEPS = (
+    "run.TrainingRun.keep_settings",
+    "logs.JSONLogger.begin",
+    "logs.outline",
+    "logs.os.fsync",
 )
-def test_ctrl_c_before_the_first_step_ends_training_after_it(
-    keyboard: None, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+
+
+@pytest.mark.parametrize("name", [f"phitodeep.training.{place}" for place in BEFORE_STEPS])
+def test_ctrl_c_before_the_first_step_ends_training_after_it(keyboard, name, monkeypatch, tmp_path):
     original, pressed = pkgutil.resolve_name(name), []
 
     def press(*args: Any) -> Any:
@@ -591,17 +561,12 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("message", "file"),
-    [
-        (message, file)
-        for i, message in enumerate(REFUSED)
-        for file in (["ck-step7", "ck-epoch2"] if LONG else [["ck-step7", "ck-epoch2"][i % 2]])
-    ],
-)
-def test_what_does_not_fit_is_refused_and_changes_nothing(
-    message: str, file: str, checkpoints: Path, tmp_path: Path
-) -> None:
+WHEN = [(message, ("step7", "epoch2")[i % 2]) for i, message in enumerate(REFUSED)]
+WHEN += [(message, "step7" if when == "epoch2" else "epoch2") for message, when in WHEN] * LONG
+
+
+@pytest.mark.parametrize(("message", "when"), WHEN)
+def test_what_does_not_fit_is_refused_and_changes_nothing(message, when, checkpoints, tmp_path):
     case = REFUSED[message]
     if case.callbacks is list and "callback" not in message:
         case = case._replace(callbacks=lambda: [Noise()])
@@ -612,13 +577,9 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
     before = model.state_dict(), model.get_config()
     callbacks = [*case.callbacks(), ModelCheckpoint(tmp_path / "new" / "ck.safetensors")]
     states = [callback.state_dict() for callback in callbacks]
+    path = checkpoints / f"noise/ck-{when}.safetensors"
     with pytest.raises(PhitodeepError, match=message):
-        model.train(
-            *case.data(),
-            callbacks=callbacks,
-            resume=checkpoints / f"noise/{file}.safetensors",
-            **options,
-        )
+        model.train(*case.data(), callbacks=callbacks, resume=path, **options)
     assert_same([model.state_dict(), model.get_config()], list(before))
     assert_same([callback.state_dict() for callback in callbacks], states)
     assert not (tmp_path / "new").exists()
@@ -627,7 +588,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
     assert_same(model.state_dict(), straight.state_dict())
 
 
-def test_a_file_that_is_no_checkpoint(tmp_path: Path) -> None:
+def test_a_file_that_is_no_checkpoint(tmp_path):
     model, path = net(), tmp_path / "a.safetensors"
 
     def refused(message: str) -> None:
@@ -649,9 +610,7 @@ def test_a_file_that_is_no_checkpoint(tmp_path: Path) -> None:
         refused(r"a\.safetensors is not a checkpoint: resume= takes a file that ModelCheckpoint")
 
 
-def test_what_a_callback_changed_stays_changed_unless_the_script_says_otherwise(
-    tmp_path: Path,
-) -> None:
+def test_what_a_callback_changed_stays_changed_unless_the_script_says_otherwise(tmp_path):
     def turn(model: Any, epoch: int, logs: Any) -> None:
         model.optimizer.alpha, model.optimizer.clip_norm = 0.5**epoch, 2.0
 
@@ -706,8 +665,8 @@ SPOILED: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("path", "value", "message"), SPOILED)
 def test_a_spoiled_checkpoint_is_refused_and_changes_nothing(
-    path: str, value: Any, message: str, checkpoints: Path, tmp_path: Path
-) -> None:
+    path, value, message, checkpoints, tmp_path
+):
     with open_model(checkpoints / "turning/ck-step7.safetensors") as file:
         arrays = {name: file.tensors.read(name) for name in file.tensors.entries}
         texts = dict(file.tensors.metadata)

@@ -27,9 +27,7 @@ if len(sys.argv) > 1:
     exchange.BUCKET = int(sys.argv[1])
 
 
-def difference(
-    network: str, rule: Any, dtype: str, options: dict[str, Any], **parallel: Any
-) -> dict[str, float]:
+def difference(network, rule, dtype, options, **parallel):
     """Return the largest differences between training alone and on all ranks."""
     found = []
     for together in (False, True):
