@@ -52,6 +52,11 @@ def first(trained: bool = True, dtype: str = "float64", **options: Any) -> Seque
 
 
 def tuned(pattern: Any = "*", rank: int = 2, **options: Any) -> Sequential:
+    return first_tuned(pattern, rank, **options).copy()
+
+
+@functools.cache
+def first_tuned(pattern: Any, rank: int, **options: Any) -> Sequential:
     made = model(**options)
     made.add_lora(pattern, rank, 3)
     made.train(X, Y, verbose=0)
@@ -238,7 +243,7 @@ def test_the_optimizer_starts_afresh_each_time():
 
 
 def test_updates_have_the_memory_of_their_own_size_only():
-    made = tuned("*.Wo")
+    made = first_tuned("*.Wo", 2)
     packed = made.optimizer._packing
     assert packed.theta.size == 2 * 2 * (8 + 8)
     assert sum(a.size for low in made._updates().values() for a in low.params.values()) == 64

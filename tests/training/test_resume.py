@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import pkgutil
 import shutil
@@ -161,6 +162,12 @@ def run(case, folder, model, resume=None, epochs=EPOCHS, every_step=False, strid
         options = {"epochs": epochs, "verbose": 0, "resume": resume, **case.options}
         history = model.train(*case.data(), callbacks=[*callbacks, *keeper], **options)
     return outcome(model, history, callbacks)
+
+
+@functools.cache
+def uninterrupted() -> dict[str, Any]:
+    """What training without an interruption comes to."""
+    return run(Case(), None, net())
 
 
 def outcome(model: Sequential, history: Any, callbacks: list[Callback]) -> dict[str, Any]:
@@ -439,7 +446,7 @@ def test_ctrl_c_is_resumed(keyboard, at, tmp_path):
                 signal.raise_signal(signal.SIGINT)
 
     path = tmp_path / "ck.safetensors"
-    whole = run(Case(), None, net())
+    whole = uninterrupted()
 
     def keeper() -> ModelCheckpoint:
         return ModelCheckpoint(path, every=None, every_steps=10**6)
@@ -463,7 +470,7 @@ def test_ctrl_c_between_steps_and_epochs(keyboard, when, tmp_path):
             pressed.append(signal.raise_signal(signal.SIGINT))
 
     path = tmp_path / "ck.safetensors"
-    whole = run(Case(), None, net())
+    whole = uninterrupted()
     after = LambdaCallback(**{when: press})
     keeper = [ModelCheckpoint(path, every=None, every_steps=10**6), after]
     assert net().train(X, Y, epochs=3, callbacks=keeper, verbose=0).interrupted
@@ -500,7 +507,7 @@ def test_ctrl_c_before_the_first_step_ends_training_after_it(keyboard, name, mon
     assert history.interrupted
     assert (len(history), model.optimizer.t) == (1, 1)
     history = other.train(X, Y, epochs=3, callbacks=callbacks(), verbose=0, resume=path)
-    assert_same(outcome(other, history, []), run(Case(), None, net()))
+    assert_same(outcome(other, history, []), uninterrupted())
 
 
 def other_layers() -> Sequential:
