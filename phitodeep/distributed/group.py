@@ -111,13 +111,9 @@ class Group(Ranks):
             )
 
     def meet(
-        self,
-        batches: Sequence[Data],
-        accumulate: int,
-        divisor: Callable[[Data], float],
-        step: int,
+        self, batches: Sequence[Data], accumulate: int, divisor: Callable[[Data], float], step: int,
         pressed: bool,
-    ) -> Work | None:
+    ) -> Work | None:  # fmt: skip
         row = np.zeros(2 + 2 * accumulate)
         row[0], row[1] = pressed, step
         for i, batch in enumerate(batches):

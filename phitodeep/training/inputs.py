@@ -87,16 +87,9 @@ class Data(NamedTuple):
 
 
 def validate(
-    model: Chain,
-    loss: Loss,
-    X: Any,
-    y: Any,
-    sample_weight: Any = None,
-    lengths: Any = None,
-    *,
-    class_weight: Any = None,
-    names: tuple[str, str] = ("X", "y"),
-) -> Data:
+    model: Chain, loss: Loss, X: Any, y: Any, sample_weight: Any = None, lengths: Any = None, *,
+    class_weight: Any = None, names: tuple[str, str] = ("X", "y"),
+) -> Data:  # fmt: skip
     """Check samples and targets against the model and its loss, and cast them once."""
     missing = f"{names[0]} was given without {names[1]}"
     if y is None and isinstance(X, tuple) and len(X) == 2:

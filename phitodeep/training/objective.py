@@ -95,9 +95,9 @@ class Objective:
                 continue
 
             def forward(rows: slice, batch: Data = batch) -> Array:
-                mask = None if batch.mask is None else batch.mask[rows]
-                with calling(mask=mask):
-                    return self.body.forward(batch.X[rows])
+                part = batch.part(rows)
+                with calling(mask=part.mask):
+                    return self.body.forward(part.X)
 
             n = len(batch.X)
             P = predictions(self.body, forward, n, n, flops, threads)

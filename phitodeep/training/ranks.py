@@ -46,13 +46,9 @@ class Ranks:
         """End a call of `train`; from now on, the model is this process's own."""
 
     def meet(
-        self,
-        batches: Sequence[Data],
-        accumulate: int,
-        divisor: Callable[[Data], float],
-        step: int,
+        self, batches: Sequence[Data], accumulate: int, divisor: Callable[[Data], float], step: int,
         pressed: bool,
-    ) -> Work | None:
+    ) -> Work | None:  # fmt: skip
         """Return the work of the next step, given this rank's batches; None: there is none."""
         if not batches:
             return None

@@ -644,11 +644,19 @@ def test_a_loss_of_precision_and_forward_faults_are_told(X):
 # --- what is wrong: losses -----------------------------------------------------------------
 
 
-class WrongMeanSquaredError(losses.MeanSquaredError):
-    """Its gradient divides by the batch, its value by all elements."""
+def wrong_in(kind, gradient):
+    """The loss class with this gradient of P and T."""
+    methods = {"gradient": lambda self, P, T, w, total: gradient(P, T)}
+    return type(f"Wrong{kind.__name__}", (kind,), methods)
 
-    def gradient(self, P, T, w, total):
-        return 2 * (P - T) / len(P)
+
+# Its gradient divides by the batch, its value by all elements.
+WrongMeanSquaredError = wrong_in(losses.MeanSquaredError, lambda P, T: 2 * (P - T) / len(P))
+FusedBinary = wrong_in(losses.BinaryCrossEntropy, lambda P, T: (P - T) / P.size)
+FusedCrossEntropy = wrong_in(
+    losses.CategoricalCrossEntropy, lambda P, T: (P - F.one_hot(T, P.shape[-1], P.dtype)) / len(P)
+)
+Writing = wrong_in(losses.MeanSquaredError, lambda P, T: 2 * np.subtract(P, T, out=P) / P.size)
 
 
 class SumBinaryCrossEntropy(losses.BinaryCrossEntropy):
@@ -662,16 +670,6 @@ class SwappedHuber(losses.Huber):
         return np.where(np.abs(e) > self.delta, e, self.delta * np.sign(e))
 
 
-class FusedCrossEntropy(losses.CategoricalCrossEntropy):
-    def gradient(self, P, T, w, total):
-        return (P - F.one_hot(T, P.shape[-1], P.dtype)) / len(P)
-
-
-class FusedBinary(losses.BinaryCrossEntropy):
-    def gradient(self, P, T, w, total):
-        return (P - T) / P.size
-
-
 class Unweighted(losses.MeanSquaredError):
     def gradient(self, P, T, w, total):
         return super().gradient(P, T, None, None)
@@ -680,12 +678,6 @@ class Unweighted(losses.MeanSquaredError):
 class Broadcast(losses.MeanSquaredError):
     def loss_gradient(self, P, y, sample_weight=None, total=None):
         return 2 * (P - y) / len(P)
-
-
-class Writing(losses.MeanSquaredError):
-    def gradient(self, P, T, w, total):
-        P -= T
-        return 2 * P / P.size
 
 
 @pytest.mark.parametrize(
