@@ -92,6 +92,12 @@ def assert_same(a: dict[str, Any], b: dict[str, Any], **precision: float) -> Non
         np.testing.assert_allclose(a[name], b[name], err_msg=name, **({"rtol": 0} | precision))
 
 
+def assert_weights(one: Any, other: Any, rtol: float = 0.0, atol: float | None = None) -> None:
+    """Two models, or dicts of arrays, have equal weights or, with rtol, close ones."""
+    a, b = (each if isinstance(each, dict) else each.get_weights() for each in (one, other))
+    assert_same(b, a, rtol=rtol, atol=(1e-12 if rtol else 0.0) if atol is None else atol)
+
+
 def refusals(text: str) -> list[tuple[str, str]]:
     """A table of calls, each with the error that it raises below it, which is indented."""
     rows = re.findall(r"^(\S.*)\n((?: {4}.*\n)+)", text, re.MULTILINE)

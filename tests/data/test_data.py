@@ -36,12 +36,8 @@ def arrays() -> dict[str, Array]:
     pixels = np.random.default_rng(7).integers(0, 256, (5, 28, 28), dtype=np.uint8)
     pixels[:, 0, :2] = 0, 255
     labels = np.array([0, 9, 4, 1, 7], np.uint8)
-    return {
-        IMAGES: pixels[:3],
-        LABELS: labels[:3],
-        TEST_IMAGES: pixels[3:],
-        TEST_LABELS: labels[3:],
-    }
+    train, test = {IMAGES: pixels[:3], LABELS: labels[:3]}, {TEST_IMAGES: pixels[3:]}
+    return {**train, **test, TEST_LABELS: labels[3:]}
 
 
 def idx(a: Array) -> bytes:
@@ -355,9 +351,8 @@ def test_blobs_have_one_centre_a_class():
     np.testing.assert_allclose(many.mean(axis=0), 0, atol=0.6)
 
 
-@pytest.mark.parametrize(
-    ("make", "bad", "message"),
-    [
+def test_bad_arguments_of_makers():
+    for make, bad, message in (
         (make_moons, {"n": 1}, "n must be >= 2, got 1"),
         (make_spirals, {"n": 2}, "n must be >= 3, got 2"),
         (make_spirals, {"classes": 0}, "classes must be >= 1"),
@@ -372,9 +367,7 @@ def test_blobs_have_one_centre_a_class():
             for m, _, noise in MAKERS
             for name, wrong in (("n", 10.0), ("n", True), (noise, "0.1"), ("seed", None))
         ),
-    ],
-)
-def test_bad_arguments_of_makers(make, bad, message):
-    kind = ArgumentTypeError if message.endswith("must be a") else ArgumentError
-    with pytest.raises(kind, match=message):
-        make(**bad)
+    ):
+        kind = ArgumentTypeError if message.endswith("must be a") else ArgumentError
+        with pytest.raises(kind, match=message):
+            make(**bad)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import keyword
 import math
 import pydoc
 from concurrent.futures import ThreadPoolExecutor
@@ -16,11 +15,11 @@ from phitodeep import inference
 from phitodeep import layers as L
 from phitodeep import loss as losses
 from phitodeep import model as model_room
-from phitodeep.core.checks import snake_case
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, PhitodeepWarning, ShapeError
 from phitodeep.loss import CategoricalCrossEntropy, Huber, Loss, MeanSquaredError
 from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.model.builder import method_name
 from phitodeep.model.callbacks import EarlyStopping, LambdaCallback
 from phitodeep.model.sequential import LOSSES
 from phitodeep.optimization.optimizers import OPTIMIZERS, SGD, Adam, RMSProp
@@ -149,12 +148,6 @@ def test_a_builder_can_be_built_twice_and_the_models_are_independent():
     third = builder.dense(2).softmax().build()  # and the builder goes on
     assert len(third.layers) == 5
     assert len(first.layers) == 3
-
-
-def method_name(name: str) -> str:
-    """The builder's method for a layer; Python's own words get a `_`."""
-    method = snake_case(name)
-    return f"{method}_" if keyword.iskeyword(method) else method
 
 
 def public_layers() -> dict[str, type[L.Layer]]:
@@ -418,13 +411,8 @@ def test_arguments_of_train_hold_for_that_call():
 
 
 def test_walk_and_layers():
-    model = Sequential(
-        *(
-            L.Dense(4, 4),
-            L.Residual(L.Dense(4), L.Chain(L.Tanh(), L.LeakyReLU())),
-            L.Parallel(L.Dense(1), L.Dense(2)),
-        )
-    )
+    inner = L.Residual(L.Dense(4), L.Chain(L.Tanh(), L.LeakyReLU()))
+    model = Sequential(L.Dense(4, 4), inner, L.Parallel(L.Dense(1), L.Dense(2)))
     assert [path for path, _ in model.walk()] == [
         *("", "0", "1", "1.layers.0", "1.layers.1", "1.layers.1.layers.0"),
         *("1.layers.1.layers.1", "2", "2.branches.0", "2.branches.1"),

@@ -150,9 +150,8 @@ def test_patterns_that_match_nothing_or_nothing_new_are_refused():
         optimizer.step(layers)
 
 
-@pytest.mark.parametrize(
-    ("groups", "message"),
-    [
+def test_bad_groups_are_refused():
+    for groups, message in (
         ([("0.*", {})], "must be a dict such as"),
         ("0.*", "must be a dict such as"),
         ({0: {}}, "map each pattern to a dict of options, got 0"),
@@ -165,12 +164,10 @@ def test_patterns_that_match_nothing_or_nothing_new_are_refused():
         ({"0.*": {"weight_decay": np.nan}}, r"weight_decay of '0\.\*' must be >= 0"),
         ({"0.*": {"weight_decay": True}}, "weight_decay of"),
         ({"1.*": {}, "0.*": {"lr": 0.1}}, r"unknown option 'lr'.*alpha, weight_decay"),
-    ],
-)
-def test_bad_groups_are_refused(groups, message):
-    with pytest.raises(PhitodeepError, match=rf"Adam groups.*{message}") as caught:
-        Adam(groups=groups)
-    assert isinstance(caught.value, ArgumentError | ArgumentTypeError)
+    ):
+        with pytest.raises(PhitodeepError, match=rf"Adam groups.*{message}") as caught:
+            Adam(groups=groups)
+        assert isinstance(caught.value, ArgumentError | ArgumentTypeError)
 
 
 def test_groups_are_a_copy_and_fit_nested_paths():

@@ -19,7 +19,7 @@ from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential
 from phitodeep.optimization import lbfgs
 from phitodeep.optimization.optimizers import LBFGS, Adam, Optimizer
-from tests.training.weights import assert_weights
+from tests.conftest import assert_weights
 
 pytest.importorskip("scipy")
 EXACT: dict[str, Any] = {"max_iter": 200, "tolerance_grad": 1e-11, "tolerance_change": 0.0}
@@ -72,24 +72,21 @@ def test_linear_and_logistic_regression_reach_the_optimum():
     assert errors[1] < 0.01 * errors[0]
 
 
-@pytest.mark.parametrize(
-    ("options", "pull"),
-    [
+def test_penalties_are_part_of_the_loss():
+    for options, pull in (
         ({"l2": 0.3}, [0.3, 0.3, 0.3, 0.3, 0.0]),
         ({"weight_decay": 0.3}, [0.3, 0.3, 0.3, 0.3, 0.0]),
         ({"l2": 0.1, "weight_decay": 0.2}, [0.3, 0.3, 0.3, 0.3, 0.0]),
         ({"l2": 0.1, "groups": {"*.b": {"weight_decay": 0.5}}}, [0.1, 0.1, 0.1, 0.1, 0.5]),
         ({"l2": 0.1, "groups": {"*": {"weight_decay": 0.5}}}, [0.6, 0.6, 0.6, 0.6, 0.5]),
-    ],
-)
-def test_penalties_are_part_of_the_loss(options, pull):
-    X, Y = problem()
-    X /= X.std(axis=0)  # columns of one size, so that rounding of the loss ends it later
-    model = linear(LBFGS(**EXACT, **options))
-    model.train(X, Y, epochs=4, verbose=0)
-    best = least_squares(X, Y, np.array(pull))
-    np.testing.assert_allclose(model.layers[0].W, best[:4], rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(model.layers[0].b, best[4], rtol=1e-8, atol=1e-8)
+    ):
+        X, Y = problem()
+        X /= X.std(axis=0)  # columns of one size, so that rounding of the loss ends it later
+        model = linear(LBFGS(**EXACT, **options))
+        model.train(X, Y, epochs=4, verbose=0)
+        best = least_squares(X, Y, np.array(pull))
+        np.testing.assert_allclose(model.layers[0].W, best[:4], rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(model.layers[0].b, best[4], rtol=1e-8, atol=1e-8)
 
 
 def moons(optimizer: Optimizer, **options: Any) -> Sequential:

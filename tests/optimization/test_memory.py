@@ -424,22 +424,19 @@ def test_gradients_under_a_wrong_name_are_said():
         optimizer.step(layers)
 
 
-@pytest.mark.parametrize(
-    ("gradient", "came"),
-    [
+def test_gradients_that_are_no_real_numbers_are_refused():
+    for gradient, came in (
         (np.ones((4, 2), complex), "left dtype complex128"),
         (np.full((4, 2), None), "left dtype object"),
         ([[1.0, 1.0]] * 4, "left list"),
-    ],
-)
-def test_gradients_that_are_no_real_numbers_are_refused(gradient, came):
-    layers = three()
-    Gradients(layers).give(layers, 0)
-    layers[1].grads["W"] = gradient
-    with pytest.raises(
-        ArgumentTypeError, match=rf"gradient of 1\.W .*real.*: Dense\(4, 2\) {came}"
     ):
-        SGD().step(layers)
+        layers = three()
+        Gradients(layers).give(layers, 0)
+        layers[1].grads["W"] = gradient
+        with pytest.raises(
+            ArgumentTypeError, match=rf"gradient of 1\.W .*real.*: Dense\(4, 2\) {came}"
+        ):
+            SGD().step(layers)
 
 
 def test_a_tied_use_without_a_gradient_is_named():

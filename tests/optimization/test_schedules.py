@@ -182,19 +182,12 @@ BAD: list[tuple[str, dict[str, Any], dict[str, list[Any]]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "field", "bad"),
-    [
-        (name, given, field, bad)
-        for name, given, fields in BAD
-        for field, values in fields.items()
-        for bad in values
-    ],
-)
-def test_a_wrong_setting_is_refused_where_it_is_made(name, given, field, bad):
-    with pytest.raises(PhitodeepError, match=rf"{name} {field}") as caught:
-        vars(schedules)[name](**{**given, field: bad})
-    assert isinstance(caught.value, ValueError | TypeError)
+@pytest.mark.parametrize(("name", "given", "fields"), BAD)
+def test_a_wrong_setting_is_refused_where_it_is_made(name, given, fields):
+    for field, bad in [(field, bad) for field, values in fields.items() for bad in values]:
+        with pytest.raises(PhitodeepError, match=rf"{name} {field}") as caught:
+            vars(schedules)[name](**{**given, field: bad})
+        assert isinstance(caught.value, ValueError | TypeError)
 
 
 def test_check_rate_and_as_schedule():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 from phitodeep.testing import GradientError, check_gradients, numeric_gradient
 from tests.conftest import refusals
+from tests.rows import LONG
 
 Change = Callable[[Any, Array, Any], Any]  # (layer, dY, dX) -> another dX
 N, D = 5, 3  # differ from each other and from 2, so that no factor has two explanations
@@ -83,10 +85,9 @@ RIGHT += [nn.Residual(nn.Parallel(nn.Dense(D), nn.Tanh(), merge="multiply"))]
 
 
 @pytest.mark.parametrize("layer", RIGHT, ids=repr)
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("shape", [(N, D), (2, 4, D)])
-def test_right_layers_pass(layer, shape, training):
-    for seed in range(3):
+def test_right_layers_pass(layer):
+    modes = [*itertools.product([True, False], [(N, D), (2, 4, D)])]
+    for seed, (training, shape) in enumerate(3 * modes if LONG else modes):
         X = np.random.default_rng(seed).standard_normal(shape)
         report = check_gradients(layer.copy(), X, seed=seed, training=training)
         assert report.worst <= 1e-7
@@ -144,15 +145,12 @@ def test_a_model_brings_its_loss_and_frozen_parameters_may_be_left_out(X, rng):
         check_gradients(frozen, X)
 
 
-@pytest.mark.parametrize(
-    ("make", "X", "names"),
-    [
+def test_gradients_for_integers():
+    for make, X, names in (
         (lambda: Lookup(), [[0, 2, 2], [1, 0, 3]], ["W"]),  # tokens have no gradient
         (lambda: nn.Dense(2, 3), [[0, 1], [2, 3], [4, 5]], ["dX", "W", "b"]),  # others are cast
-    ],
-)
-def test_gradients_for_integers(make, X, names):
-    assert [entry.name for entry in check_gradients(make(), np.array(X)).entries] == names
+    ):
+        assert [entry.name for entry in check_gradients(make(), np.array(X)).entries] == names
 
 
 def test_all_happens_on_a_copy(X):

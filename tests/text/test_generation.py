@@ -381,9 +381,8 @@ def test_a_stream_neither_disturbs_its_consumer_nor_is_disturbed():
     assert next(stream) == twin.generate(first[0], 1, temperature=0)[0, -1]
 
 
-@pytest.mark.parametrize(
-    ("prompt", "options", "error", "says"),
-    [
+def test_bad_prompts_and_options_are_refused_at_the_call():
+    for prompt, options, error, says in (
         ([], {}, ArgumentTypeError, "prompt takes integer tokens"),
         (np.empty((1, 0), int), {}, ShapeError, "at least one"),
         ([1.0], {}, ArgumentTypeError, "integer tokens"),
@@ -398,13 +397,11 @@ def test_a_stream_neither_disturbs_its_consumer_nor_is_disturbed():
         ([1], {"stop": [3, -1]}, ArgumentError, r"stop takes tokens from 0 to 10, got \[3, -1\]"),
         ([1], {"stop": 1.0}, ArgumentTypeError, "stop takes integer tokens"),
         ([1], {"stop": "\n"}, ArgumentTypeError, "stop takes integer tokens"),
-    ],
-)
-def test_bad_prompts_and_options_are_refused_at_the_call(prompt, options, error, says):
-    model = built("gpt")
-    for method in (model.stream, model.generate):
-        with pytest.raises(error, match=says):
-            method(prompt, 2, **options)
+    ):
+        model = built("gpt")
+        for method in (model.stream, model.generate):
+            with pytest.raises(error, match=says):
+                method(prompt, 2, **options)
 
 
 # --- scores that nothing can be drawn from -------------------------------------------------------

@@ -21,7 +21,7 @@ from phitodeep.model.callbacks import (
     ModelCheckpoint,
     StopTraining,
 )
-from tests.training.weights import assert_weights
+from tests.conftest import assert_weights
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((12, 3)).astype(np.float32)
@@ -165,9 +165,8 @@ def fed(callback: EarlyStopping, values: list[float], key: str = "test_loss") ->
     return 0
 
 
-@pytest.mark.parametrize(
-    ("options", "values", "stops", "best"),
-    [
+def test_when_early_stopping_stops():
+    for options, values, stops, best in (
         ({"patience": 2}, [3, 2, 2, 2], 4, 2),
         ({"patience": 2}, [3, 2, 2.5, 1.9, 2, 2], 6, 4),
         ({"patience": 1}, [3, 2, 1, 1], 4, 3),
@@ -180,12 +179,10 @@ def fed(callback: EarlyStopping, values: list[float], key: str = "test_loss") ->
         ({"patience": 2, "monitor": "test_accuracy"}, [0.5, 0.6, 0.6, 0.55], 4, 2),
         ({"patience": 2, "monitor": "test_accuracy", "mode": "min"}, [0.5, 0.6, 0.6], 3, 1),
         ({"patience": 1, "monitor": "test_mae"}, [0.5, 0.4, 0.6], 3, 2),
-    ],
-)
-def test_when_early_stopping_stops(options, values, stops, best):
-    callback = EarlyStopping(**options)
-    assert fed(callback, values, options.get("monitor") or "test_loss") == stops
-    assert callback.best_epoch == best
+    ):
+        callback = EarlyStopping(**options)
+        stopped = fed(callback, values, options.get("monitor") or "test_loss")
+        assert (stopped, callback.best_epoch) == (stops, best), (options, values)
 
 
 def test_it_watches_the_training_loss_without_test_data_and_refuses_what_is_not_there():
@@ -222,13 +219,10 @@ def test_early_stopping_gives_back_the_best_weights_and_state(restore, patience,
     assert stop.best == min(test for _, test in again)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+def test_bad_settings_are_refused():
+    for name, value in (
         *(("patience", 0), ("patience", 1.5), ("mode", "up")),
         *(("min_delta", -1), ("min_delta", math.nan)),
-    ],
-)
-def test_bad_settings_are_refused(name, value):
-    with pytest.raises(PhitodeepError, match=f"EarlyStopping {name}"):
-        EarlyStopping(**{name: value})
+    ):
+        with pytest.raises(PhitodeepError, match=f"EarlyStopping {name}"):
+            EarlyStopping(**{name: value})

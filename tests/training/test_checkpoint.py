@@ -142,20 +142,17 @@ def test_the_best_epoch_stays(monitor, mode, best, every, tmp_path):
         assert place(tmp_path / "ck-best.safetensors") == (best, 0)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_settings_are_checked():
+    for options, message in (
         ({"every": 0}, "every must be >= 1"),
         ({"every_steps": 0}, "every_steps must be >= 1"),
         ({"keep": -1}, "keep must be >= 0"),
         ({"every": None}, r"needs every= \(epochs\) or every_steps="),
         ({"mode": "up"}, 'mode must be "min" or "max", got \'up\''),
         ({"keep": 1.5}, "keep must be an integer"),
-    ],
-)
-def test_settings_are_checked(options, message):
-    with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
-        ModelCheckpoint("ck.safetensors", **options)
+    ):
+        with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
+            ModelCheckpoint("ck.safetensors", **options)
 
 
 def test_ctrl_c_and_stopping_write_the_last_state(keyboard, tmp_path):

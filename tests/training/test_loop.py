@@ -25,7 +25,7 @@ from phitodeep.model.callbacks import EarlyStopping, LambdaCallback, ModelCheckp
 from phitodeep.optimization.optimizers import SGD, Adam
 from phitodeep.optimization.schedules import ReduceOnPlateau
 from phitodeep.training.history import History
-from tests.training.weights import assert_weights
+from tests.conftest import assert_weights
 
 rng = np.random.default_rng(1)
 N = 50
@@ -88,19 +88,16 @@ def visits(n: int, **given: Any) -> list[list[list[int]]]:
     return epochs
 
 
-@pytest.mark.parametrize(
-    ("n", "size", "sizes"),
-    [
+def test_every_sample_comes_once_an_epoch_and_the_last_short_batch_counts():
+    for n, size, sizes in (
         *[(10, 4, [4, 4, 2]), (9, 3, [3, 3, 3]), (5, 1, [1] * 5)],
         *[(7, size, [7]) for size in (7, 100, None)],
-    ],
-)
-def test_every_sample_comes_once_an_epoch_and_the_last_short_batch_counts(n, size, sizes):
-    epochs = visits(n, batch_size=size, epochs=4)
-    assert len(epochs) == 4
-    for batches in epochs:
-        assert [len(batch) for batch in batches] == sizes
-        assert sorted(i for batch in batches for i in batch) == list(range(n))
+    ):
+        epochs = visits(n, batch_size=size, epochs=4)
+        assert len(epochs) == 4
+        for batches in epochs:
+            assert [len(batch) for batch in batches] == sizes
+            assert sorted(i for batch in batches for i in batch) == list(range(n))
 
 
 def test_each_epoch_has_a_new_order_in_which_targets_and_weights_stay_with_their_samples():
@@ -687,19 +684,13 @@ def test_callbacks_see_the_gradients_of_the_loss_alone(options):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_options_that_are_refused():
+    for options, message in (
         ({"validation_split": 0.5}, "either X_test and y_test or validation_split"),
-        *(
-            ({"anomaly": value}, f'anomaly must be None or "raise", got {value!r}')
-            for value in ("warn", True, "")
-        ),
-    ],
-)
-def test_options_that_are_refused(options, message):
-    with pytest.raises(errors_.ArgumentError, match=message):
-        train(classifier(), X, LABELS, X, LABELS, **options)
+        *(({"anomaly": bad}, f'None or "raise", got {bad!r}') for bad in ("warn", True, "")),
+    ):
+        with pytest.raises(errors_.ArgumentError, match=message):
+            train(classifier(), X, LABELS, X, LABELS, **options)
 
 
 @pytest.mark.parametrize("size", [0, -2, 2.5, "a", True])

@@ -17,7 +17,7 @@ from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.architectures import gpt, lenet
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.training.parts import BatchSplitter
-from tests.training.weights import assert_weights
+from tests.conftest import assert_weights
 
 Cut = Callable[[int], None]
 

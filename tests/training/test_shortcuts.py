@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.training import shortcuts as fusion
 from phitodeep.training.shortcuts import FUSED, JOINED, check_pair, fused, rearranged
-from tests.training.weights import assert_weights
+from tests.conftest import assert_weights
 
 WEIGHTS = [0.5, 2.0, 1.0, 0.25]
 SETTINGS: list[dict[str, Any]] = [
@@ -53,22 +54,20 @@ def test_every_row_of_the_tables_is_tested():
     assert {(nn.Dense, nn.ReLU): DenseReLU} == JOINED  # in tests/layers/test_dense.py
 
 
-@pytest.mark.parametrize("soft", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4)])
 @pairs
-def test_shortcut_equals_the_long_way(last, loss, shape, weighted, soft):
-    Z, y = 2 * np.random.default_rng(3).standard_normal(shape), targets(loss, shape, soft)
-    w = np.linspace(0.2, 2, shape[0]) if weighted else None
+def test_shortcut_equals_the_long_way(last, loss):
     short = fused(last, loss)
     assert short.wants == "logits"
-    Y = last.forward(Z)
-    for total in (None, 3.5):
-        assert short.loss_func(Z, y, w, total) == pytest.approx(loss.loss_func(Y, y, w, total))
-        long_way = last.backward(loss.loss_gradient(Y, y, w, total))
-        np.testing.assert_allclose(
-            short.loss_gradient(Z, y, w, total), long_way, rtol=1e-10, atol=1e-15
-        )
+    cases = itertools.product([(5, 4), (2, 3, 4)], [False, True], [False, True])
+    for shape, weighted, soft in cases:
+        Z, y = 2 * np.random.default_rng(3).standard_normal(shape), targets(loss, shape, soft)
+        w = np.linspace(0.2, 2, shape[0]) if weighted else None
+        Y = last.forward(Z)
+        for total in (None, 3.5):
+            value, gradient = loss.loss_func(Y, y, w, total), loss.loss_gradient(Y, y, w, total)
+            assert short.loss_func(Z, y, w, total) == pytest.approx(value)
+            found, wanted = short.loss_gradient(Z, y, w, total), last.backward(gradient)
+            np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-15)
 
 
 @pytest.mark.parametrize(
