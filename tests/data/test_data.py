@@ -1,7 +1,5 @@
 """MNIST from its three sources, whole and damaged, and the geometry of the synthetic sets."""
 
-from __future__ import annotations
-
 import gzip
 import lzma
 import pickle
@@ -203,7 +201,7 @@ class FakeSplit:
     def __init__(self, images: Array, labels: Array) -> None:
         self.columns = {"image": images, "label": labels}
 
-    def with_format(self, kind: str) -> FakeSplit:
+    def with_format(self, kind):
         assert kind == "numpy"  # any other format gives lists of Pillow images
         return self
 

@@ -1,7 +1,5 @@
 """What several ranks do once, together, or not at all, in one job of programs/behaviour.py."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

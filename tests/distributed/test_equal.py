@@ -1,7 +1,5 @@
 """Several ranks that split a batch give the weights of one process with that batch."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.distributed.jobs import job, passed

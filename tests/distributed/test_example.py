@@ -1,7 +1,5 @@
 """examples/distributed_mnist.py, in one process and in two."""
 
-from __future__ import annotations
-
 import re
 
 from tests.distributed.jobs import ROOT, job, passed

@@ -1,7 +1,5 @@
 """A rank that fails brings the job down, with its name, and the job resumes from its checkpoint."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

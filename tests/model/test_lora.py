@@ -3,8 +3,6 @@
 Long because every tool that knows a model is tried on one with updates.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import json

@@ -1,7 +1,5 @@
 """Sequential and its builder: the facade."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import pydoc

@@ -1,7 +1,5 @@
 """A step looks at its gradients before it changes anything, and says which one is not finite."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from typing import Any

@@ -1,7 +1,5 @@
 """Rates and decays of their own, for the parameters that a pattern names."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

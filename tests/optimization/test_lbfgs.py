@@ -1,7 +1,5 @@
 """LBFGS: it reaches the optimum of convex problems, and keeps what training promises."""
 
-from __future__ import annotations
-
 import builtins
 import pickle
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What a rule remembers belongs to a layer object: slots, counts, averages, held gradients."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import itertools

@@ -1,7 +1,5 @@
 """Muon: which parameters are matrices, what a step does to them, and what goes to Adam."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
@@ -187,17 +185,17 @@ def test_fused_matrices_and_kernels_are_taken_apart_as_views():
     np.testing.assert_array_equal(flat.reshape(12, 24)[5], [1.0] * 12 + [2.0] * 6 + [3.0] * 6)
 
 
-@pytest.mark.parametrize(
-    ("adjust", "wide", "narrow"),
-    [("original", math.sqrt(8 / 3), 1.0), ("match_rms_adamw", 0.2 * math.sqrt(8), 0.2 * 8**0.5)],
-)
-def test_a_step_is_orthogonal_and_fits_the_shape(adjust, wide, narrow):
-    layers = built((3,), nn.Dense(8), nn.Dense(4), nn.Dense(2))
-    before, g = values(layers), random_gradients(layers)
-    Muon(0.1, momentum=0.5, adjust_lr_fn=adjust, weight_decay=0.3).step(layers)
-    for path, c in (("0.W", wide), ("1.W", narrow)):
-        expected = before[path] * (1 - 0.1 * 0.3) - 0.1 * c * orthogonal(g[path])
-        np.testing.assert_allclose(values(layers)[path], expected, rtol=1e-12)
+def test_a_step_is_orthogonal_and_fits_the_shape():
+    for adjust, wide, narrow in [
+        ("original", math.sqrt(8 / 3), 1.0),
+        ("match_rms_adamw", 0.2 * math.sqrt(8), 0.2 * 8**0.5),
+    ]:
+        layers = built((3,), nn.Dense(8), nn.Dense(4), nn.Dense(2))
+        before, g = values(layers), random_gradients(layers)
+        Muon(0.1, momentum=0.5, adjust_lr_fn=adjust, weight_decay=0.3).step(layers)
+        for path, c in (("0.W", wide), ("1.W", narrow)):
+            expected = before[path] * (1 - 0.1 * 0.3) - 0.1 * c * orthogonal(g[path])
+            np.testing.assert_allclose(values(layers)[path], expected, rtol=1e-12)
 
 
 def test_momentum_and_its_look_ahead():
@@ -265,27 +263,24 @@ def test_training_stays_float32_and_learns():
     assert {a.dtype for a in arrays} == {np.dtype(np.float32)}
 
 
-@pytest.mark.parametrize(
-    ("split", "says"),
-    [
+def test_matrices_that_would_not_be_stepped_are_refused():
+    for split, says in (
         (lambda W: [W.copy()[None]], "views of W, not copies"),
         (lambda W: [W], "stacks .n, rows, columns."),
         (lambda W: W[None], "must return a list"),
         (lambda W: None, "must return a list"),
         (lambda W: [W[None, :, :3]], "each element of W once"),
-    ],
-)
-def test_matrices_that_would_not_be_stepped_are_refused(split, says):
-    class Own(nn.Dense):
-        def matrices(self, name: str, W: Array) -> list[Array]:
-            found: list[Array] = split(W.reshape(6, 6))
-            return found
+    ):
 
-    model = Sequential(nn.Dense(4, 6), Own(6, 6), nn.Dense(6, 2), seed=0, optimizer=Muon())
-    before = model.get_weights()
-    with pytest.raises(PhitodeepError, match=says):
-        model.train(np.ones((4, 4)), np.ones((4, 2)), epochs=1, verbose=0)
-    assert all((before[path] == a).all() for path, a in model.get_weights().items())
+        class Own(nn.Dense):
+            def matrices(self, name, W, split=split):
+                return split(W.reshape(6, 6))
+
+        model = Sequential(nn.Dense(4, 6), Own(6, 6), nn.Dense(6, 2), seed=0, optimizer=Muon())
+        before = model.get_weights()
+        with pytest.raises(PhitodeepError, match=says):
+            model.train(np.ones((4, 4)), np.ones((4, 2)), epochs=1, verbose=0)
+        assert all((before[path] == a).all() for path, a in model.get_weights().items())
 
 
 @pytest.mark.parametrize("filters", [2, 4])

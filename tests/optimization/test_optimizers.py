@@ -1,7 +1,5 @@
 """Every optimizer against PyTorch's trajectories, and what they all promise."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle
@@ -358,19 +356,15 @@ def test_a_copy_and_the_memory_that_was_returned_are_independent():
     assert twin.t == 4
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "slots"),
-    [
+def test_a_rule_remembers_what_it_needs_by_these_names():
+    for optimizer, slots in (
         *((SGD(), ""), (SGD(momentum=0.9), "v"), (Adam(), "M V"), (Nadam(), "m v")),
         *((RMSProp(), "v"), (RMSProp(momentum=0.9), "v b"), (Adagrad(), "v"), (Lion(), "m")),
         (Adadelta(), "v d"),
-    ],
-    ids=repr,
-)
-def test_a_rule_remembers_what_it_needs_by_these_names(optimizer, slots):
-    advance(optimizer, referenced(), [0])
-    for remembered in optimizer.memory().values():
-        assert set(remembered) == set(slots.split())
+    ):
+        advance(optimizer, referenced(), [0])
+        for remembered in optimizer.memory().values():
+            assert set(remembered) == set(slots.split())
 
 
 @every
@@ -489,21 +483,19 @@ def test_one_optimizer_for_two_models_is_refused():
     assert Sequential(Dense(2, 3), optimizer=optimizer).optimizer is optimizer
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
+def test_an_optimizer_is_free_after_a_model_that_was_refused():
+    for wrong in (
         *({"alpha": -1.0}, {"metrics": ["none"]}, {"dtype": "int8"}, {"seed": -1}),
         *({"batch_size": 0}, {}),
-    ],
-    ids=str,
-)
-def test_an_optimizer_is_free_after_a_model_that_was_refused(wrong):
-    optimizer = Adam()
-    last = [] if wrong else [Dense(4, 1)]  # a size that does not fit
-    with pytest.raises(PhitodeepError) as caught:
-        Sequential(Dense(2, 3), *last, optimizer=optimizer, **wrong)
-    assert caught.tb is not None  # as in a shell, which keeps the last traceback, and so the model
-    assert Sequential(Dense(2, 3), Dense(3, 1), optimizer=optimizer).optimizer is optimizer
+    ):
+        optimizer = Adam()
+        last = [] if wrong else [Dense(4, 1)]  # a size that does not fit
+        with pytest.raises(PhitodeepError) as caught:
+            Sequential(Dense(2, 3), *last, optimizer=optimizer, **wrong)
+        assert (
+            caught.tb is not None
+        )  # as in a shell, which keeps the last traceback, and so the model
+        assert Sequential(Dense(2, 3), Dense(3, 1), optimizer=optimizer).optimizer is optimizer
 
 
 def test_a_replicas_gradients_are_its_own():

@@ -1,7 +1,5 @@
 """Learning rates: their values by hand, and what every schedule promises."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import json

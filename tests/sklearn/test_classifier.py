@@ -1,7 +1,5 @@
 """PhitoClassifier: classes, labels, probabilities, weights, and training call by call."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from typing import Any

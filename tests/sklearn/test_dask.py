@@ -1,7 +1,5 @@
 """Grid searches of the estimators in the processes of Dask: same results, one thread each."""
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import sys

@@ -1,7 +1,5 @@
 """PhitoRegressor: one output or several, in any unit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

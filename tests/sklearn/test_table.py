@@ -1,7 +1,5 @@
 """Tables: standardised numbers, category columns through an embedding, and sparse matrices."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

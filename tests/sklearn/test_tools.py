@@ -1,7 +1,5 @@
 """The estimators inside scikit-learn's tools, joblib and pickle, and phitodeep's tools on them."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

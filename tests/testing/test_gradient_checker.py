@@ -1,7 +1,5 @@
 """The gradient checker: what is right passes, and each known bug is refused and recognised."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Callable
@@ -46,15 +44,11 @@ def test_numeric_gradient_is_the_derivative(shape, rng):
     np.testing.assert_array_equal(X, kept)
 
 
-@pytest.mark.parametrize(
-    ("power", "X", "options"),
-    [(4, [1.0, -2.0], {"step": 0.5}), (2, [1e8, 3e8], {})],
-    ids=["exact to the fourth power", "larger steps for larger numbers"],
-)
-def test_numeric_gradient_of_powers(power, X, options):
-    A = np.array(X)
-    found = numeric_gradient(lambda A: (A**power).sum(), A, **options)
-    np.testing.assert_allclose(found, power * A ** (power - 1), rtol=1e-11)
+def test_numeric_gradient_of_powers():
+    for power, X, options in [(4, [1.0, -2.0], {"step": 0.5}), (2, [1e8, 3e8], {})]:
+        A = np.array(X)
+        found = numeric_gradient(lambda A, p=power: (A**p).sum(), A, **options)
+        np.testing.assert_allclose(found, power * A ** (power - 1), rtol=1e-11)
 
 
 def test_numeric_gradient_restores_X_when_f_fails():

@@ -1,7 +1,5 @@
 """Keeping freed memory: done on Linux, and only if it is wanted."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Callbacks: when they are called, what they may do, and that no file and no row is lost."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -101,13 +99,14 @@ def test_lambda_callbacks_and_callbacks_of_the_model_which_come_first():
     assert [note[0] for note in notes] == [f"{who} {part}" for part in parts for who in whose]
 
 
-@pytest.mark.parametrize(
-    "callback",
-    [Callback(), LambdaCallback(on_train_end=print), EarlyStopping(), ModelCheckpoint("x")],
-    ids=lambda c: type(c).__name__,
-)
-def test_every_callback_can_be_shown(callback):
-    assert repr(callback).startswith(type(callback).__name__)
+def test_every_callback_can_be_shown():
+    for callback in [
+        Callback(),
+        LambdaCallback(on_train_end=print),
+        EarlyStopping(),
+        ModelCheckpoint("x"),
+    ]:
+        assert repr(callback).startswith(type(callback).__name__)
 
 
 STOPS = {

@@ -1,7 +1,5 @@
 """A process that trains is killed with SIGKILL twenty times, and nothing is lost."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

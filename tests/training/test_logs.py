@@ -1,7 +1,5 @@
 """Logs: every epoch is in the file once, whatever happens, and the settings of its run are too."""
 
-from __future__ import annotations
-
 import copy
 import csv
 import errno
@@ -359,24 +357,21 @@ def test_a_csv_of_another_program_and_one_with_other_settings_go_on(tmp_path):
     assert [each and each["settings"]["epochs"] for each in found] == [5, {}, 7, {}, {}]
 
 
-@pytest.mark.parametrize(
-    ("kind", "content", "message"),
-    [
+def test_a_file_of_another_kind_is_not_touched(tmp_path):
+    for kind, content, message in (
         ("csv", b"a,b\n1,2,3\n", "more cells than its first line"),
         ("csv", b"a,b\n\xff,2\n", "is not a CSV file"),
         ("csv", b"a\n" + b"x" * 200_000 + b"\n", "is not a CSV file: field larger"),
         ("jsonl", b'{"epoch": 1}\nepoch 2\n{"epoch": 3}\n', "line 2, is not a JSON object"),
         ("jsonl", b"[1, 2]\n", "line 1, is not a JSON object"),
         ("jsonl", b"\xff\xfe\n", "line 1, is not a JSON object"),
-    ],
-)
-def test_a_file_of_another_kind_is_not_touched(kind, content, message, tmp_path):
-    path, model = tmp_path / "log", net()
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=message):
-        model.train(X, Y, callbacks=[KINDS[kind](path, append=True)], verbose=0)
-    assert path.read_bytes() == content
-    assert model.epoch == 0
+    ):
+        path, model = tmp_path / "log", net()
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=message):
+            model.train(X, Y, callbacks=[KINDS[kind](path, append=True)], verbose=0)
+        assert path.read_bytes() == content
+        assert model.epoch == 0
 
 
 def test_two_calls_are_one_curve_of_tensorboard_and_weights_are_histograms(tmp_path):
@@ -701,19 +696,15 @@ def test_what_was_never_written_is_not_in_the_next_file(kind, tmp_path):
     assert numbers(kind, path) == losses(history, 3)
 
 
-@pytest.mark.parametrize(
-    ("log", "shown"),
-    [
+def test_logs_can_be_shown_and_written_down():
+    for log, shown in (
         (CSVLogger("a.csv", append=True), "CSVLogger(PosixPath('a.csv'), append=True)"),
         (JSONLogger(Path("a.jsonl")), "JSONLogger(PosixPath('a.jsonl'))"),
         (TensorBoard("runs", histograms=5), "TensorBoard(PosixPath('runs'), histograms=5)"),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_logs_can_be_shown_and_written_down(log, shown):
-    assert repr(log) == shown
-    config = json.loads(json.dumps(log.get_config()))
-    assert repr(type(log).from_config(config)) == shown
+    ):
+        assert repr(log) == shown
+        config = json.loads(json.dumps(log.get_config()))
+        assert repr(type(log).from_config(config)) == shown
 
 
 @each_kind

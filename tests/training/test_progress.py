@@ -1,7 +1,5 @@
 """What training shows: nothing, a line an epoch, or a bar that moves."""
 
-from __future__ import annotations
-
 import io
 import re
 import sys

@@ -1,7 +1,5 @@
 """The rate-range test: what it tries, what it suggests, and that the model stays."""
 
-from __future__ import annotations
-
 import copy
 import math
 import sys

@@ -1,7 +1,5 @@
 """Training that was cut off at any step goes on as if nothing had happened, to the bit."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import json

@@ -1,7 +1,5 @@
 """The shortcuts: equal to the long way, finite where that is not, and pairs that cannot match."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -70,23 +68,19 @@ def test_shortcut_equals_the_long_way(last, loss):
             np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("last", "loss", "labels", "wide", "slope"),
-    [
+def test_shortcut_is_true_where_the_long_way_has_underflown():
+    """Logits of 2000 against the label: the long way's logarithm is held and its slope is lost."""
+    for last, loss, labels, wide, slope in (
         (nn.Softmax(), losses.CategoricalCrossEntropy(), [1], 4000, 1),
         (nn.Sigmoid(), losses.BinaryCrossEntropy(), [[0, 1]], 2000, 0.5),
-    ],
-    ids=repr,
-)
-def test_shortcut_is_true_where_the_long_way_has_underflown(last, loss, labels, wide, slope):
-    """Logits of 2000 against the label: the long way's logarithm is held and its slope is lost."""
-    Z = np.array([[2000.0, -2000.0]])
-    long_way = last.forward(Z)
-    assert loss.loss_func(long_way, labels) < 1500
-    assert not last.backward(loss.loss_gradient(long_way, labels)).any()
-    short = fused(last, loss)
-    assert short.loss_func(Z, labels) == pytest.approx(wide)
-    np.testing.assert_allclose(short.loss_gradient(Z, labels), [[slope, -slope]])
+    ):
+        Z = np.array([[2000.0, -2000.0]])
+        long_way = last.forward(Z)
+        assert loss.loss_func(long_way, labels) < 1500
+        assert not last.backward(loss.loss_gradient(long_way, labels)).any()
+        short = fused(last, loss)
+        assert short.loss_func(Z, labels) == pytest.approx(wide)
+        np.testing.assert_allclose(short.loss_gradient(Z, labels), [[slope, -slope]])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -99,9 +93,8 @@ def test_shortcut_is_finite(last, loss, dtype):
         assert np.isfinite(short.loss_gradient(Z, targets(loss, Z.shape))).all()
 
 
-@pytest.mark.parametrize(
-    ("last", "loss"),
-    [
+def test_other_pairs_have_no_shortcut():
+    for last, loss in (
         (nn.Softmax(axis=1), losses.CategoricalCrossEntropy()),  # the loss sums over the last axis
         (nn.LogSoftmax(axis=-2), losses.NegativeLogLikelihood()),
         (nn.Softmax(), losses.SoftmaxCrossEntropy()),  # a subclass, and another function
@@ -113,11 +106,8 @@ def test_shortcut_is_finite(last, loss, dtype):
         (nn.Dense(3), losses.SoftmaxCrossEntropy()),
         (nn.Chain(nn.Softmax()), losses.CategoricalCrossEntropy()),
         (None, losses.CategoricalCrossEntropy()),
-    ],
-    ids=repr,
-)
-def test_other_pairs_have_no_shortcut(last, loss):
-    assert fused(last, loss) is None
+    ):
+        assert fused(last, loss) is None
 
 
 ANY = [losses.MeanSquaredError(), losses.MeanAbsoluteError(), losses.Huber(), losses.LogCosh()]

@@ -1,7 +1,5 @@
 """What goes into training: arrays, files, datasets and streams of batches."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
