@@ -25,6 +25,7 @@ import phitodeep
 from phitodeep import errors, kernels
 from phitodeep.core.types import Array
 from phitodeep.model import Sequential
+from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.testing.references import read
 from phitodeep.training import parts as threads
 
@@ -59,6 +60,13 @@ def keyboard() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+def press(at: int) -> LambdaCallback:
+    """Press Ctrl-C during the batch of this step."""
+    return LambdaCallback(
+        on_batch_end=lambda model, step, loss: step == at and signal.raise_signal(signal.SIGINT)
+    )
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Callbacks: when they are called, what they may do, and that no file and no row is lost."""
 
+import copy
 import math
 from typing import Any
 
@@ -9,13 +10,11 @@ import pytest
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, PhitodeepError
 from phitodeep.layers import BatchNorm, Dense
-from phitodeep.layers.base import Layer
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import (
     Callback,
     EarlyStopping,
     LambdaCallback,
-    Logs,
     ModelCheckpoint,
     StopTraining,
 )
@@ -31,27 +30,20 @@ def net(**given: Any) -> Sequential:
     return Sequential(Dense(3, 4), BatchNorm(), Dense(4, 1), **{**options, **given})
 
 
-class Diary(Callback):
+MOMENTS = {"on_train_begin": "train begins", "on_train_end": "train ends", "on_batch_end": "batch"}
+MOMENTS |= {"on_epoch_begin": "epoch begins", "on_epoch_end": "epoch ends"}
+
+
+class Diary(LambdaCallback):
     """Notes every call."""
 
     def __init__(self, name: str = "", notes: list[tuple[Any, ...]] | None = None) -> None:
-        self.name = name
         self.notes: list[tuple[Any, ...]] = [] if notes is None else notes
 
-    def on_train_begin(self, model: Layer) -> None:
-        self.notes.append((f"{self.name}train begins",))
+        def noting(what: str) -> Any:
+            return lambda model, *args: self.notes.append((name + what, *map(copy.copy, args)))
 
-    def on_epoch_begin(self, model: Layer, epoch: int) -> None:
-        self.notes.append((f"{self.name}epoch begins", epoch))
-
-    def on_batch_end(self, model: Layer, step: int, loss: float) -> None:
-        self.notes.append((f"{self.name}batch", step, loss))
-
-    def on_epoch_end(self, model: Layer, epoch: int, logs: Logs) -> None:
-        self.notes.append((f"{self.name}epoch ends", epoch, dict(logs)))
-
-    def on_train_end(self, model: Layer) -> None:
-        self.notes.append((f"{self.name}train ends",))
+        super().__init__(**{moment: noting(what) for moment, what in MOMENTS.items()})
 
     def order(self) -> list[str]:
         return [" ".join(map(str, note[:2])) if note[0] != "batch" else "b" for note in self.notes]

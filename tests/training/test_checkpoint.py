@@ -5,7 +5,6 @@ import errno
 import json
 import os
 import shutil
-import signal
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from phitodeep.io.model_file import open_model
 from phitodeep.layers import Dense, Layer, Tanh
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import Callback, LambdaCallback, ModelCheckpoint, StopTraining
+from tests.conftest import press
 from tests.rows import LONG
 from tests.test_bad_input import assert_same
 
@@ -154,12 +154,8 @@ def test_settings_are_checked():
 
 
 def test_ctrl_c_and_stopping_write_the_last_state(keyboard, tmp_path):
-    def press(model: Any, step: int, loss: float) -> None:
-        if step == 8:
-            signal.raise_signal(signal.SIGINT)
-
     keeper = ModelCheckpoint(tmp_path / "a" / "ck.safetensors", every=99)
-    assert train(keeper, 5, LambdaCallback(on_batch_end=press)).interrupted
+    assert train(keeper, 5, press(8)).interrupted
     assert places(tmp_path / "a") == {"ck": (2, 2), "ck-step8": (2, 2)}
 
     def stop(model: Any, epoch: int, logs: Any) -> None:

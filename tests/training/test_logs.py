@@ -20,13 +20,7 @@ import numpy as np
 import pytest
 
 import phitodeep
-from phitodeep.errors import (
-    ArgumentTypeError,
-    DataError,
-    MissingExtraError,
-    PhitodeepError,
-    PhitodeepWarning,
-)
+from phitodeep.errors import DataError, PhitodeepError, PhitodeepWarning
 from phitodeep.layers import Dense, Lambda
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import Callback, EarlyStopping, LambdaCallback
@@ -266,7 +260,7 @@ def test_what_has_no_config_is_described(kind, tmp_path):
     double = Lambda(lambda X: 2 * X, lambda dY, X, Y: 2 * dY)
     options = {"alpha": lambda step: 0.05, "epochs": 1, "callbacks": [KINDS[kind](path)]}
     model = Sequential(Dense(3, 1), double, seed=0, **options)
-    with pytest.raises(ArgumentTypeError, match="cannot be written down"):
+    with pytest.raises(phitodeep.errors.ArgumentTypeError, match="cannot be written down"):
         model.get_config()
     model.train(X, Y, verbose=0)
     (found,) = settings_in(kind, path)
@@ -723,7 +717,9 @@ def test_without_its_library_tensorboard_names_the_extra(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     model = net()
-    with pytest.raises(MissingExtraError, match=r"TensorBoard needs.*phitodeep\[tensorboard\]"):
+    with pytest.raises(
+        phitodeep.errors.MissingExtraError, match=r"TensorBoard needs.*phitodeep\[tensorboard\]"
+    ):
         model.train(X, Y, callbacks=[TensorBoard(tmp_path / "a")], verbose=0)
     assert model.epoch == 0
     assert not (tmp_path / "a").exists()

@@ -23,7 +23,7 @@ from phitodeep.model.callbacks import EarlyStopping, LambdaCallback, ModelCheckp
 from phitodeep.optimization.optimizers import SGD, Adam
 from phitodeep.optimization.schedules import ReduceOnPlateau
 from phitodeep.training.history import History
-from tests.conftest import assert_weights
+from tests.conftest import assert_weights, press
 
 rng = np.random.default_rng(1)
 N = 50
@@ -397,16 +397,6 @@ def test_test_data_are_held_out_and_not_learnt_from():
     train(a, X, Y, X * 100, Y * -100)
     train(b, X, Y)
     assert_weights(a, b)
-
-
-def press(at: int) -> LambdaCallback:
-    """Ctrl-C during the batch of this step."""
-
-    def on_batch_end(model: Any, step: int, loss: float) -> None:
-        if step == at:
-            signal.raise_signal(signal.SIGINT)
-
-    return LambdaCallback(on_batch_end=on_batch_end)
 
 
 def test_ctrl_c_ends_training_after_the_batch_and_twice_at_once(keyboard):

@@ -30,7 +30,7 @@ from phitodeep.model.callbacks import (
 from phitodeep.optimization import optimizers as optim
 from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau
 from tests import test_bad_input
-from tests.conftest import in_parts
+from tests.conftest import in_parts, press
 from tests.core.test_state import OPTIONS
 from tests.rows import LONG, few
 
@@ -438,18 +438,13 @@ def test_a_continued_epoch_keeps_its_clock_and_does_not_begin_again(tmp_path):
 def test_ctrl_c_is_resumed(keyboard, at, tmp_path):
     """It may come at any step; the checkpoint has no other reason to be written."""
 
-    class Press(Callback):
-        def on_batch_end(self, model: Any, step: int, loss: float) -> None:
-            if step == at:
-                signal.raise_signal(signal.SIGINT)
-
     path = tmp_path / "ck.safetensors"
     whole = uninterrupted()
 
     def keeper() -> ModelCheckpoint:
         return ModelCheckpoint(path, every=None, every_steps=10**6)
 
-    history = net().train(X, Y, epochs=3, callbacks=[Press(), keeper()], verbose=0)
+    history = net().train(X, Y, epochs=3, callbacks=[press(at), keeper()], verbose=0)
     assert history.interrupted
     assert {p.name for p in tmp_path.iterdir()} == {path.name, f"ck-step{at}.safetensors"}
     other, options = net(), {"epochs": 3, "verbose": 0, "resume": path}
