@@ -35,8 +35,7 @@ def test_a_fault_ends_the_job_and_names_its_rank(fault):
 def test_a_killed_job_resumes_to_the_bit(tmp_path):
     printed = fails(r"PID \d+ RUNNING AT[\s\S]*EXIT CODE: 9", "killed", str(tmp_path))
     pid = re.findall(r"PID (\d+) RUNNING AT", printed)[0]
-    assert re.search(
-        rf"\d: PID {pid} on", printed
-    )  # the killed process, or one mpiexec then killed
+    # the killed process, or one that mpiexec then killed
+    assert re.search(rf"\d: PID {pid} on", printed)
     results = passed(job(2, "fault.py", "resumes", str(tmp_path), limit=60))
     assert results == [{"steps": 32, "same": True}] * 2

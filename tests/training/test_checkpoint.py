@@ -19,9 +19,8 @@ from phitodeep.io.model_file import open_model
 from phitodeep.layers import Dense, Layer, Tanh
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import Callback, LambdaCallback, ModelCheckpoint, StopTraining
-from tests.conftest import press
+from tests.conftest import assert_same, press
 from tests.rows import LONG
-from tests.test_bad_input import assert_same
 
 rng = np.random.default_rng(7)
 X = rng.standard_normal((12, 4)).astype(np.float32)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from numpy.testing import assert_equal
 
 from phitodeep import layers as nn
 from phitodeep.errors import DataError, PhitodeepError, PhitodeepWarning
@@ -29,7 +30,6 @@ from phitodeep.model.callbacks import (
 )
 from phitodeep.optimization import optimizers as optim
 from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau
-from tests import test_bad_input
 from tests.conftest import in_parts, press
 from tests.core.test_state import OPTIONS
 from tests.rows import LONG, few
@@ -78,17 +78,6 @@ def frozen() -> Sequential:
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of small files are written, and no power fails."""
     monkeypatch.setattr("phitodeep.core.files.os.fsync", lambda handle: None)
-
-
-def assert_same(a: Any, b: Any) -> None:
-    if isinstance(a, list) and isinstance(b, list):
-        a, b = dict(enumerate(a)), dict(enumerate(b))
-    if isinstance(a, dict):
-        assert a.keys() == b.keys()
-        for key in a:
-            assert_same(a[key], b[key])
-    else:
-        test_bad_input.assert_same(a, b)
 
 
 class Turning(Callback):
@@ -195,7 +184,7 @@ def goes_on_from_everywhere(case: Case, tmp_path: Path, closely: bool) -> list[P
     if case.epochs > EPOCHS:  # early stopping
         assert 2 <= len(whole["pairs"]) < case.epochs
     if closely:  # checkpoints change nothing
-        assert_same(run(case, None, case.model(), epochs=case.epochs), whole)
+        assert_equal(run(case, None, case.model(), epochs=case.epochs), whole)
     files = places(first)
     for path in few(files, 2) if closely else [files[len(files) // 2]]:
         other = case.model()
@@ -203,7 +192,7 @@ def goes_on_from_everywhere(case: Case, tmp_path: Path, closely: bool) -> list[P
         for layer in other.layers:
             for name in layer.params:
                 layer.params[name][...] = 0.5
-        assert_same(run(case, again, other, path, case.epochs), whole)
+        assert_equal(run(case, again, other, path, case.epochs), whole)
         shutil.rmtree(again, ignore_errors=True)
     return files
 
@@ -328,8 +317,8 @@ def test_the_checkpoint_is_one_of_the_models_own_callbacks(tmp_path):
     for path in few(files, 3):
         other = make()
         assert other.train(X, Y, resume=tmp_path / "kept" / path.name, **options) == history
-        assert_same(other.get_weights(), whole.get_weights())
-        assert_same(other.optimizer.state_dict(), whole.optimizer.state_dict())
+        assert_equal(other.get_weights(), whole.get_weights())
+        assert_equal(other.optimizer.state_dict(), whole.optimizer.state_dict())
 
 
 def test_a_second_call_of_train_is_resumed_with_its_own_epochs(tmp_path):
@@ -348,7 +337,7 @@ def test_a_second_call_of_train_is_resumed_with_its_own_epochs(tmp_path):
     }
     for path in few(files, 3):
         for model in (net(), first(net())):  # a new process, or the same one
-            assert_same(run(case, tmp_path / "b", model, path), whole)
+            assert_equal(run(case, tmp_path / "b", model, path), whole)
 
 
 def test_a_run_is_resumed_twice_and_then_with_more_epochs(tmp_path):
@@ -359,14 +348,14 @@ def test_a_run_is_resumed_twice_and_then_with_more_epochs(tmp_path):
     assert not (b / "ck-step4.safetensors").exists()
     for name in ("ck-step7", "ck-epoch2", "ck"):
         path = b / f"{name}.safetensors"
-        assert_same(run(case, tmp_path / name, net(), path, epochs=6), whole)
+        assert_equal(run(case, tmp_path / name, net(), path, epochs=6), whole)
 
 
 def test_a_finished_run_trains_nothing(tmp_path):
     case = Case(callbacks=lambda: [Noise()])
     whole = run(case, tmp_path, net())
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert_same(run(case, tmp_path, net(), tmp_path / "ck.safetensors"), whole)
+    assert_equal(run(case, tmp_path, net(), tmp_path / "ck.safetensors"), whole)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -375,22 +364,22 @@ def test_resume_of_a_stopped_run_trains_nothing_more(tmp_path):
     whole = run(case, tmp_path, net(), epochs=6)
     assert len(whole["pairs"]) == 2
     plain = Case(callbacks=lambda: [Once()])
-    assert_same(run(plain, tmp_path, net(), tmp_path / "ck.safetensors", epochs=6), whole)
+    assert_equal(run(plain, tmp_path, net(), tmp_path / "ck.safetensors", epochs=6), whole)
     cut = Case(callbacks=lambda: [Once(step=7)])
     whole = run(cut, tmp_path / "cut", net(), epochs=6)
     found = run(cut, tmp_path / "cut", net(), tmp_path / "cut" / "ck.safetensors", epochs=6)
-    assert_same(found, whole)
+    assert_equal(found, whole)
 
 
 def test_a_model_without_a_seed_and_the_same_model_go_on(tmp_path):
     case = Case(lambda: net(seed=None))
     whole = run(case, tmp_path, case.model())
-    assert_same(run(case, tmp_path / "b", case.model(), tmp_path / "ck-step8.safetensors"), whole)
+    assert_equal(run(case, tmp_path / "b", case.model(), tmp_path / "ck-step8.safetensors"), whole)
     case = Case(lambda: net(optim.Adam(ReduceOnPlateau(0.3, patience=1), ema=0.5)))
     model = case.model()
     whole = run(case, tmp_path / "same", model)
     for path in few(places(tmp_path / "same"), 4):
-        assert_same(run(case, tmp_path / "again", model, path), whole)
+        assert_equal(run(case, tmp_path / "again", model, path), whole)
     assert run(case, None, model)["state"]["epoch"] == 2 * EPOCHS  # another call of train
 
 
@@ -405,7 +394,7 @@ def test_the_state_at_a_pause_is_a_copy():
     for state, same in kept:
         for one in (state, same):
             del one["place"]["seconds"]
-        assert_same(state, same)
+        assert_equal(state, same)
 
 
 def test_seconds_count_on(tmp_path, monkeypatch):
@@ -450,7 +439,7 @@ def test_ctrl_c_is_resumed(keyboard, at, tmp_path):
     other, options = net(), {"epochs": 3, "verbose": 0, "resume": path}
     history = other.train(X, Y, callbacks=[keeper()], **options)
     assert not history.interrupted
-    assert_same(outcome(other, history, []), whole)
+    assert_equal(outcome(other, history, []), whole)
 
 
 @pytest.mark.parametrize("when", ["on_epoch_end", "on_epoch_begin", "on_pause"])
@@ -470,7 +459,7 @@ def test_ctrl_c_between_steps_and_epochs(keyboard, when, tmp_path):
     assert path.exists()
     other = net()
     history = other.train(X, Y, epochs=3, callbacks=keeper, verbose=0, resume=path)
-    assert_same(outcome(other, history, []), whole)
+    assert_equal(outcome(other, history, []), whole)
 
 
 BEFORE_STEPS = (
@@ -500,7 +489,7 @@ def test_ctrl_c_before_the_first_step_ends_training_after_it(keyboard, name, mon
     assert history.interrupted
     assert (len(history), model.optimizer.t) == (1, 1)
     history = other.train(X, Y, epochs=3, callbacks=callbacks(), verbose=0, resume=path)
-    assert_same(outcome(other, history, []), uninterrupted())
+    assert_equal(outcome(other, history, []), uninterrupted())
 
 
 def other_layers() -> Sequential:
@@ -580,12 +569,12 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(message, when, checkpo
     path = checkpoints / f"noise/ck-{when}.safetensors"
     with pytest.raises(PhitodeepError, match=message):
         model.train(*case.data(), callbacks=callbacks, resume=path, **options)
-    assert_same([model.state_dict(), model.get_config()], list(before))
-    assert_same([callback.state_dict() for callback in callbacks], states)
+    assert_equal([model.state_dict(), model.get_config()], list(before))
+    assert_equal([callback.state_dict() for callback in callbacks], states)
     assert not (tmp_path / "new").exists()
     model.train(*case.data(), **options)
     straight.train(*case.data(), **options)
-    assert_same(model.state_dict(), straight.state_dict())
+    assert_equal(model.state_dict(), straight.state_dict())
 
 
 def test_a_file_that_is_no_checkpoint(tmp_path):
@@ -595,7 +584,7 @@ def test_a_file_that_is_no_checkpoint(tmp_path):
         before = model.state_dict()
         with pytest.raises(DataError, match=message):
             model.train(X, Y, epochs=2, verbose=0, resume=path)
-        assert_same(model.state_dict(), before)
+        assert_equal(model.state_dict(), before)
 
     refused("there is no such file")
     path.mkdir()
@@ -689,5 +678,5 @@ def test_a_spoiled_checkpoint_is_refused_and_changes_nothing(
         message = "is not a checkpoint"
     with pytest.raises(PhitodeepError, match=message):
         run(Case(), tmp_path / "b", model, spoiled)
-    assert_same([model.state_dict(), model.get_config()], list(before))
+    assert_equal([model.state_dict(), model.get_config()], list(before))
     assert not (tmp_path / "b").exists()

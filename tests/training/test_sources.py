@@ -12,6 +12,8 @@ from phitodeep.data import windows
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.loss import CategoricalCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.training.inputs import Share
+from phitodeep.training.sources import Epoch, Shard, as_source
 from tests.conftest import assert_weights, in_parts
 
 N, D, K = 120, 6, 3
@@ -372,6 +374,27 @@ def test_options_of_arrays_are_refused_for_streams(arrays):
     shared = iter(pairs(*arrays))
     with pytest.raises(ArgumentError, match="no batches in this epoch"):  # the second time
         classifier().train(lambda: shared, epochs=2, verbose=0)
+
+
+class Streaming:
+    """A dataset that streams, in memory."""
+
+    def with_format(self, kind):
+        return self
+
+    def __iter__(self):
+        return self.iter(1)
+
+    def iter(self, batch_size):
+        return iter([{"x": np.ones((batch_size, D)), "y": np.zeros(batch_size, int)}] * 2)
+
+
+def test_a_rank_reads_batches_of_its_own_size_from_a_stream():
+    model, share = classifier(), Share(1, 3)
+    source = as_source(model, model.loss, Shard(Streaming(), share), None, batch_size=16)
+    found = [len(batch.X) for batch in source.batches(Epoch(16, share=share))]
+    assert found == [share.count(16)] * 2 == [5, 5]
+    assert source.batch_size(16) == 5
 
 
 @pytest.fixture
