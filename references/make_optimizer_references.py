@@ -28,8 +28,7 @@ from phitodeep.testing.references import (
     FOLDER,
     construct,
     optimizer_cases,
-    trajectory_gradients,
-    trajectory_start,
+    trajectories,
 )
 
 FILE = FOLDER / "optimizers.npz"
@@ -85,10 +84,10 @@ def clip(o: Any, parameters: list[Tensor]) -> None:
 
 def trajectory(case: str) -> Arrays:
     """Return the parameters after each step, by path."""
-    o, gradients = construct(case, optimizers), trajectory_gradients()
+    o, gradients = construct(case, optimizers), trajectories()["gradients"]
     if isinstance(o, optimizers.Lion):
-        return {path: lion(o, path, theta) for path, theta in trajectory_start().items()}
-    tensors = {path: torch.tensor(a) for path, a in trajectory_start().items()}
+        return {path: lion(o, path, theta) for path, theta in trajectories()["start"].items()}
+    tensors = {path: torch.tensor(a) for path, a in trajectories()["start"].items()}
     groups: Groups = []
     for path, t in tensors.items():
         decay = (o.l2 or o.weight_decay) if path.endswith("W") else 0.0
@@ -113,7 +112,7 @@ def lion(o: Any, path: str, theta: np.ndarray) -> np.ndarray:
     """Program 1 of Chen et al. 2023, line by line; PyTorch has no Lion."""
     taken, m = [], np.zeros_like(theta)
     decay = o.weight_decay if path.endswith("W") else 0.0
-    for g in trajectory_gradients()[path]:
+    for g in trajectories()["gradients"][path]:
         update = np.sign(o.beta1 * m + (1 - o.beta1) * g)
         m = o.beta2 * m + (1 - o.beta2) * g
         theta = theta - o.alpha * (update + decay * theta)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import gc
 import importlib
+import os
 import re
 import signal
 import sys
@@ -14,15 +15,17 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
 import phitodeep
-from phitodeep import errors
+from phitodeep import errors, kernels
 from phitodeep.core.types import Array
 from phitodeep.model import Sequential
+from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.testing.references import read
 from phitodeep.training import parts as threads
 
@@ -59,6 +62,13 @@ def keyboard() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+def press(at: int) -> LambdaCallback:
+    """Press Ctrl-C during the batch of this step."""
+    return LambdaCallback(
+        on_batch_end=lambda model, step, loss: step == at and signal.raise_signal(signal.SIGINT)
+    )
+
+
 @pytest.fixture
 def suite(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """`importlib`, which finds the benchmark's files: these import each other by name."""
@@ -90,10 +100,19 @@ def arrays(value: Any) -> Iterator[Array]:
         yield value
 
 
-def assert_same(a: dict[str, Array], b: dict[str, Array], **precision: float) -> None:
+def assert_same(a: dict[str, Any], b: dict[str, Any], **precision: float) -> None:
     assert a.keys() == b.keys()
     for name in a:
+        if isinstance(a[name], dict):
+            assert_same(a[name], b[name], **precision)
+            continue
         np.testing.assert_allclose(a[name], b[name], err_msg=name, **({"rtol": 0} | precision))
+
+
+def assert_weights(one: Any, other: Any, rtol: float = 0.0, atol: float | None = None) -> None:
+    """Two models, or dicts of arrays, have equal weights or, with rtol, close ones."""
+    a, b = (each if isinstance(each, dict) else each.get_weights() for each in (one, other))
+    assert_same(b, a, rtol=rtol, atol=(1e-12 if rtol else 0.0) if atol is None else atol)
 
 
 def refusals(text: str) -> list[tuple[str, str]]:
@@ -111,6 +130,15 @@ def check_refused(call: str, error: str, names: dict[str, Any]) -> None:
     raised = getattr(errors, kind, None) or getattr(builtins, kind)
     with pytest.raises(raised, match=re.compile(says, re.DOTALL)):
         eval(call, known)
+
+
+@contextmanager
+def numpy_kernels() -> Iterator[None]:
+    """Run NumPy's kernels, here and in processes that start now, which need not import Numba."""
+    before = kernels.chosen()
+    with mock.patch.dict(os.environ, PHITODEEP_KERNELS=kernels.use("numpy")):
+        yield
+    kernels.use(before)
 
 
 @contextmanager

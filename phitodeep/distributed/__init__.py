@@ -23,13 +23,9 @@ Model = TypeVar("Model", bound=Trainable)
 
 
 def DataParallel(
-    model: Model,
-    *,
-    shard_optimizer: bool = False,
-    overlap: bool = True,
-    timeout: float = 600.0,
+    model: Model, *, shard_optimizer: bool = False, overlap: bool = True, timeout: float = 600.0,
     comm: Any = None,
-) -> Model:
+) -> Model:  # fmt: skip
     """Let all processes (ranks) of the MPI job train this model together; return the model.
 
     Each rank runs the same script and calls `train` with the same arguments. `batch_size` is that

@@ -125,9 +125,6 @@ class Shards(Summation):
 
     shards = True
 
-    def __init__(self, job: Job, overlap: bool) -> None:
-        super().__init__(job, overlap=False)
-
     def edges(self, n: int) -> list[int]:
         """Return where the parts of all ranks begin and end."""
         return [n * i // self.job.size for i in range(self.job.size + 1)]

@@ -38,7 +38,7 @@ class Group(Ranks):
         self.rank, self.size = self.job.rank, self.job.size
         self.share, self.summing = Share(self.rank, self.size), self
         self.options = {"shard_optimizer": shards, "overlap": overlap, "timeout": timeout}
-        self.exchange = (Shards if shards else Summation)(self.job, overlap)
+        self.exchange = Shards(self.job, False) if shards else Summation(self.job, overlap)
         self.over = False
         self.training: Any = None  # the call of `train` that is running
         self.last: Data | None = None  # a sample of this rank
@@ -111,13 +111,9 @@ class Group(Ranks):
             )
 
     def meet(
-        self,
-        batches: Sequence[Data],
-        accumulate: int,
-        divisor: Callable[[Data], float],
-        step: int,
+        self, batches: Sequence[Data], accumulate: int, divisor: Callable[[Data], float], step: int,
         pressed: bool,
-    ) -> Work | None:
+    ) -> Work | None:  # fmt: skip
         row = np.zeros(2 + 2 * accumulate)
         row[0], row[1] = pressed, step
         for i, batch in enumerate(batches):

@@ -48,7 +48,7 @@ from phitodeep.layers.random import shapes_only
 from phitodeep.loss import LOSSES, Loss, MeanSquaredError
 from phitodeep.loss.metrics import MetricLike, as_metrics
 from phitodeep.model.lora import Adaptable
-from phitodeep.optimization.optimizers import OPTIMIZERS, Adam, Optimizer
+from phitodeep.optimization.optimizers import Adam, Optimizer, as_optimizer
 from phitodeep.optimization.schedules import check_rate
 from phitodeep.text.generation import generate, stream
 from phitodeep.training.callback import Callback, as_callbacks
@@ -215,18 +215,12 @@ class Sequential(Inspectable, Adaptable):
 
     def setoptimizer(self, optimizer: Optimizer | str) -> None:
         """Set the optimizer, as an object or by name; it uses the model's alpha, if one was set."""
-        if isinstance(optimizer, str):
-            optimizer = choose(optimizer, OPTIMIZERS, "optimizer")()
-        if not isinstance(optimizer, Optimizer):
-            raise ArgumentTypeError(
-                f"optimizer must be an Optimizer or its name, got {optimizer!r}."
-                f"{class_hint(optimizer)}"
-            )
+        optimizer = as_optimizer(optimizer)
         optimizer._claim(self)
         before = vars(self).get("optimizer")
         if before is not None and before is not optimizer:
             before.reset()
-        self.optimizer: Optimizer = optimizer
+        self.optimizer = optimizer
         if self._alpha is not None:
             optimizer.alpha = self._alpha
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from phitodeep.core.checks import choose, class_hint
+from phitodeep.errors import ArgumentTypeError
 from phitodeep.optimization.base import *
 from phitodeep.optimization.lbfgs import *
 from phitodeep.optimization.muon import *
@@ -12,5 +16,18 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     for name, value in sorted(vars().items())
     if isinstance(value, type) and issubclass(value, Optimizer) and value is not Optimizer
 }
+
+
+def as_optimizer(optimizer: Any) -> Optimizer:
+    """Return an optimizer, which may be given by its name."""
+    made = choose(optimizer, OPTIMIZERS, "optimizer")() if isinstance(optimizer, str) else optimizer
+    if not isinstance(made, Optimizer):
+        raise ArgumentTypeError(
+            f"optimizer must be an Optimizer or its name, got {made!r}.{class_hint(made)}"
+        )
+    return made
+
+
 # Type checkers follow the stars.
-globals()["__all__"] = ["OPTIMIZERS", *(n for n, v in vars().items() if isinstance(v, type))]
+_KINDS: list[type] = [Optimizer, *OPTIMIZERS.values()]
+globals()["__all__"] = ["Common", "OPTIMIZERS", *(kind.__name__ for kind in _KINDS)]

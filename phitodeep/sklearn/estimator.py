@@ -13,13 +13,13 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from phitodeep.core.checks import check_count, check_flag, check_number, choose, class_hint
+from phitodeep.core.checks import check_count, check_flag, check_number
 from phitodeep.core.types import Array, DType, Schedule
-from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.errors import ArgumentError
 from phitodeep.loss import Loss
 from phitodeep.model.builder import SequentialBuilder
 from phitodeep.model.callbacks import EarlyStopping, LambdaCallback
-from phitodeep.optimization.optimizers import OPTIMIZERS, AdamW, Optimizer
+from phitodeep.optimization.optimizers import AdamW, Optimizer, as_optimizer
 from phitodeep.optimization.schedules import CosineDecay
 from phitodeep.sklearn.batches import STEPS, automatic_size, outputs, samples
 from phitodeep.sklearn.network import average_unknown, network
@@ -198,18 +198,8 @@ class PhitoEstimator(BaseEstimator):
         with at least STEPS steps, since more data need less regularisation.
         Source: Wang and Aitchison 2024, "How to set AdamW's weight decay", arXiv:2405.13698.
         """
-        rule: Optimizer
-        if self.optimizer is None:
-            rule = AdamW(RATE, weight_decay=DECAY * min(1.0, STEPS / steps))
-        elif isinstance(self.optimizer, str):
-            rule = choose(self.optimizer, OPTIMIZERS, "optimizer")()
-        elif isinstance(self.optimizer, Optimizer):
-            rule = self.optimizer.copy()
-        else:
-            raise ArgumentTypeError(
-                f"optimizer must be an Optimizer or its name, got {self.optimizer!r}."
-                f"{class_hint(self.optimizer)}"
-            )
+        usual = AdamW(RATE, weight_decay=DECAY * min(1.0, STEPS / steps))
+        rule = usual if self.optimizer is None else as_optimizer(self.optimizer).copy()
         if self.learning_rate is not None:
             rule.alpha = self.learning_rate
         if epochs is not None and not callable(rule.alpha):

@@ -25,21 +25,19 @@ def category_columns(X: Any, categories: Any) -> list[Any]:
     """Return the columns of X that `categories` gives: "auto", None, or names or indices."""
     if categories is None:
         return []
+    wrong = (
+        f'categories must be "auto", None or a list of columns, got {categories!r}: write '
+        f"[{categories!r}] for a single column."
+    )
     if isinstance(categories, str):
         if categories != "auto":
-            raise ArgumentError(
-                f'categories must be "auto", None or a list of columns, got {categories!r}: '
-                f"write [{categories!r}] for a single column."
-            )
+            raise ArgumentError(wrong)
         if not hasattr(X, "columns") or not hasattr(X, "iloc"):  # X is not a pandas DataFrame
             return []
         names = make_column_selector(dtype_include=["category", "object", "string"])(X)
         return [i for i, name in enumerate(X.columns) if name in names]
     if not isinstance(categories, Iterable):
-        raise ArgumentTypeError(
-            f'categories must be "auto", None or a list of columns, got {categories!r}: write '
-            f"[{categories!r}] for a single column."
-        )
+        raise ArgumentTypeError(wrong)
     return categories.tolist() if hasattr(categories, "tolist") else list(categories)
 
 

@@ -25,19 +25,10 @@ Targets = tuple[Any, Any]  # y and sample_weight
 
 
 def check_gradients(
-    obj: Layer | Loss,
-    X: Any,
-    y: Any = None,
-    *,
-    loss: Loss | None = None,
-    sample_weight: Any = None,
-    training: bool = True,
-    perturb: bool = True,
-    max_probes: int | None = 128,
-    seed: int = 0,
-    rtol: float = 1e-7,
-    atol: float = 0.0,
-) -> GradientReport:
+    obj: Layer | Loss, X: Any, y: Any = None, *, loss: Loss | None = None,
+    sample_weight: Any = None, training: bool = True, perturb: bool = True,
+    max_probes: int | None = 128, seed: int = 0, rtol: float = 1e-7, atol: float = 0.0,
+) -> GradientReport:  # fmt: skip
     """Compare every gradient of a layer, a model or a loss with central differences.
 
     `obj` is a Layer (X is its input) or a Loss (X holds the predictions, y the targets). With y, a
@@ -133,13 +124,9 @@ def _float64_copy(obj: Layer, shape: Shape, seed: int, rng: np.random.Generator 
 
 
 def _trial_of(
-    subject: str,
-    layer: Layer,
-    X: Array,
-    loss: Loss | None,
-    targets: Targets,
+    subject: str, layer: Layer, X: Array, loss: Loss | None, targets: Targets,
     rng: np.random.Generator,
-) -> Trial:
+) -> Trial:  # fmt: skip
     """Return the output, or its loss, as a function of X and of all parameters in the tree."""
     check_finite(X, "X")
     states = [(part.state, copy.deepcopy(part.state)) for _, part in layer.walk()]

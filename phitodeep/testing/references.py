@@ -83,11 +83,12 @@ def loss_cases() -> dict[str, Arrays]:
 @functools.cache
 def optimizer_cases() -> dict[str, Arrays]:
     """Return the parameters after each step, by path."""
-    return {k: stored for k, stored in _trajectories().items() if k not in ("start", "gradients")}
+    return {k: stored for k, stored in trajectories().items() if k not in ("start", "gradients")}
 
 
 @functools.cache
-def _trajectories() -> dict[str, Arrays]:
+def trajectories() -> dict[str, Arrays]:
+    """Return all arrays of optimizers: also "start" before the first step, and all "gradients"."""
     return read(FOLDER / "optimizers.npz")
 
 
@@ -183,21 +184,11 @@ def loss_pairs(case: str, dtype: Any) -> Iterator[Pair]:
 # --- optimizers ------------------------------------------------------------------------------
 
 
-def trajectory_start() -> Arrays:
-    """Return the parameters before the first step, by path."""
-    return _trajectories()["start"]
-
-
-def trajectory_gradients() -> Arrays:
-    """Return the gradients of every step, by path."""
-    return _trajectories()["gradients"]
-
-
 def referenced(dtype: Any = np.float64) -> list[Layer]:
     """Return the layers of the trajectories, at their start."""
     made: list[Layer] = [Dense(4, 3), LayerNorm(), Dense(3, 2)]
     made[1].build((3,), dtype=dtype)
-    for path, a in trajectory_start().items():
+    for path, a in trajectories()["start"].items():
         i, _, name = path.partition(".")
         made[int(i)].cast(dtype)
         setattr(made[int(i)], name, a)
@@ -206,7 +197,7 @@ def referenced(dtype: Any = np.float64) -> list[Layer]:
 
 def give(made: Sequence[Layer], step: int) -> None:
     """Give the layers the stored gradients of a step, as backward leaves them."""
-    gradients = trajectory_gradients()
+    gradients = trajectories()["gradients"]
     for i, layer in enumerate(made):
         layer.grads = {n: gradients[f"{i}.{n}"][step].astype(layer.dtype) for n in layer.params}
 

@@ -1,20 +1,8 @@
-"""Text: tokenizers, and generation of tokens one after another."""
+"""Text: tokenizers, and generation of tokens one after another.
 
-from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING, Any
+`generation` is a module of its own, because it needs all layers, and `phitodeep.data` does not.
+"""
 
 from phitodeep.text.tokenizer import CharTokenizer, HubTokenizer
 
-if TYPE_CHECKING:
-    from phitodeep.text.generation import generate as generate
-    from phitodeep.text.generation import stream as stream
-
-__all__ = ["CharTokenizer", "HubTokenizer", "generate", "stream"]
-
-
-def __getattr__(name: str) -> Any:  # generation needs all layers; phitodeep.data does not
-    if name in ("generate", "stream"):
-        return getattr(importlib.import_module("phitodeep.text.generation"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = ["CharTokenizer", "HubTokenizer"]

@@ -41,17 +41,10 @@ def _tokenizer(model: Chain) -> Any:
 
 
 def stream(
-    model: Chain,
-    prompt: Any,
-    max_new_tokens: int,
-    *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int | None = None,
-    stop: int | Sequence[int] | None = None,
-    cache: bool | None = None,
-) -> Iterator[Any]:
+    model: Chain, prompt: Any, max_new_tokens: int, *, temperature: float = 1.0,
+    top_k: int | None = None, top_p: float | None = None, seed: int | None = None,
+    stop: int | Sequence[int] | None = None, cache: bool | None = None,
+) -> Iterator[Any]:  # fmt: skip
     """Yield new tokens one after another: see `Sequential.stream`."""
     ids = _tokens(model, prompt)
     if ids.ndim not in (1, 2) or ids.size == 0:
@@ -175,12 +168,9 @@ def _length_error(model: Chain, T: int) -> Exception | None:
 
 
 def sample(
-    scores: Array,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
+    scores: Array, temperature: float, top_k: int | None, top_p: float | None,
     rng: np.random.Generator,
-) -> Array:
+) -> Array:  # fmt: skip
     """Draw tokens (N,) from scores (N, V); at temperature 0, take the one with the highest score.
 
     top_k    draw only from the k tokens with the highest scores

@@ -87,7 +87,8 @@ class ModelCheckpoint(_Monitor):
         names = check_list(state["written"], f"{who}: written")
         if not all(isinstance(name, str) for name in names):
             raise ArgumentTypeError(f"{who}: written must be a list of names, got {names!r}.")
-        state["written"] = [name for name in names if self._counts(name)]  # `path` may be another
+        counted = r"-(epoch|step)\d+"  # by `keep`; `path` may be another
+        state["written"] = [name for name in names if self._is_named(name, counted)]
 
     def on_train_begin(self, model: Any) -> None:
         super().on_train_begin(model)
@@ -207,10 +208,6 @@ class ModelCheckpoint(_Monitor):
     def _named(self, mark: str) -> Path:
         path = Path(self.path)
         return path.with_name(f"{path.stem}-{mark}{path.suffix}")
-
-    def _counts(self, name: str) -> bool:
-        """Whether this can be the name of a file that `keep` counts."""
-        return self._is_named(name, r"-(epoch|step)\d+")
 
     def _is_named(self, name: str, mark: str) -> bool:
         """Whether this is the name of `path` with something that matches `mark` after its stem."""

@@ -18,7 +18,7 @@ from phitodeep.training.callback import Callback
 from phitodeep.training.history import History
 from phitodeep.training.inputs import Data
 from phitodeep.training.parts import predictions
-from phitodeep.training.ranks import Ranks
+from phitodeep.training.ranks import Ranks, merge_sums
 from phitodeep.training.run import Sums, Totals
 from phitodeep.training.shortcuts import plan
 
@@ -79,11 +79,8 @@ class Objective:
         """Return the model's output, given the output P of the body."""
         if self._last is None:
             return P
-        with inference():
-            if self.watch is None:
-                return self._last.forward(P)
-            with calling(watch=self.watch):
-                return self._last.forward(P)
+        with inference(), calling(watch=self.watch):
+            return self._last.forward(P)
 
     def evaluate(
         self, batches: Iterable[Data], threads: int, ranks: Ranks = ALONE
@@ -98,9 +95,9 @@ class Objective:
                 continue
 
             def forward(rows: slice, batch: Data = batch) -> Array:
-                mask = None if batch.mask is None else batch.mask[rows]
-                with calling(mask=mask):
-                    return self.body.forward(batch.X[rows])
+                part = batch.part(rows)
+                with calling(mask=part.mask):
+                    return self.body.forward(part.X)
 
             n = len(batch.X)
             P = predictions(self.body, forward, n, n, flops, threads)
@@ -125,10 +122,7 @@ class Objective:
                 Y, T = Y[batch.output_mask], T[batch.output_mask]
             if self._ignored is not None and T.dtype.kind == "i":
                 T = np.where(self._ignored == T, -1, T)  # metrics leave out -1
-            for metric in self.metrics:
-                # a copy: a view of the predictions would change with the next batch
-                new, old = np.array(metric.sums(Y, T)), sums.get(metric.name)
-                sums[metric.name] = new if old is None else metric.merge(old, new)
+            merge_sums(sums, {m.name: m.sums(Y, T) for m in self.metrics}, self.metrics)
 
     def results(self, sums: Sums) -> dict[str, Any]:
         """Return the values of the metrics from their sums."""

@@ -46,13 +46,9 @@ class Ranks:
         """End a call of `train`; from now on, the model is this process's own."""
 
     def meet(
-        self,
-        batches: Sequence[Data],
-        accumulate: int,
-        divisor: Callable[[Data], float],
-        step: int,
+        self, batches: Sequence[Data], accumulate: int, divisor: Callable[[Data], float], step: int,
         pressed: bool,
-    ) -> Work | None:
+    ) -> Work | None:  # fmt: skip
         """Return the work of the next step, given this rank's batches; None: there is none."""
         if not batches:
             return None
@@ -105,5 +101,5 @@ def merge_sums(one: dict[str, Array], other: dict[str, Array], metrics: Sequence
     """Add the sums of metrics, by name, to those in `one`."""
     for metric in metrics:
         old, new = one.get(metric.name), other.get(metric.name)
-        if new is not None:
-            one[metric.name] = np.array(new) if old is None else metric.merge(old, new)
+        if new is not None:  # a copy: a view of the predictions would change with the next batch
+            one[metric.name] = np.array(new) if old is None else metric.merge(old, np.array(new))

@@ -163,11 +163,9 @@ class Stream(Source):
     _steps: int | None  # known beforehand, or after an epoch
 
     def __init__(
-        self,
-        open: Callable[[int | None], Iterable[Any]],
-        as_data: Callable[..., Data],
+        self, open: Callable[[int | None], Iterable[Any]], as_data: Callable[..., Data],
         columns: Sequence[str] | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.open, self.as_data, self.columns = open, as_data, columns
         self.count = self._steps = None
         self._begun: Iterable[Any] | None = None
@@ -265,36 +263,25 @@ def _columns(batch: Mapping[str, Any], columns: Sequence[str] | None) -> dict[st
 
 
 def as_source(
-    model: Chain,
-    loss: Loss,
-    X: Any,
-    y: Any,
-    *,
-    batch_size: int | None,
-    sample_weight: Any = None,
-    class_weight: Any = None,
-    lengths: Any = None,
-    columns: Sequence[str] | None = None,
+    model: Chain, loss: Loss, X: Any, y: Any, *, batch_size: int | None, sample_weight: Any = None,
+    class_weight: Any = None, lengths: Any = None, columns: Sequence[str] | None = None,
     names: tuple[str, str] = ("X", "y"),
-) -> Source:
+) -> Source:  # fmt: skip
     """Choose the source for X and y: arrays, files, a Hugging Face dataset, or an iterable.
 
     A source is taken as it is.
     """
     if isinstance(X, Source):
         return X
+    share = None
     if isinstance(X, Shard):
         if y is not None or not _yields_batches(X.data):
             raise ArgumentError(
                 "shard() is for data that yield batches, of which every rank needs at least one; "
                 "arrays are shared anyway."
             )
-        size = batch_size and X.share.count(batch_size)
-        inner = as_source(
-            model, loss, X.data, None, batch_size=size, sample_weight=sample_weight,
-            class_weight=class_weight, lengths=lengths, columns=columns, names=names,
-        )  # fmt: skip
-        return ShardSource(inner, X.share)
+        X, share = X.data, X.share
+        batch_size = batch_size and share.count(batch_size)
     in_memory = not (isinstance(X, np.memmap) or isinstance(y, np.memmap))
     batched = y is None and _yields_batches(X)
     if isinstance(class_weight, str) and (batched or not in_memory):
@@ -310,7 +297,8 @@ def as_source(
         for name in ("sample_weight", "lengths"):
             if given[name] is not None:
                 raise ArgumentError(f"{name} is for arrays: put it into the batches instead.")
-        return _from_batches(X, columns, batch_size, as_data)
+        source = _from_batches(X, columns, batch_size, as_data)
+        return source if share is None else ShardSource(source, share)
     if y is None or in_memory:
         return Arrays(as_data(**given))
     return _from_files(model, given, names[0], as_data)

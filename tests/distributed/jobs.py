@@ -45,15 +45,13 @@ def mpiexec() -> str:
     return found
 
 
-def job(
-    ranks: int, program: str | Path, *arguments: str, limit: float = LIMIT, kernels: str = "numpy"
-) -> Ended:
+def job(ranks: int, program: str | Path, *arguments: str, limit: float = LIMIT) -> Ended:
     """Run a program of `programs/` (or at a path) on so many ranks, for at most `limit` seconds."""
     token = uuid.uuid4().hex
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     env = {**os.environ, MARK: token, "PYTHONPATH": path, "PYTHONWARNINGS": "error"}
     env.setdefault("OPENBLAS_NUM_THREADS", "1")
-    env.setdefault("PHITODEEP_KERNELS", kernels)  # Numba takes a second to import
+    env.setdefault("PHITODEEP_KERNELS", "numpy")  # Numba takes a second to import
     file = PROGRAMS / program if not Path(program).is_absolute() else Path(program)
     command = [mpiexec(), "-n", str(ranks), sys.executable, str(file), *arguments]
     began = time.monotonic()

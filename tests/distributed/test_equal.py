@@ -1,7 +1,5 @@
 """Several ranks that split a batch give the weights of one process with that batch."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.distributed.jobs import job, passed
@@ -9,7 +7,7 @@ from tests.rows import LONG, long
 
 
 @pytest.mark.parametrize(("ranks", "bucket"), [(2, "256"), pytest.param(4, "1572864", marks=long)])
-def test_ranks_give_the_weights_of_one_process(ranks: int, bucket: str) -> None:
+def test_ranks_give_the_weights_of_one_process(ranks, bucket):
     """MLP, CNN, GPT and LSTM: dropout, ignored labels, lengths, weights, accumulation, uneven
     shares, clipping, groups, averages and shards; 256 bytes make a bucket of almost every layer."""
     results = passed(job(ranks, "equal.py", bucket, limit=240))

@@ -8,67 +8,43 @@ from phitodeep.errors import ShapeError
 from phitodeep.functional import sigmoid
 from phitodeep.layers import Chain
 from phitodeep.loss import NegativeELBO
-from phitodeep.model.architectures import (
-    autoencoder,
-    char_lstm,
-    gpt,
-    lenet,
-    llama,
-    mlp,
-    resnet_small,
-    vae,
-)
+from phitodeep.model import architectures as nets
 from phitodeep.testing import check_gradients
 from tests.rows import LONG
 
 rng = np.random.default_rng(0)
-MODELS = {
-    "mlp": (lambda: mlp(4, 6, 3, activation="tanh"), rng.standard_normal((3, 4)), (3, 3)),
-    "lenet": (lambda: lenet(16, 16, 1), rng.standard_normal((2, 16, 16, 1)), (2, 10)),
-    "resnet": (
-        lambda: resnet_small(4, 4, 3, classes=4, blocks=1),
-        rng.standard_normal((3, 4, 4, 3)),
-        (3, 4),
-    ),
-    "autoencoder": (lambda: autoencoder(6, 4, 2), rng.standard_normal((3, 6)), (3, 6)),
-    "vae": (lambda: vae(6, 5, latent=2), rng.standard_normal((3, 6)), (3, 10)),
-    "char_lstm": (
-        lambda: char_lstm(7, dim=3, units=4, layers=2).input(5),
-        rng.integers(0, 7, (2, 5)),
-        (2, 5, 7),
-    ),
-    "gpt, untied": (
-        lambda: gpt(7, 5, layers=2, heads=2, dim=4, tied=False),
-        rng.integers(0, 7, (2, 5)),
-        (2, 5, 7),
-    ),
-    "llama, untied": (
-        lambda: llama(7, 5, layers=2, heads=2, kv_heads=1, dim=4, tied=False),
-        rng.integers(0, 7, (2, 5)),
-        (2, 5, 7),
-    ),
+TOKENS, SMALL = rng.integers(0, 7, (2, 5)), {"layers": 2, "heads": 2, "dim": 4, "tied": False}
+MODELS = {  # and the shapes of X, or tokens, and of Y
+    "mlp": (lambda: nets.mlp(4, 6, 3, activation="tanh"), (3, 4), (3, 3)),
+    "lenet": (lambda: nets.lenet(16, 16, 1), (2, 16, 16, 1), (2, 10)),
+    "resnet": (lambda: nets.resnet_small(4, 4, 3, classes=4, blocks=1), (3, 4, 4, 3), (3, 4)),
+    "autoencoder": (lambda: nets.autoencoder(6, 4, 2), (3, 6), (3, 6)),
+    "vae": (lambda: nets.vae(6, 5, latent=2), (3, 6), (3, 10)),
+    "char_lstm": (lambda: nets.char_lstm(7, dim=3, units=4, layers=2).input(5), TOKENS, (2, 5, 7)),
+    "gpt, untied": (lambda: nets.gpt(7, 5, **SMALL), TOKENS, (2, 5, 7)),
+    "llama, untied": (lambda: nets.llama(7, 5, kv_heads=1, **SMALL), TOKENS, (2, 5, 7)),
 }
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_shapes_and_gradients(name):
     make, X, shape = MODELS[name]
-    model = make().seed(0).build()
+    X, model = rng.standard_normal(X) if isinstance(X, tuple) else X, make().seed(0).build()
     assert model.predict(X).shape == shape
     check_gradients(model, X, max_probes=24 if LONG else 2)
 
 
 def test_sizes():
-    assert gpt(65, 64).build().count_params() == 809_856
-    assert gpt(65, 64, tied=False).build().count_params() == 809_856 + 65 * 128
-    assert llama(65, 64, layers=1, kv_heads=2).build().count_params() == (
+    assert nets.gpt(65, 64).build().count_params() == 809_856
+    assert nets.gpt(65, 64, tied=False).build().count_params() == 809_856 + 65 * 128
+    assert nets.llama(65, 64, layers=1, kv_heads=2).build().count_params() == (
         65 * 128 + 128 * (128 + 2 * 64 + 128) + 3 * 128 * 344 + 3 * 128
     )
-    assert lenet(28, 28, 1).build().count_params() == 61_706  # LeNet-5 with all connections
-    assert mlp(2, 16, 16, 1).build().count_params() == 337
+    assert nets.lenet(28, 28, 1).build().count_params() == 61_706  # LeNet-5 with all connections
+    assert nets.mlp(2, 16, 16, 1).build().count_params() == 337
 
 
-@pytest.mark.parametrize("make", [gpt, llama])
+@pytest.mark.parametrize("make", [nets.gpt, nets.llama])
 def test_a_tied_model_learns_to_count(make):
     X = rng.integers(0, 9, (300, 6))
     builder = make(9, 6, layers=1, heads=2, dim=16).loss("softmax_cross_entropy").seed(0)
@@ -79,11 +55,11 @@ def test_a_tied_model_learns_to_count(make):
 
 def test_images_that_are_too_small_are_refused_with_the_layer():
     with pytest.raises(ShapeError, match=r"in layer 3 of Sequential: Conv2D: a window of \(5, 5\)"):
-        lenet(8, 8, 1).build()
+        nets.lenet(8, 8, 1).build()
 
 
 def test_a_vae_is_its_layers_and_its_loss():
-    model = vae(784, 400, latent=20).seed(0).build()
+    model = nets.vae(784, 400, latent=20).seed(0).build()
     assert model.output_shape == (2 * 20 + 784,)
     assert (
         model.count_params() == 784 * 400 + 400 + 400 * 40 + 40 + 20 * 400 + 400 + 400 * 784 + 784
@@ -105,7 +81,7 @@ def test_a_vae_is_its_layers_and_its_loss():
 
 
 def test_the_gradient_of_a_vae_with_its_loss():
-    model, X = vae(6, 5, 4, latent=3, activation="tanh").seed(1).build(), rng.random((4, 6))
+    model, X = nets.vae(6, 5, 4, latent=3, activation="tanh").seed(1).build(), rng.random((4, 6))
     model.setloss(NegativeELBO(3, beta=0.7))
     check_gradients(model, X, X, max_probes=4)
     check_gradients(model, X, X, sample_weight=[0.5, 1, 2, 3], max_probes=4)
@@ -114,7 +90,7 @@ def test_the_gradient_of_a_vae_with_its_loss():
 def test_a_vae_learns_two_kinds_of_samples():
     """Each sample is one of two patterns: one nat of log 2 says which, and the rest is certain."""
     X = np.repeat(np.eye(2, dtype=np.float32), 4, axis=1)[rng.integers(0, 2, 400)]
-    model = vae(8, 16, latent=1).alpha(0.01).batch(20).epochs(40).seed(0).build()
+    model = nets.vae(8, 16, latent=1).alpha(0.01).batch(20).epochs(40).seed(0).build()
     first = model.evaluate(X, X)["loss"]
     model.train(X, X, verbose=0)
     assert first > 8 * np.log(2) * 0.9

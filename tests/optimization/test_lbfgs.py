@@ -1,7 +1,5 @@
 """LBFGS: it reaches the optimum of convex problems, and keeps what training promises."""
 
-from __future__ import annotations
-
 import builtins
 import pickle
 from collections.abc import Callable
@@ -19,7 +17,7 @@ from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential
 from phitodeep.optimization import lbfgs
 from phitodeep.optimization.optimizers import LBFGS, Adam, Optimizer
-from tests.training.weights import assert_weights
+from tests.conftest import assert_weights
 
 pytest.importorskip("scipy")
 EXACT: dict[str, Any] = {"max_iter": 200, "tolerance_grad": 1e-11, "tolerance_change": 0.0}
@@ -44,7 +42,7 @@ def least_squares(X: Array, Y: Array, pull: Array | None = None) -> Array:
     return np.linalg.solve(H, scale * A.T @ Y)
 
 
-def test_linear_and_logistic_regression_reach_the_optimum() -> None:
+def test_linear_and_logistic_regression_reach_the_optimum():
     X, Y = problem()
     model = linear(LBFGS(**EXACT))
     history = model.train(X, Y, epochs=2, verbose=0)
@@ -72,24 +70,21 @@ def test_linear_and_logistic_regression_reach_the_optimum() -> None:
     assert errors[1] < 0.01 * errors[0]
 
 
-@pytest.mark.parametrize(
-    ("options", "pull"),
-    [
+def test_penalties_are_part_of_the_loss():
+    for options, pull in (
         ({"l2": 0.3}, [0.3, 0.3, 0.3, 0.3, 0.0]),
         ({"weight_decay": 0.3}, [0.3, 0.3, 0.3, 0.3, 0.0]),
         ({"l2": 0.1, "weight_decay": 0.2}, [0.3, 0.3, 0.3, 0.3, 0.0]),
         ({"l2": 0.1, "groups": {"*.b": {"weight_decay": 0.5}}}, [0.1, 0.1, 0.1, 0.1, 0.5]),
         ({"l2": 0.1, "groups": {"*": {"weight_decay": 0.5}}}, [0.6, 0.6, 0.6, 0.6, 0.5]),
-    ],
-)
-def test_penalties_are_part_of_the_loss(options: dict[str, Any], pull: list[float]) -> None:
-    X, Y = problem()
-    X /= X.std(axis=0)  # columns of one size, so that rounding of the loss ends it later
-    model = linear(LBFGS(**EXACT, **options))
-    model.train(X, Y, epochs=4, verbose=0)
-    best = least_squares(X, Y, np.array(pull))
-    np.testing.assert_allclose(model.layers[0].W, best[:4], rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(model.layers[0].b, best[4], rtol=1e-8, atol=1e-8)
+    ):
+        X, Y = problem()
+        X /= X.std(axis=0)  # columns of one size, so that rounding of the loss ends it later
+        model = linear(LBFGS(**EXACT, **options))
+        model.train(X, Y, epochs=4, verbose=0)
+        best = least_squares(X, Y, np.array(pull))
+        np.testing.assert_allclose(model.layers[0].W, best[:4], rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(model.layers[0].b, best[4], rtol=1e-8, atol=1e-8)
 
 
 def moons(optimizer: Optimizer, **options: Any) -> Sequential:
@@ -98,7 +93,7 @@ def moons(optimizer: Optimizer, **options: Any) -> Sequential:
     return Sequential(*layers, optimizer=optimizer, **settings)
 
 
-def test_it_comes_lower_than_adam_on_moons_and_repeats_to_the_bit() -> None:
+def test_it_comes_lower_than_adam_on_moons_and_repeats_to_the_bit():
     X, y = make_moons(n=200, seed=0)
     models = [moons(LBFGS()), moons(LBFGS()), moons(Adam(0.02))]
     losses = [
@@ -114,7 +109,7 @@ def test_it_comes_lower_than_adam_on_moons_and_repeats_to_the_bit() -> None:
     assert falls == sorted(falls, reverse=True)
 
 
-def test_the_rate_is_a_share_of_the_way() -> None:
+def test_the_rate_is_a_share_of_the_way():
     X, Y = problem()
     full, half = linear(LBFGS(**EXACT)), linear(LBFGS(0.5, **EXACT))
     start = half.get_weights()
@@ -129,9 +124,7 @@ def test_the_rate_is_a_share_of_the_way() -> None:
     np.testing.assert_array_equal(still.layers[0].W, full.layers[0].W)
 
 
-def counting(
-    model: Sequential, limit: float = np.inf, parts: int = 1
-) -> tuple[Callable[[], float], list[float]]:
+def counting(model, limit=np.inf, parts=1):
     """A loss, in equal parts, whose values are listed; it is infinite where W is over the limit."""
     X, Y = problem()
     loss, seen = MeanSquaredError(), []
@@ -152,7 +145,7 @@ def counting(
     return evaluate, seen
 
 
-def test_a_step_by_hand_ends_at_the_lowest_loss_that_is_finite() -> None:
+def test_a_step_by_hand_ends_at_the_lowest_loss_that_is_finite():
     model = linear(LBFGS(max_iter=5))
     evaluate, seen = counting(model)
     first = model.optimizer.run(model.layers, evaluate)
@@ -172,7 +165,7 @@ def test_a_step_by_hand_ends_at_the_lowest_loss_that_is_finite() -> None:
     ("option", "loose", "strict"),
     [("max_iter", 9, 1), ("tolerance_grad", 1e-9, 1e-1), ("tolerance_change", 1e-9, 1e-1)],
 )
-def test_a_step_ends_early(option: str, loose: float, strict: float) -> None:
+def test_a_step_ends_early(option, loose, strict):
     counts = []
     for value in (loose, strict):
         model = linear(LBFGS(**{**EXACT, option: value}))
@@ -182,7 +175,7 @@ def test_a_step_ends_early(option: str, loose: float, strict: float) -> None:
     assert counts[0] > counts[1]
 
 
-def test_what_was_held_at_infinity_or_at_an_error_is_dropped() -> None:
+def test_what_was_held_at_infinity_or_at_an_error_is_dropped():
     ways = []
     for parts in (1, 2):
         model = linear(LBFGS(max_iter=6))
@@ -206,9 +199,7 @@ def test_what_was_held_at_infinity_or_at_an_error_is_dropped() -> None:
     np.testing.assert_allclose(ways[0], seen, rtol=1e-12)
 
 
-def test_in_the_place_of_infinity_the_search_is_told_a_loss_above_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_in_the_place_of_infinity_the_search_is_told_a_loss_above_all(monkeypatch):
     told: list[tuple[float, Array]] = []
 
     def search(objective: Callable[[Array], Any], x: Array, **options: Any) -> Any:
@@ -226,7 +217,7 @@ def test_in_the_place_of_infinity_the_search_is_told_a_loss_above_all(
 
 
 @pytest.mark.parametrize("value", [np.nan, ZeroDivisionError()])
-def test_an_error_leaves_all_as_it_was(value: Any) -> None:
+def test_an_error_leaves_all_as_it_was(value):
     """A loss that is never finite, or an error in the fourth evaluation."""
     model = linear(LBFGS())
     before = model.get_weights()
@@ -247,7 +238,7 @@ def test_an_error_leaves_all_as_it_was(value: Any) -> None:
     assert model.optimizer.t == 0
 
 
-def test_steps_that_change_nothing() -> None:
+def test_steps_that_change_nothing():
     X, Y = problem()
     model = linear(LBFGS())
     model.layers[0].trainable = False
@@ -263,7 +254,7 @@ def test_steps_that_change_nothing() -> None:
     assert (model.layers[0].W == 1e200).all()
 
 
-def test_metrics_accumulated_batches_and_dropout_in_a_step() -> None:
+def test_metrics_accumulated_batches_and_dropout_in_a_step():
     X, y = make_moons(n=120, seed=0)
     model = moons(LBFGS(), metrics=["accuracy"])
     expected = model.evaluate(X, y)
@@ -284,7 +275,7 @@ def test_metrics_accumulated_batches_and_dropout_in_a_step() -> None:
     assert model.evaluate(X, Y)["loss"] < losses[0]
 
 
-def test_averages_follow_its_steps_and_a_bare_step_is_refused() -> None:
+def test_averages_follow_its_steps_and_a_bare_step_is_refused():
     X, Y = problem()
     model = linear(LBFGS(max_iter=2, ema=0.25))
     start = model.get_weights()
@@ -302,12 +293,12 @@ def test_averages_follow_its_steps_and_a_bare_step_is_refused() -> None:
 
 
 @pytest.mark.parametrize("option", ["l1", "clip_norm", "clip_value"])
-def test_what_bends_the_gradient_is_refused(option: str) -> None:
+def test_what_bends_the_gradient_is_refused(option):
     with pytest.raises(ArgumentError, match=f"LBFGS does not support {option}"):
         LBFGS(**{option: 0.1})
 
 
-def test_without_scipy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scipy_the_extra_is_named(monkeypatch):
     real = builtins.__import__
 
     def missing(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -320,7 +311,7 @@ def test_without_scipy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         LBFGS()
 
 
-def test_a_pickled_model_goes_on() -> None:
+def test_a_pickled_model_goes_on():
     (X, Y), model = problem(), linear(LBFGS(max_iter=2, ema=0.25))
     model.train(X, Y, epochs=2, verbose=0)
     other = pickle.loads(pickle.dumps(model))

@@ -1,11 +1,8 @@
 """Muon: which parameters are matrices, what a step does to them, and what goes to Adam."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -53,9 +50,7 @@ def named(layers: Sequence[nn.Layer]) -> set[str]:
 
 @pytest.mark.parametrize("shape", [(32, 64), (64, 32), (784, 128), (3, 4), (2, 7), (40, 60)])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_singular_values_become_about_1_and_directions_stay(
-    shape: Shape, dtype: type, rng: np.random.Generator
-) -> None:
+def test_singular_values_become_about_1_and_directions_stay(shape, dtype, rng):
     G = (1e3 * rng.standard_normal(shape)).astype(dtype)
     kept = G.copy()
     X = orthogonal(G)
@@ -69,16 +64,13 @@ def test_singular_values_become_about_1_and_directions_stay(
     np.testing.assert_allclose(U @ inside @ Vt, X, atol=1e-4)
 
 
-def test_the_polynomial_on_each_singular_value() -> None:
+def test_the_polynomial_on_singular_values_of_stacks_and_of_zeros(rng):
     S = np.array([0.8, 0.5, 0.3, 0.14, 0.02, 0.01])
     S[0] = math.sqrt(1 - (S[1:] ** 2).sum())  # of length 1
     s = S.copy()
     for _ in range(3):
         s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
     np.testing.assert_allclose(orthogonal(np.diag(S), 3), np.diag(s), atol=1e-12)
-
-
-def test_stacks_zeros_and_lengths(rng: np.random.Generator) -> None:
     stack = rng.standard_normal((3, 5, 4)) * np.array([1.0, 100.0, 1e-3])[:, None, None]
     for X, G in zip(orthogonal(stack), stack, strict=True):
         np.testing.assert_allclose(X, orthogonal(G), rtol=1e-12)
@@ -90,7 +82,7 @@ def test_stacks_zeros_and_lengths(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("shape", [(9, 40), (40, 9), (3, 20, 5), (3, 5, 20)])
-def test_the_smaller_of_the_two_products_is_taken(shape: Shape, rng: np.random.Generator) -> None:
+def test_the_smaller_of_the_two_products_is_taken(shape, rng):
     G = rng.standard_normal(shape)
     wide = G if G.shape[-1] > G.shape[-2] else G.swapaxes(-1, -2)
     X = wide / np.linalg.norm(wide, axis=(-2, -1), keepdims=True)
@@ -100,7 +92,7 @@ def test_the_smaller_of_the_two_products_is_taken(shape: Shape, rng: np.random.G
     np.testing.assert_array_equal(orthogonal(G, 1), expected)  # the larger rounds otherwise
 
 
-def test_vectors_embeddings_and_the_last_matrix_go_to_adam() -> None:
+def test_vectors_embeddings_and_the_last_matrix_go_to_adam():
     token = nn.Embedding(11, 6)
     layers = built(
         (5,), token, nn.PositionalEmbedding(5), nn.TransformerBlock(2), nn.Dense(7), nn.LayerNorm()
@@ -129,13 +121,11 @@ def test_vectors_embeddings_and_the_last_matrix_go_to_adam() -> None:
                      nn.GlobalAvgPool(), nn.Dense(2)], {"0.W", "2.W"}),  # kernels of one channel
     ],
 )  # fmt: skip
-def test_vectors_and_the_last_matrix_are_not_hidden_matrices(
-    shape: Shape, layers: list[nn.Layer], hidden: set[str]
-) -> None:
+def test_vectors_and_the_last_matrix_are_not_hidden_matrices(shape, layers, hidden):
     assert named(built(shape, *(layer.copy() for layer in layers))) == hidden
 
 
-def test_a_single_number_is_a_vector_and_a_name_means_nothing() -> None:
+def test_a_single_number_is_a_vector_and_a_name_means_nothing():
     class Scale(nn.Layer):
         s = Param()
 
@@ -154,19 +144,16 @@ def test_a_single_number_is_a_vector_and_a_name_means_nothing() -> None:
 
     (layer,) = built((3,), Mine())
     assert [part.shape for part in parts(layer, "Wqkv")] == [(6, 7)]
-
-
-def test_a_frozen_head_is_still_the_head() -> None:
     layers = built((3,), nn.Dense(4), nn.Dense(4), nn.Dense(2))
     layers[2].trainable = False
-    assert named(layers) == {"0.W", "1.W"}
+    assert named(layers) == {"0.W", "1.W"}  # a frozen head is still the head
 
 
 def parts(layer: nn.Layer, name: str) -> list[Array]:
     return [part for stack in layer.matrices(name, layer.params[name]) for part in stack]
 
 
-def test_fused_matrices_and_kernels_are_taken_apart_as_views() -> None:
+def test_fused_matrices_and_kernels_are_taken_apart_as_views():
     (attention,) = built((5, 12), nn.MultiHeadAttention(4))
     Q, K, V = np.split(attention.params["Wqkv"], 3, axis=1)
     for found, part in zip(parts(attention, "Wqkv"), (Q, K, V), strict=True):
@@ -198,20 +185,20 @@ def test_fused_matrices_and_kernels_are_taken_apart_as_views() -> None:
     np.testing.assert_array_equal(flat.reshape(12, 24)[5], [1.0] * 12 + [2.0] * 6 + [3.0] * 6)
 
 
-@pytest.mark.parametrize(
-    ("adjust", "wide", "narrow"),
-    [("original", math.sqrt(8 / 3), 1.0), ("match_rms_adamw", 0.2 * math.sqrt(8), 0.2 * 8**0.5)],
-)
-def test_a_step_is_orthogonal_and_fits_the_shape(adjust: str, wide: float, narrow: float) -> None:
-    layers = built((3,), nn.Dense(8), nn.Dense(4), nn.Dense(2))
-    before, g = values(layers), random_gradients(layers)
-    Muon(0.1, momentum=0.5, adjust_lr_fn=adjust, weight_decay=0.3).step(layers)
-    for path, c in (("0.W", wide), ("1.W", narrow)):
-        expected = before[path] * (1 - 0.1 * 0.3) - 0.1 * c * orthogonal(g[path])
-        np.testing.assert_allclose(values(layers)[path], expected, rtol=1e-12)
+def test_a_step_is_orthogonal_and_fits_the_shape():
+    for adjust, wide, narrow in [
+        ("original", math.sqrt(8 / 3), 1.0),
+        ("match_rms_adamw", 0.2 * math.sqrt(8), 0.2 * 8**0.5),
+    ]:
+        layers = built((3,), nn.Dense(8), nn.Dense(4), nn.Dense(2))
+        before, g = values(layers), random_gradients(layers)
+        Muon(0.1, momentum=0.5, adjust_lr_fn=adjust, weight_decay=0.3).step(layers)
+        for path, c in (("0.W", wide), ("1.W", narrow)):
+            expected = before[path] * (1 - 0.1 * 0.3) - 0.1 * c * orthogonal(g[path])
+            np.testing.assert_allclose(values(layers)[path], expected, rtol=1e-12)
 
 
-def test_momentum_and_its_look_ahead() -> None:
+def test_momentum_and_its_look_ahead():
     for nesterov in (True, False):
         layers = built((3,), nn.Dense(4), nn.Dense(2))
         optimizer = Muon(0.1, momentum=0.6, nesterov=nesterov)
@@ -225,7 +212,7 @@ def test_momentum_and_its_look_ahead() -> None:
         np.testing.assert_allclose(values(layers)["0.W"], expected, rtol=1e-12)
 
 
-def test_each_gate_and_each_of_q_k_v_is_turned_for_itself() -> None:
+def test_each_gate_and_each_of_q_k_v_is_turned_for_itself():
     layers = built((5, 6), nn.MultiHeadAttention(2, kv_heads=1), nn.LSTM(4), nn.Dense(3))
     before, g = values(layers), random_gradients(layers)
     g["1.Wx"][:, :4] *= 1000  # one gate's gradient does not drown the others'
@@ -238,7 +225,7 @@ def test_each_gate_and_each_of_q_k_v_is_turned_for_itself() -> None:
             np.testing.assert_allclose(step[:, columns], wanted, rtol=1e-9, atol=1e-12)
 
 
-def test_the_rest_moves_as_by_adam_at_a_share_of_the_rate_and_groups_hold_for_both() -> None:
+def test_the_rest_moves_as_by_adam_at_a_share_of_the_rate_and_groups_hold_for_both():
     rate = CosineDecay(0.4, 10)
     layers, others = referenced(), referenced()
     advance(Muon(rate, adam_ratio=0.1, weight_decay=0.2, beta1=0.8), layers, range(5))
@@ -259,12 +246,12 @@ def test_the_rest_moves_as_by_adam_at_a_share_of_the_rate_and_groups_hold_for_bo
 
 
 @pytest.mark.parametrize("bad", ["rms", None, 1])
-def test_an_unknown_adjustment_is_refused(bad: str) -> None:
+def test_an_unknown_adjustment_is_refused(bad):
     with pytest.raises(ArgumentError, match='adjust_lr_fn must be "original" or'):
         Muon(adjust_lr_fn=bad)
 
 
-def test_training_stays_float32_and_learns() -> None:
+def test_training_stays_float32_and_learns():
     X, y = make_moons(n=200, seed=0)
     layers = (nn.Dense(2, 32), nn.Tanh(), nn.Dense(32, 32), nn.Tanh(), nn.Dense(32, 2))
     options = {"loss_class": "softmax_cross_entropy", "seed": 0}
@@ -276,31 +263,28 @@ def test_training_stays_float32_and_learns() -> None:
     assert {a.dtype for a in arrays} == {np.dtype(np.float32)}
 
 
-@pytest.mark.parametrize(
-    ("split", "says"),
-    [
+def test_matrices_that_would_not_be_stepped_are_refused():
+    for split, says in (
         (lambda W: [W.copy()[None]], "views of W, not copies"),
         (lambda W: [W], "stacks .n, rows, columns."),
         (lambda W: W[None], "must return a list"),
         (lambda W: None, "must return a list"),
         (lambda W: [W[None, :, :3]], "each element of W once"),
-    ],
-)
-def test_matrices_that_would_not_be_stepped_are_refused(split: Any, says: str) -> None:
-    class Own(nn.Dense):
-        def matrices(self, name: str, W: Array) -> list[Array]:
-            found: list[Array] = split(W.reshape(6, 6))
-            return found
+    ):
 
-    model = Sequential(nn.Dense(4, 6), Own(6, 6), nn.Dense(6, 2), seed=0, optimizer=Muon())
-    before = model.get_weights()
-    with pytest.raises(PhitodeepError, match=says):
-        model.train(np.ones((4, 4)), np.ones((4, 2)), epochs=1, verbose=0)
-    assert all((before[path] == a).all() for path, a in model.get_weights().items())
+        class Own(nn.Dense):
+            def matrices(self, name, W, split=split):
+                return split(W.reshape(6, 6))
+
+        model = Sequential(nn.Dense(4, 6), Own(6, 6), nn.Dense(6, 2), seed=0, optimizer=Muon())
+        before = model.get_weights()
+        with pytest.raises(PhitodeepError, match=says):
+            model.train(np.ones((4, 4)), np.ones((4, 2)), epochs=1, verbose=0)
+        assert all((before[path] == a).all() for path, a in model.get_weights().items())
 
 
 @pytest.mark.parametrize("filters", [2, 4])
-def test_the_groups_of_a_transposed_convolution_are_separate_matrices(filters: int) -> None:
+def test_the_groups_of_a_transposed_convolution_are_separate_matrices(filters):
     """W is (3, 3, C, filters / G), and group g uses the rows C g / G to C (g + 1) / G."""
     layer = nn.ConvTranspose2D(filters, 3, groups=2)
     layer.build((4, 4, 6), seed=0)

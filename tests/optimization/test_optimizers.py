@@ -1,7 +1,5 @@
 """Every optimizer against PyTorch's trajectories, and what they all promise."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle
@@ -13,33 +11,13 @@ import numpy as np
 import pytest
 
 from phitodeep.core.types import Array
-from phitodeep.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    BackwardError,
-    NotBuiltError,
-    OrderError,
-    PhitodeepError,
-    ShapeError,
-)
+from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError, PhitodeepError
 from phitodeep.kernels import KERNELS
 from phitodeep.layers import BatchNorm, Chain, Dense, Layer, LayerNorm, PReLU, Residual, Tanh
 from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential
 from phitodeep.optimization import base, optimizers
-from phitodeep.optimization.optimizers import (
-    OPTIMIZERS,
-    SGD,
-    Adadelta,
-    Adagrad,
-    Adam,
-    AdamW,
-    Lion,
-    Muon,
-    Nadam,
-    Optimizer,
-    RMSProp,
-)
+from phitodeep.optimization.optimizers import OPTIMIZERS, SGD, Adam, AdamW, Muon, Optimizer
 from phitodeep.testing import examples
 from phitodeep.testing.references import (
     compare,
@@ -47,12 +25,11 @@ from phitodeep.testing.references import (
     give,
     optimizer_cases,
     referenced,
-    trajectory_gradients,
-    trajectory_start,
+    trajectories,
 )
-from tests.conftest import assert_same
+from tests.conftest import assert_same, check_refused, refusals
 
-CASES, START, GRADIENTS = optimizer_cases(), trajectory_start(), trajectory_gradients()
+CASES, START, GRADIENTS = optimizer_cases(), trajectories()["start"], trajectories()["gradients"]
 STEPS = 12
 
 
@@ -76,19 +53,13 @@ def values(layers: Sequence[Layer]) -> dict[str, Array]:
     }
 
 
-def assert_equal(a: dict[str, Array], b: dict[str, Array]) -> None:
-    assert a.keys() == b.keys()
-    for path in a:
-        np.testing.assert_array_equal(a[path], b[path], err_msg=path)
-
-
 def advance(optimizer: Optimizer, layers: Sequence[Layer], steps: Sequence[int]) -> None:
     for step in steps:
         give(layers, step)
         optimizer.step(layers)
 
 
-def test_every_public_optimizer_is_tested() -> None:
+def test_every_public_optimizer_is_tested():
     public = {
         name
         for name, kind in vars(optimizers).items()
@@ -101,14 +72,10 @@ def test_every_public_optimizer_is_tested() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_trajectory_equals_pytorch(case: str) -> None:
+def test_trajectory_equals_pytorch_and_memory_keeps_float32(case):
     for dtype in ("float64", "float32"):
         assert compare("optimizer", case, dtype)[1] == []
     assert {len(a) for a in CASES[case].values()} == {STEPS}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_steps_are_counted_and_memory_keeps_float32(case: str) -> None:
     optimizer: Optimizer = construct(case, optimizers)
     layers = referenced(np.float32)
     for step in range(STEPS):
@@ -132,7 +99,7 @@ def quadratic(optimizer: Optimizer, start: float, steps: int, bottom: float = 5.
     return way
 
 
-def test_sgd_on_a_parabola_to_the_last_digit() -> None:
+def test_sgd_on_a_parabola_to_the_last_digit():
     way = quadratic(SGD(0.1), 0.0, 8)
     printed = ["0.0", "1.0", "1.8", "2.44", "2.952", "3.3616", "3.68928", "3.951424", "4.1611392"]
     assert [f"{w:.12g}" for w in way] == [f"{float(p):.12g}" for p in printed]
@@ -140,7 +107,7 @@ def test_sgd_on_a_parabola_to_the_last_digit() -> None:
 
 
 @every
-def test_every_rule_comes_to_the_bottom(make: Callable[[], Optimizer]) -> None:
+def test_every_rule_comes_to_the_bottom(make):
     optimizer = make()
     assert abs(quadratic(optimizer, 4.0, 500, bottom=3.0)[-1] - 3.0) < 0.05
     assert optimizer.t == 500
@@ -165,9 +132,7 @@ def zero_gradients(layers: Sequence[Layer]) -> None:
 
 @pytest.mark.parametrize("option", ["weight_decay", "l1", "l2"])
 @every
-def test_decay_and_penalties_spare_biases_and_norms(
-    make: Callable[[], Optimizer], option: str
-) -> None:
+def test_decay_and_penalties_spare_biases_and_norms(make, option):
     layers, optimizer = nested(), make()
     optimizer.weight_decay = 0.0
     setattr(optimizer, option, 0.3)
@@ -182,7 +147,7 @@ def test_decay_and_penalties_spare_biases_and_norms(
         assert all((values(layers)[path] < before[path]).all() for path in moved)
 
 
-def test_the_values_of_decay_and_penalties() -> None:
+def test_the_values_of_decay_and_penalties():
     for options, expected in (
         ({"weight_decay": 0.5}, lambda w: w * (1 - 0.1 * 0.5)),
         ({"l2": 0.5}, lambda w: w - 0.1 * 0.5 * w),
@@ -194,13 +159,8 @@ def test_the_values_of_decay_and_penalties() -> None:
         zero_gradients(layers)
         SGD(0.1, **options).step(layers)
         assert_same(values(layers), wanted, rtol=1e-14)
-
-
-def test_adamw_decays_unless_told_otherwise() -> None:
-    assert AdamW().weight_decay == 0.01
-    assert AdamW(0.1, weight_decay=0.3).weight_decay == 0.3
-    assert Adam().weight_decay == 0
-    assert AdamW(0.2, beta1=0.5).alpha == 0.2
+    decays = [rule.weight_decay for rule in (Adam(), AdamW(), AdamW(0.1, weight_decay=0.3))]
+    assert decays == [0, 0.01, 0.3]
 
 
 @pytest.mark.parametrize(
@@ -209,9 +169,7 @@ def test_adamw_decays_unless_told_otherwise() -> None:
     ids=str,
 )
 @every
-def test_the_layers_gradients_stay_as_they_are(
-    make: Callable[[], Optimizer], options: dict[str, float]
-) -> None:
+def test_the_layers_gradients_stay_as_they_are(make, options):
     layers, optimizer = referenced(), make()
     vars(optimizer).update(options)
     give(layers, 0)
@@ -219,12 +177,12 @@ def test_the_layers_gradients_stay_as_they_are(
     copies = [a.copy() for a in arrays]
     optimizer.step(layers)
     left = {f"{i}.{k}": a for i, layer in enumerate(layers) for k, a in layer.grads.items()}
-    assert_equal(left, {path: GRADIENTS[path][0] for path in values(layers)})
+    assert_same(left, {path: GRADIENTS[path][0] for path in values(layers)})
     for a, b in zip(arrays, copies, strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def test_clipping_by_norm_is_of_all_parameters_together() -> None:
+def test_clipping_by_norm_is_of_all_parameters_together():
     layers = referenced()
     before = values(layers)
     give(layers, 0)
@@ -236,7 +194,7 @@ def test_clipping_by_norm_is_of_all_parameters_together() -> None:
 
 
 @every
-def test_a_frozen_layer_is_not_touched(make: Callable[[], Optimizer]) -> None:
+def test_a_frozen_layer_is_not_touched(make):
     layers, optimizer = nested(), make()
     optimizer.weight_decay = 0.1
     layers[2].trainable = False
@@ -253,7 +211,7 @@ def test_a_frozen_layer_is_not_touched(make: Callable[[], Optimizer]) -> None:
     assert not any(path.startswith("2.") for path in optimizer.memory())
 
 
-def test_a_frozen_layer_has_no_share_in_the_clip_norm_and_needs_no_gradient() -> None:
+def test_a_frozen_layer_has_no_share_in_the_clip_norm_and_needs_no_gradient():
     alone, layers = referenced()[:2], referenced()
     layers[2].trainable = False
     for these in (alone, layers):
@@ -262,28 +220,20 @@ def test_a_frozen_layer_has_no_share_in_the_clip_norm_and_needs_no_gradient() ->
     SGD(0.1, clip_norm=1.0).step(alone)
     SGD(0.1, clip_norm=1.0).step(layers)
     after = values(layers)
-    for path, a in values(alone).items():
-        np.testing.assert_array_equal(a, after[path])
-    np.testing.assert_array_equal(after["2.W"], START["2.W"])
-
-
-def test_nothing_trainable_is_a_step_that_changes_nothing() -> None:
-    layers = referenced()
+    assert_same(values(alone) | {p: START[p] for p in ("2.W", "2.b")}, after)
     for layer in layers:
         layer.trainable = False
-    before = values(layers)
-    Adam().step([*layers, Tanh()])
-    assert_equal(values(layers), before)
+    Adam().step([*layers, Tanh()])  # nothing learns
+    assert_same(values(layers), after)
 
 
-def test_parameters_are_views_into_one_vector() -> None:
+def test_parameters_are_views_into_one_vector():
     layers = referenced()
     optimizer = SGD(0.1)
     advance(optimizer, layers, [0])
     bases = {id(a.base) for layer in layers for a in layer.params.values()}
     assert len(bases) == 1
     vector = layers[0].params["W"].base
-    assert vector is not None
     assert vector.size == sum(a.size for a in START.values())
     layers[0].W = np.full((4, 3), 0.125)
     assert np.count_nonzero(vector == 0.125) >= 12
@@ -291,7 +241,7 @@ def test_parameters_are_views_into_one_vector() -> None:
 
 
 @every
-def test_writing_a_parameter_is_seen_by_the_next_step(make: Callable[[], Optimizer]) -> None:
+def test_writing_a_parameter_is_seen_by_the_next_step(make):
     by_write, by_dict = (referenced() for _ in range(2))
     one, other = make(), make()
     new = np.arange(12.0).reshape(4, 3) / 7
@@ -303,7 +253,7 @@ def test_writing_a_parameter_is_seen_by_the_next_step(make: Callable[[], Optimiz
     by_dict[0].params["W"] = new.copy()  # no longer a view: the next step packs again
     for optimizer, layers in ((one, by_write), (other, by_dict)):
         advance(optimizer, layers, range(3, 6))
-    assert_equal(values(by_write), values(by_dict))
+    assert_same(values(by_write), values(by_dict))
     assert not np.array_equal(by_write[0].W, new)
     assert by_dict[0].params["W"].base is by_dict[1].params["gamma"].base
 
@@ -349,9 +299,7 @@ INTERRUPTS: dict[str, Interrupt] = {
 
 @pytest.mark.parametrize("groups", [None, OWN], ids=["", "groups"])
 @every
-def test_an_interruption_leaves_no_trace(
-    make: Callable[[], Optimizer], groups: dict[str, Any] | None
-) -> None:
+def test_an_interruption_leaves_no_trace(make, groups):
     straight, layers = make(), referenced()
     straight.groups = copy.deepcopy(groups)
     advance(straight, layers, range(STEPS))
@@ -361,7 +309,7 @@ def test_an_interruption_leaves_no_trace(
         advance(optimizer, others, range(5))
         was = values(others)
         optimizer, others = interrupted(optimizer, others)
-        assert_equal(values(others), was)
+        assert_same(values(others), was)
         advance(optimizer, others, range(5, STEPS))
         rounding = 1e-12 if name == "cast" else 0
         assert_same(values(others), values(layers), rtol=rounding)
@@ -369,7 +317,7 @@ def test_an_interruption_leaves_no_trace(
         assert optimizer.groups == groups
 
 
-def test_casting_to_float32_keeps_the_moments() -> None:
+def test_casting_to_float32_keeps_the_moments():
     optimizer, layers = Adam(0.05), referenced()
     advance(optimizer, layers, range(5))
     memory = optimizer.memory()
@@ -383,37 +331,31 @@ def test_casting_to_float32_keeps_the_moments() -> None:
             np.testing.assert_array_equal(a, memory[path][name].astype(np.float32))
 
 
-def test_a_copy_and_the_memory_that_was_returned_are_independent() -> None:
+def test_a_copy_and_the_memory_that_was_returned_are_independent():
     optimizer, layers = Adam(0.05), referenced()
     advance(optimizer, layers, range(4))
     twin, twins, returned = optimizer.copy(), [a.copy() for a in layers], optimizer.memory()
     here, memory = values(twins), twin.memory()
     assert memory.keys() == returned.keys() == START.keys()
     advance(optimizer, layers, range(4, 8))
-    assert_equal(values(twins), here)
-    for path, slots in twin.memory().items():
-        assert_equal(slots, memory[path])
-        assert_equal(slots, returned[path])
+    assert_same(values(twins), here)
+    assert_same(twin.memory(), memory)
+    assert_same(memory, returned)
     assert twin.t == 4
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "slots"),
-    [
-        *((SGD(), ""), (SGD(momentum=0.9), "v"), (Adam(), "M V"), (Nadam(), "m v")),
-        *((RMSProp(), "v"), (RMSProp(momentum=0.9), "v b"), (Adagrad(), "v"), (Lion(), "m")),
-        (Adadelta(), "v d"),
-    ],
-    ids=repr,
-)
-def test_a_rule_remembers_what_it_needs_by_these_names(optimizer: Optimizer, slots: str) -> None:
-    advance(optimizer, referenced(), [0])
-    for remembered in optimizer.memory().values():
-        assert set(remembered) == set(slots.split())
+def test_a_rule_remembers_what_it_needs_by_these_names():
+    slots_of = {"SGD()": "", "SGD(momentum=0.9)": "v", "Adam()": "M V", "Nadam()": "m v"}
+    slots_of |= {"RMSProp()": "v", "RMSProp(momentum=0.9)": "v b", "Adagrad()": "v", "Lion()": "m"}
+    for call, slots in {**slots_of, "Adadelta()": "v d"}.items():
+        optimizer = construct(call, optimizers)
+        advance(optimizer, referenced(), [0])
+        for remembered in optimizer.memory().values():
+            assert set(remembered) == set(slots.split())
 
 
 @every
-def test_accumulated_gradients_add_up_to_one_big_batch(make: Callable[[], Optimizer]) -> None:
+def test_accumulated_gradients_add_up_to_one_big_batch(make):
     rng = np.random.default_rng(1)
     X, T = rng.standard_normal((10, 3)), rng.standard_normal((10, 2))
     big, loss = Chain(Dense(3, 4), Tanh(), Dense(4, 2)), MeanSquaredError()
@@ -437,11 +379,11 @@ def test_accumulated_gradients_add_up_to_one_big_batch(make: Callable[[], Optimi
     assert_same(small.get_weights(), big.get_weights(), rtol=1e-9, atol=1e-12)
 
 
-def test_what_was_held_is_used_once() -> None:
+def test_what_was_held_is_used_once():
     layers, optimizer = referenced(), SGD(0.1)
     give(layers, 0)
     optimizer.accumulate(layers)
-    assert_equal(values(layers), dict(START))
+    assert_same(values(layers), dict(START))
     summed = {path: g[0] + g[1] for path, g in GRADIENTS.items()}
     for step, more in ((1, summed), (2, {path: g[2] for path, g in GRADIENTS.items()})):
         before = values(layers)
@@ -450,7 +392,7 @@ def test_what_was_held_is_used_once() -> None:
         assert_same(values(layers), wanted, rtol=1e-13, atol=1e-15)
 
 
-def test_the_rate_comes_from_the_schedule() -> None:
+def test_the_rate_comes_from_the_schedule():
     asked: list[int] = []
 
     def schedule(step: int) -> float:
@@ -463,16 +405,13 @@ def test_the_rate_comes_from_the_schedule() -> None:
     expected = START["0.W"] - sum(GRADIENTS["0.W"][k] / (1 + k) for k in range(3))
     np.testing.assert_allclose(layers[0].W, expected, rtol=1e-13)
     assert optimizer.rate == 0.25
-
-
-def test_a_rate_of_zero_changes_nothing() -> None:
     layers, optimizer = referenced(), AdamW(0.0, weight_decay=0.5)
     advance(optimizer, layers, range(2))
-    assert_equal(values(layers), {path: START[path] for path in values(layers)})
+    assert_same(values(layers), START)  # a rate of 0 changes nothing
 
 
 @pytest.mark.parametrize("bad", [np.nan, -0.1, np.inf, "fast"])
-def test_a_bad_rate_from_a_schedule_is_refused_before_anything_changes(bad: Any) -> None:
+def test_a_bad_rate_from_a_schedule_is_refused_before_anything_changes(bad):
     layers, optimizer = referenced(), Adam(lambda step: 0.1 if step < 2 else bad)
     advance(optimizer, layers, range(2))
     before, memory = values(layers), optimizer.memory()
@@ -481,9 +420,8 @@ def test_a_bad_rate_from_a_schedule_is_refused_before_anything_changes(bad: Any)
         optimizer.step(layers)
     assert isinstance(caught.value, ValueError | TypeError)
     assert optimizer.t == 2
-    assert_equal(values(layers), before)
-    for path, slots in optimizer.memory().items():
-        assert_equal(slots, memory[path])
+    assert_same(values(layers), before)
+    assert_same(optimizer.memory(), memory)
 
 
 BAD_NUMBERS = [-0.1, np.nan, np.inf, "1", None, True, [1]]
@@ -505,7 +443,9 @@ def settings_of(kind: type[Optimizer]) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS.values())
-def test_bad_settings_are_refused(kind: type[Optimizer]) -> None:
+def test_bad_settings_are_refused(kind):
+    with pytest.raises(ArgumentError, match="nesterov needs momentum"):
+        SGD(nesterov=True)
     for option, bad in [(name, bad) for name in settings_of(kind) for bad in BAD.get(name, ())]:
         with pytest.raises(PhitodeepError, match=rf"\b{option}\b") as caught:
             kind(**{option: bad})
@@ -513,12 +453,7 @@ def test_bad_settings_are_refused(kind: type[Optimizer]) -> None:
         assert type(caught.value) is (ArgumentTypeError if wrong_type else ArgumentError)
 
 
-def test_nesterov_needs_momentum() -> None:
-    with pytest.raises(ArgumentError, match="nesterov needs momentum"):
-        SGD(nesterov=True)
-
-
-def test_one_optimizer_for_two_models_is_refused() -> None:
+def test_one_optimizer_for_two_models_is_refused():
     optimizer = Adam()
     model = Sequential(Dense(2, 3), optimizer=optimizer)
     with pytest.raises(ArgumentError, match=r"Adam\(\).*another model"):
@@ -535,33 +470,30 @@ def test_one_optimizer_for_two_models_is_refused() -> None:
     assert Sequential(Dense(2, 3), optimizer=optimizer).optimizer is optimizer
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
+def test_an_optimizer_is_free_after_a_model_that_was_refused():
+    for wrong in (
         *({"alpha": -1.0}, {"metrics": ["none"]}, {"dtype": "int8"}, {"seed": -1}),
         *({"batch_size": 0}, {}),
-    ],
-    ids=str,
-)
-def test_an_optimizer_is_free_after_a_model_that_was_refused(wrong: dict[str, Any]) -> None:
-    optimizer = Adam()
-    last = [] if wrong else [Dense(4, 1)]  # a size that does not fit
-    with pytest.raises(PhitodeepError) as caught:
-        Sequential(Dense(2, 3), *last, optimizer=optimizer, **wrong)
-    assert caught.tb is not None  # as in a shell, which keeps the last traceback, and so the model
-    assert Sequential(Dense(2, 3), Dense(3, 1), optimizer=optimizer).optimizer is optimizer
+    ):
+        optimizer = Adam()
+        last = [] if wrong else [Dense(4, 1)]  # a size that does not fit
+        with pytest.raises(PhitodeepError) as caught:
+            Sequential(Dense(2, 3), *last, optimizer=optimizer, **wrong)
+        assert (
+            caught.tb is not None
+        )  # as in a shell, which keeps the last traceback, and so the model
+        assert Sequential(Dense(2, 3), Dense(3, 1), optimizer=optimizer).optimizer is optimizer
 
 
-def test_a_replicas_gradients_are_its_own() -> None:
+def test_a_replicas_gradients_are_its_own():
     layers, optimizer = referenced(), SGD(0.1)
     advance(optimizer, layers, [0])
     twins = [layer._replica() for layer in layers]
     before = values(layers)
     give(twins, 1)
     optimizer.step(twins)
-    for path, a in values(twins).items():
-        expected = before[path] - 0.1 * GRADIENTS[path][1]
-        np.testing.assert_allclose(a, expected, rtol=1e-13, atol=1e-15, err_msg=path)
+    expected = {path: a - 0.1 * GRADIENTS[path][1] for path, a in before.items()}
+    assert_same(values(twins), expected, rtol=1e-13, atol=1e-15)
 
 
 def stepped(model: Sequential) -> None:
@@ -570,7 +502,7 @@ def stepped(model: Sequential) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 0], ids=["after steps of its own", "before any step"])
-def test_step_on_another_models_layers_is_refused(steps: int) -> None:
+def test_step_on_another_models_layers_is_refused(steps):
     model, other = Sequential(Dense(2, 3)), Sequential(Dense(2, 3))
     for _ in range(steps):
         stepped(model)
@@ -578,57 +510,57 @@ def test_step_on_another_models_layers_is_refused(steps: int) -> None:
     before = values(other.layers)
     with pytest.raises(ArgumentError, match="another model"):
         model.optimizer.step(other.layers)
-    assert_equal(values(other.layers), before)
+    assert_same(values(other.layers), before)
     stepped(model)
     stepped(other)
     assert not np.array_equal(values(other.layers)["0.W"], before["0.W"])
 
 
-def test_a_missing_gradient_is_refused() -> None:
-    layers, optimizer = referenced(), Adam()
-    advance(optimizer, layers, [0])
-    before = values(layers)
-    layers[1].grads = {"gamma": layers[1].grads["gamma"]}
-    with pytest.raises(BackwardError, match=r"no gradient for 1\.beta: LayerNorm\(\)"):
-        optimizer.step(layers)
-    assert_equal(values(layers), before)
-    assert optimizer.t == 1
-    with pytest.raises(BackwardError, match=r"no gradient for 0\.W"):
-        SGD().step([Dense(2, 3)])
-
-
-def test_a_gradient_of_another_shape_is_refused() -> None:
-    layers, optimizer = referenced(), Adam()
+def spoiled(i: int, name: str, gradient: Any) -> list[Layer]:
+    """Layers of which one lacks a gradient, or has another one."""
+    layers = referenced()
     give(layers, 0)
-    layers[2].grads["b"] = np.zeros((2, 1))
-    with pytest.raises(ShapeError, match=r"gradient of 2\.b has shape \(2, 1\).* \(2,\)"):
-        optimizer.step(layers)
+    layers[i].grads[name] = gradient
+    layers[i].grads = {k: g for k, g in layers[i].grads.items() if g is not None}
+    return layers
+
+
+REFUSED_STEPS = refusals(r"""
+spoiled(1, "beta", None)
+    BackwardError: no gradient for 1\.beta: LayerNorm\(\)
+spoiled(2, "b", np.zeros((2, 1)))
+    ShapeError: gradient of 2\.b has shape \(2, 1\).* \(2,\)
+[Dense(2, 3)]
+    BackwardError: no gradient for 0\.W
+[Dense(3)]
+    NotBuiltError: Dense\(3\)
+[referenced()[0], Dense(3, 2)]
+    ArgumentTypeError: several dtypes
+""")
+
+
+@pytest.mark.parametrize(("layers", "error"), REFUSED_STEPS)
+def test_a_refused_step_changes_nothing(layers, error):
+    given, optimizer = eval(layers, globals()), Adam()
+    before = values(given)
+    check_refused("step(given)", error, {"step": optimizer.step, "given": given})
+    after = values(given)
+    assert_same({path: after[path] for path in before}, before)  # others may be made now
     assert optimizer.t == 0
-    assert_equal(values(layers), {path: START[path] for path in values(layers)})
 
 
-def test_layers_without_sizes_or_of_two_dtypes_are_refused() -> None:
-    with pytest.raises(NotBuiltError, match=r"Dense\(3\)"):
-        SGD().step([Dense(3)])
-    wide = Dense(2, 2)
-    wide.cast("float64")
-    with pytest.raises(ArgumentTypeError, match="several dtypes"):
-        SGD().step([wide, Dense(2, 2)])
-
-
-def test_a_rule_of_ones_own_is_one_method() -> None:
+def test_a_rule_of_ones_own_is_one_method():
     class Signs(Optimizer):
         def update(self, theta: Array, g: Array, lr: float) -> None:
             theta -= lr * np.sign(g)
 
     layers = referenced()
     advance(Signs(0.5), layers, [0])
-    for path, a in values(layers).items():
-        np.testing.assert_array_equal(a, START[path] - 0.5 * np.sign(GRADIENTS[path][0]))
+    assert_same(values(layers), {p: a - 0.5 * np.sign(GRADIENTS[p][0]) for p, a in START.items()})
 
 
 @every
-def test_repr_is_the_call_that_makes_it(make: Callable[[], Optimizer]) -> None:
+def test_repr_is_the_call_that_makes_it(make):
     optimizer = make()
     again = eval(repr(optimizer), vars(optimizers))
     assert type(again) is type(optimizer)
@@ -643,23 +575,20 @@ def averages(optimizer: Optimizer, layers: Sequence[Layer]) -> dict[str, Array]:
 
 
 @every
-def test_averages_are_a_running_mean_that_begins_as_the_parameters(
-    make: Callable[[], Optimizer],
-) -> None:
+def test_averages_are_a_running_mean_that_begins_as_the_parameters(make):
     layers, optimizer, plain, others = referenced(), make(), make(), referenced()
     optimizer.ema = 0.8
     expected = values(layers)
     for step in range(STEPS):
         advance(optimizer, layers, [step])
         advance(plain, others, [step])
-        assert_equal(values(layers), values(others))  # the averages change nothing
+        assert_same(values(layers), values(others))  # the averages change nothing
         for path, a in values(layers).items():
             expected[path] = 0.8 * expected[path] + 0.2 * a
-        for path, a in averages(optimizer, layers).items():
-            np.testing.assert_allclose(a, expected[path], rtol=1e-12, err_msg=path)
+        assert_same(averages(optimizer, layers), expected, rtol=1e-12)
 
 
-def test_parameters_come_back_to_the_bit_also_after_an_error() -> None:
+def test_parameters_come_back_to_the_bit_also_after_an_error():
     layers, optimizer = referenced(np.float32), Adam(0.05, ema=0.5)
     advance(optimizer, layers, range(3))
     before, memory = values(layers), optimizer.memory()
@@ -668,15 +597,14 @@ def test_parameters_come_back_to_the_bit_also_after_an_error() -> None:
     assert not np.array_equal(lent["0.W"], before["0.W"])
     with pytest.raises(ZeroDivisionError), optimizer.averaged(layers):
         raise ZeroDivisionError
-    assert_equal(values(layers), before)
-    for path, slots in optimizer.memory().items():
-        assert slots["ema"].dtype == np.float32
-        assert_equal(slots, memory[path])
+    assert_same(values(layers), before)
+    assert {slots["ema"].dtype for slots in memory.values()} == {np.dtype(np.float32)}
+    assert_same(optimizer.memory(), memory)
     advance(optimizer, layers, [3])
     assert optimizer.t == 4
 
 
-def test_within_averages_nothing_is_trained() -> None:
+def test_within_averages_nothing_is_trained():
     layers, optimizer = referenced(), SGD(0.1, ema=0.9)
     advance(optimizer, layers, range(2))
     before = values(layers)
@@ -688,13 +616,13 @@ def test_within_averages_nothing_is_trained() -> None:
         with pytest.raises(OrderError, match="parameters are averages"), optimizer.averaged(layers):
             pass
         twin, twins = copy.deepcopy((optimizer, layers))  # a model of its own, of averages
-    assert_equal(values(layers), before)
+    assert_same(values(layers), before)
     assert not np.array_equal(values(twins)["0.W"], before["0.W"])
     advance(twin, twins, [2])
     advance(optimizer, layers, [2])
 
 
-def test_averages_that_are_not_there_are_an_error() -> None:
+def test_averages_that_are_not_there_are_an_error():
     layers, stepped = referenced(), SGD(0.1)
     advance(stepped, layers, [0])
     for optimizer, message in (
@@ -706,16 +634,16 @@ def test_averages_that_are_not_there_are_an_error() -> None:
             pass
 
 
-def test_averages_may_be_asked_for_later() -> None:
+def test_averages_may_be_asked_for_later():
     layers, optimizer = referenced(), SGD(0.1)
     advance(optimizer, layers, range(2))
     before, optimizer.ema = values(layers), 0.5
     advance(optimizer, layers, [2])
-    for path, a in averages(optimizer, layers).items():
-        np.testing.assert_allclose(a, (before[path] + values(layers)[path]) / 2, rtol=1e-13)
+    wanted = {path: (before[path] + a) / 2 for path, a in values(layers).items()}
+    assert_same(averages(optimizer, layers), wanted, rtol=1e-13)
 
 
-def test_averages_rest_while_frozen_and_begin_where_a_layer_joins() -> None:
+def test_averages_rest_while_frozen_and_begin_where_a_layer_joins():
     layers, optimizer = referenced(), SGD(0.1, ema=0.75)
     advance(optimizer, layers[:2], range(3))
     kept, joined = optimizer.memory()["0.W"]["ema"], values(layers)["2.W"]
@@ -731,7 +659,7 @@ def test_averages_rest_while_frozen_and_begin_where_a_layer_joins() -> None:
     np.testing.assert_allclose(averages(optimizer, layers)["0.W"], expected, rtol=1e-13)
 
 
-def test_a_model_lends_its_averages() -> None:
+def test_a_model_lends_its_averages():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((40, 3))
     y = X @ rng.standard_normal((3, 1))
@@ -754,24 +682,20 @@ def test_a_model_lends_its_averages() -> None:
         other.train(X, y, epochs=1, batch_size=8, verbose=0)
 
 
-@pytest.mark.parametrize("size", [1, 4, 11])
-def test_adam_in_blocks_is_adam(size: int, rng: np.random.Generator) -> None:
+def test_adam_computes_in_blocks(monkeypatch, rng):
     whole = [rng.standard_normal(11).astype(np.float32) ** 2 for _ in range(4)]
-    parts, plain = [a.copy() for a in whole], KERNELS["adam"].plain
-    plain(*whole, np.empty(11, np.float32), 0.9, 0.999, 0.1, 1e-8)
-    plain(*parts, np.empty(size, np.float32), 0.9, 0.999, 0.1, 1e-8)
-    for a, b in zip(whole, parts, strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-def test_adam_computes_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = {size: [a.copy() for a in whole] for size in (1, 4, 11, 12)}
+    for size, arrays in parts.items():
+        block = np.empty(size, np.float32)
+        KERNELS["adam"].plain(*arrays, block, 0.9, 0.999, 0.1, 1e-8)
+        np.testing.assert_array_equal(arrays, parts[1])
     monkeypatch.setattr(base, "BLOCK", 5)
     model = Sequential(Dense(3, 4), optimizer=Adam(), seed=1)
     model.train(np.ones((2, 3)), np.ones((2, 4)), epochs=1, verbose=0)
     assert [a.shape for a in model.optimizer._scratch.values()] == [(5,)]
 
 
-def test_a_rule_of_ones_own_may_have_other_defaults_and_hints() -> None:
+def test_a_rule_of_ones_own_may_have_other_defaults_and_hints():
     class Local:
         pass
 

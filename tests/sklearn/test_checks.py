@@ -1,9 +1,6 @@
 """scikit-learn's own checks of estimators."""
 
-from __future__ import annotations
-
 import warnings
-from typing import Any
 
 import pytest
 
@@ -13,7 +10,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from phitodeep.sklearn import PhitoClassifier, PhitoRegressor
 
-ESTIMATORS = [kind((16,), epochs=6) for kind in (PhitoClassifier, PhitoRegressor)]
+ESTIMATORS = [kind((16,), epochs=3) for kind in (PhitoClassifier, PhitoRegressor)]
 SHUFFLED = "a sample with weight 2 and two equal samples are shuffled into different batches"
 EXPECTED = {
     f"check_sample_weight_equivalence_on_{kind}_data": SHUFFLED for kind in ("dense", "sparse")
@@ -22,7 +19,7 @@ SKIPPED = {"check_array_api_input"}  # unless the environment sets SCIPY_ARRAY_A
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
-def test_the_checks_of_scikit_learn_pass(estimator: Any) -> None:
+def test_the_checks_of_scikit_learn_pass(estimator):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         results = check_estimator(

@@ -1,7 +1,5 @@
 """PhitoClassifier: classes, labels, probabilities, weights, and training call by call."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from typing import Any
@@ -41,7 +39,7 @@ def fitted(rows: Any = X, labels: Any = y, w: Any = None, **settings: Any) -> Ph
     return est.fit(rows, labels, sample_weight=w)
 
 
-def test_it_learns_digits_as_well_as_it_should() -> None:
+def test_it_learns_digits_as_well_as_it_should():
     data = train_test_split(*datasets.load_digits(return_X_y=True), random_state=0)
     est = PhitoClassifier(random_state=0).fit(data[0], data[2])
     assert est.score(data[1], data[3]) > 0.96
@@ -49,14 +47,14 @@ def test_it_learns_digits_as_well_as_it_should() -> None:
     assert isinstance(est.model_, Sequential)
 
 
-def test_classes_may_be_texts() -> None:
+def test_classes_may_be_texts():
     numbers, names = fitted(), fitted(labels=NAMES[y])
     assert names.classes_.tolist() == NAMES.tolist()
     np.testing.assert_array_equal(names.predict(X), NAMES[numbers.predict(X)])
     assert names.score(X, NAMES[y]) == numbers.score(X, y) > 0.95
 
 
-def test_probabilities_and_logits_belong_together() -> None:
+def test_probabilities_and_logits_belong_together():
     est = fitted(epochs=5)
     Z, P = est.decision_function(X), est.predict_proba(X)
     assert Z.shape == P.shape == (150, 3)
@@ -75,7 +73,7 @@ def test_probabilities_and_logits_belong_together() -> None:
     np.testing.assert_allclose(est.predict_proba(TWO_X)[:, 1], 1 / (1 + np.exp(-z)), rtol=1e-9)
 
 
-def test_logarithms_of_tiny_probabilities_are_finite() -> None:
+def test_logarithms_of_tiny_probabilities_are_finite():
     rows = np.repeat([[-1.0], [1.0]], 20, axis=0)
     est = PhitoClassifier((), optimizer=SGD(1000.0), random_state=0, epochs=30)
     est.fit(rows, np.repeat([0, 1], 20))
@@ -84,7 +82,7 @@ def test_logarithms_of_tiny_probabilities_are_finite() -> None:
     assert -np.inf < est.predict_log_proba(far)[0, 1] < -1000
 
 
-def test_several_labels_at_once() -> None:
+def test_several_labels_at_once():
     est = fitted(MANY_X, MANY_Y)
     P = est.predict_proba(MANY_X)
     assert P.shape == (300, 4)
@@ -99,7 +97,7 @@ def test_several_labels_at_once() -> None:
 # --- random numbers ---------------------------------------------------------------------------
 
 
-def test_the_random_state_is_that_of_scikit_learn() -> None:
+def test_the_random_state_is_that_of_scikit_learn():
     first, second, other = (fitted(random_state=s, epochs=2) for s in (3, 3, 4))
     assert same(first, second)
     assert not same(first, other)
@@ -113,7 +111,7 @@ def test_the_random_state_is_that_of_scikit_learn() -> None:
 # --- weights ----------------------------------------------------------------------------------
 
 
-def test_samples_without_weight_do_not_count() -> None:
+def test_samples_without_weight_do_not_count():
     w = (y != 2).astype(float)
     est = fitted(w=w)
     assert set(est.predict(X)) == {0, 1}
@@ -123,7 +121,7 @@ def test_samples_without_weight_do_not_count() -> None:
         est.fit(X, y, sample_weight=-w)
 
 
-def test_class_weights_are_sample_weights_by_class() -> None:
+def test_class_weights_are_sample_weights_by_class():
     rows, labels = X[:60], y[:60]  # fifty of one class, ten of another
     for settings, given, w in (
         ({"class_weight": "balanced"}, None, (60 / (2 * 50), 60 / (2 * 10))),
@@ -136,7 +134,7 @@ def test_class_weights_are_sample_weights_by_class() -> None:
     assert same(named, fitted(rows, labels, np.where(labels == 0, 1.0, 5.0), epochs=3))
 
 
-def test_a_part_need_not_have_the_classes_that_have_weights() -> None:
+def test_a_part_need_not_have_the_classes_that_have_weights():
     by_class = PhitoClassifier(class_weight={0: 2.0, 2: 5.0}, random_state=0)
     by_sample = PhitoClassifier(random_state=0)
     for rows in (np.r_[0:100], np.r_[50:150], np.r_[50:100]):
@@ -149,7 +147,7 @@ def test_a_part_need_not_have_the_classes_that_have_weights() -> None:
 # --- settings ---------------------------------------------------------------------------------
 
 
-def test_an_optimizer_is_copied_and_its_rate_decays() -> None:
+def test_an_optimizer_is_copied_and_its_rate_decays():
     rule = SGD(0.1, momentum=0.9)
     used = fitted(optimizer=rule, batch_size=50, epochs=3).model_.optimizer
     assert used is not rule
@@ -163,7 +161,7 @@ def test_an_optimizer_is_copied_and_its_rate_decays() -> None:
     assert constant.model_.optimizer.alpha == Constant(0.01)
 
 
-def test_hidden_layers_are_those_that_were_asked_for() -> None:
+def test_hidden_layers_are_those_that_were_asked_for():
     est = fitted(hidden=(8, 4), activation="leaky_relu", dropout=0.1, epochs=1)
     kinds = [type(layer).__name__ for layer in est.model_.layers]
     assert kinds == ["Dense", "LeakyReLU", "Dropout", "Dense", "LeakyReLU", "Dropout", "Dense"]
@@ -172,7 +170,7 @@ def test_hidden_layers_are_those_that_were_asked_for() -> None:
     assert fitted(hidden=8, epochs=1).model_.layers[0].output_shape == (8,)
 
 
-def test_own_layers_get_the_output_layer_that_they_lack() -> None:
+def test_own_layers_get_the_output_layer_that_they_lack():
     def layers(builder: SequentialBuilder) -> list[Any]:
         return fitted(model=builder, epochs=1).model_.layers
 
@@ -220,7 +218,7 @@ WRONG_TYPES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_wrong_settings_are_named() -> None:
+def test_wrong_settings_are_named():
     for error, rows in ((ArgumentError, WRONG), (ArgumentTypeError, WRONG_TYPES)):
         for settings, says in rows:
             with pytest.raises(error, match=says):
@@ -229,7 +227,7 @@ def test_wrong_settings_are_named() -> None:
         PhitoClassifier(class_weight={0: 1.0, 7: 2.0}).fit(X, y)
 
 
-def test_targets_that_do_not_fit_are_refused() -> None:
+def test_targets_that_do_not_fit_are_refused():
     for settings, target, says in (
         ({}, np.stack([y, y], axis=1), r"MultiOutputClassifier\(PhitoClassifier\(\)\)"),
         ({}, ["a"] * 150, r"only one class, 'a', .* at least 2\."),
@@ -241,7 +239,7 @@ def test_targets_that_do_not_fit_are_refused() -> None:
         PhitoClassifier(class_weight="balanced").partial_fit(X, y, classes=[0, 1, 2])
 
 
-def test_the_dtype_is_that_of_x_unless_it_is_set() -> None:
+def test_the_dtype_is_that_of_x_unless_it_is_set():
     def dtype(rows: Any, **settings: Any) -> str:
         return str(fitted(rows, epochs=1, **settings).model_.dtype)
 
@@ -254,7 +252,7 @@ def test_the_dtype_is_that_of_x_unless_it_is_set() -> None:
 # --- stopping early ---------------------------------------------------------------------------
 
 
-def test_early_stopping_keeps_the_weights_of_the_best_epoch() -> None:
+def test_early_stopping_keeps_the_weights_of_the_best_epoch():
     est = fitted(
         TWO_X, TWO_Y, hidden=(50,), early_stopping=True, validation_fraction=0.3,
         n_iter_no_change=3, learning_rate=Constant(0.05), epochs=200, random_state=1,
@@ -278,7 +276,7 @@ def split_of(est: PhitoClassifier) -> Any:
     )
 
 
-def test_classes_that_cannot_be_held_out_are_explained() -> None:
+def test_classes_that_cannot_be_held_out_are_explained():
     rare = np.where(np.arange(200) == 0, 2, TWO_Y)
     few = r"of 200 samples: .* only 1 member.*early_stopping=Fal"
     with pytest.raises(ArgumentError, match=few):
@@ -290,7 +288,7 @@ def test_classes_that_cannot_be_held_out_are_explained() -> None:
         PhitoClassifier(early_stopping=True).fit(TWO_X, TWO_Y, sample_weight=w)
 
 
-def test_without_early_stopping_all_epochs_run() -> None:
+def test_without_early_stopping_all_epochs_run():
     est = fitted(epochs=7)
     assert est.n_iter_ == len(est.loss_curve_) == 7
     assert est.validation_scores_ is est.best_validation_score_ is None
@@ -303,7 +301,7 @@ def test_without_early_stopping_all_epochs_run() -> None:
     assert est.best_validation_score_ == est.score(held, labels)
 
 
-def test_the_validation_part_is_weighted_too() -> None:
+def test_the_validation_part_is_weighted_too():
     est = fitted(TWO_X, TWO_Y, np.where(TWO_Y == 0, 1.0, 0.0), early_stopping=True, epochs=30)
     assert est.best_validation_score_ == 1  # of class 0 alone, which the network predicts
     est = fitted(TWO_X, TWO_Y, np.where(TWO_Y == 0, 1.0, 5.0), early_stopping=True, epochs=5)
@@ -317,7 +315,7 @@ def test_the_validation_part_is_weighted_too() -> None:
 # --- call by call -----------------------------------------------------------------------------
 
 
-def test_a_warm_start_goes_on() -> None:
+def test_a_warm_start_goes_on():
     est = fitted(epochs=3, warm_start=True)
     model, weights = est.model_, est.model_.get_weights()
     est.set_params(epochs=2).fit(X, y)
@@ -333,7 +331,7 @@ def test_a_warm_start_goes_on() -> None:
     assert len(est.loss_curve_) == 2
 
 
-def test_partial_fit_learns_from_parts() -> None:
+def test_partial_fit_learns_from_parts():
     est = PhitoClassifier(random_state=0, batch_size=16)
     rng = np.random.default_rng(0)
     for i in range(20):
@@ -346,7 +344,7 @@ def test_partial_fit_learns_from_parts() -> None:
     assert est.encoder_.scaler_.n_samples_seen_ == 2000
 
 
-def test_a_part_need_not_have_all_classes() -> None:
+def test_a_part_need_not_have_all_classes():
     est = PhitoClassifier(random_state=0).partial_fit(X[:50], y[:50], classes=[0, 1, 2])
     assert est.predict_proba(X).shape == (150, 3)
     with pytest.raises(ValueError, match="previously unseen labels"):
@@ -359,7 +357,7 @@ def test_a_part_need_not_have_all_classes() -> None:
         PhitoClassifier(early_stopping=True).partial_fit(X, y, classes=[0, 1, 2])
 
 
-def test_partial_fit_after_fit_learns_at_a_rate_above_zero() -> None:
+def test_partial_fit_after_fit_learns_at_a_rate_above_zero():
     est = fitted(batch_size=50, epochs=2)
     assert est.model_.optimizer.rate == pytest.approx(0, abs=1e-12)
     before = est.model_.get_weights()["0.W"]
@@ -374,7 +372,7 @@ def test_partial_fit_after_fit_learns_at_a_rate_above_zero() -> None:
     assert twin.partial_fit(X, y).model_.optimizer.t == 9
 
 
-def test_a_first_part_that_fails_leaves_no_classes() -> None:
+def test_a_first_part_that_fails_leaves_no_classes():
     for fail in (
         lambda est: est.partial_fit(np.full((150, 4), np.nan), y, classes=[0, 1, 2]),
         lambda est: est.set_params(dropout=2.0).fit(X, y),
@@ -388,7 +386,7 @@ def test_a_first_part_that_fails_leaves_no_classes() -> None:
         assert est.partial_fit(X[:100], y[:100], classes=[0, 1, 2, 3]).n_outputs_ == 4
 
 
-def test_multilabel_targets_in_parts() -> None:
+def test_multilabel_targets_in_parts():
     est = PhitoClassifier(random_state=0, batch_size=16)
     for _ in range(12):
         est.partial_fit(MANY_X, MANY_Y)
@@ -401,14 +399,14 @@ def test_multilabel_targets_in_parts() -> None:
     assert est.classes_.tolist() == [0, 1, 2, 3]
 
 
-def test_a_training_that_diverges_is_told_of() -> None:
+def test_a_training_that_diverges_is_told_of():
     est = PhitoClassifier(early_stopping=True, optimizer=SGD(1e200), random_state=0)
     with pytest.warns(PhitodeepWarning, match="training stopped"):
         est.fit(X, y)
     assert est.n_iter_ == len(est.validation_scores_) <= 1
 
 
-def test_an_estimator_whose_fit_failed_is_not_fitted() -> None:
+def test_an_estimator_whose_fit_failed_is_not_fitted():
     for settings, labels in (({}, 0 * y), ({"dropout": 2.0}, y)):
         for est in (PhitoClassifier(epochs=1), fitted(X[:, :2], epochs=1)):
             with pytest.raises(ArgumentError):

@@ -1,7 +1,5 @@
 """Tables: standardised numbers, category columns through an embedding, and sparse matrices."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -44,7 +42,7 @@ def embedding(est: Any) -> Embedding:
 # --- the encoder ------------------------------------------------------------------------------
 
 
-def test_numbers_are_standardised_and_categories_numbered() -> None:
+def test_numbers_are_standardised_and_categories_numbered():
     encoder = TableEncoder(["colour", "size"]).fit(FRAME)
     Z = encoder.transform(FRAME)
     assert encoder.offsets_.tolist() == [0, 6, 11]  # missing, unknown, and 4 or 3 categories
@@ -56,7 +54,7 @@ def test_numbers_are_standardised_and_categories_numbered() -> None:
     np.testing.assert_array_equal(plain[:, 1:], np.stack([LENGTH, SIZE], axis=1))
 
 
-def test_missing_and_unknown_categories_have_tokens_of_their_own() -> None:
+def test_missing_and_unknown_categories_have_tokens_of_their_own():
     seen = pd.DataFrame({"a": ["x", None, "y"], "b": ["u", "u", "v"]})
     new = pd.DataFrame({"a": [None, "z", "y"], "b": [None, "w", "v"]})
     Z = TableEncoder(["a", "b"]).fit(seen).transform(new)
@@ -70,7 +68,7 @@ def test_missing_and_unknown_categories_have_tokens_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("known", [("x", "y"), (1, 2), (True, False)])
-def test_all_kinds_of_missing_values_are_one(known: tuple[Any, Any]) -> None:
+def test_all_kinds_of_missing_values_are_one(known):
     a, b = known
     kinds = [None, float("nan"), pd.NA]
     for seen in kinds:
@@ -88,7 +86,7 @@ def test_all_kinds_of_missing_values_are_one(known: tuple[Any, Any]) -> None:
 # --- category columns -------------------------------------------------------------------------
 
 
-def test_categories_are_named_numbered_or_found() -> None:
+def test_categories_are_named_numbered_or_found():
     def fitted(frame: Any, categories: Any) -> PhitoRegressor:
         return regressor(categories=categories, epochs=1).fit(frame, VALUE)
 
@@ -123,7 +121,7 @@ def test_categories_are_named_numbered_or_found() -> None:
     np.testing.assert_array_equal(fitted(rows, [1]).predict(rows), array)
 
 
-def test_categories_are_learnt() -> None:
+def test_categories_are_learnt():
     est = regressor(categories=["colour", "size"]).fit(FRAME, VALUE)
     assert est.score(FRAME, VALUE) > 0.95
     one = FRAME.iloc[[0] * 4].assign(colour=list(EFFECT), length=100.0, size=10)
@@ -153,13 +151,13 @@ REFUSED: list[tuple[Any, Any, str]] = [
 
 
 @pytest.mark.parametrize(("table", "categories", "message"), REFUSED)
-def test_tables_that_do_not_fit_are_refused(table: Any, categories: Any, message: str) -> None:
+def test_tables_that_do_not_fit_are_refused(table, categories, message):
     with pytest.raises((ValueError, TypeError), match=message) as caught:
         PhitoRegressor(categories=categories).fit(table, VALUE)
     assert isinstance(caught.value, ArgumentTypeError) == (categories == 1)
 
 
-def test_an_unknown_category_counts_as_the_average_one() -> None:
+def test_an_unknown_category_counts_as_the_average_one():
     est = regressor(epochs=2).fit(FRAME, VALUE)
     W, share = embedding(est).W, [np.mean(COLOUR == c) for c in sorted(EFFECT)]
     np.testing.assert_allclose(W[1], share @ W[2:6], rtol=1e-6)
@@ -171,7 +169,7 @@ def test_an_unknown_category_counts_as_the_average_one() -> None:
     np.testing.assert_allclose(embedding(est).W[1], share @ embedding(est).W[2:6], rtol=1e-6)
 
 
-def test_categories_in_parts_and_with_early_stopping() -> None:
+def test_categories_in_parts_and_with_early_stopping():
     assert regressor(early_stopping=True).fit(FRAME, VALUE).best_validation_score_ > 0.8
     parts = regressor()
     for _ in range(15):
@@ -179,7 +177,7 @@ def test_categories_in_parts_and_with_early_stopping() -> None:
     assert parts.score(FRAME, VALUE) > 0.9
 
 
-def test_other_tables_than_in_fit_are_refused() -> None:
+def test_other_tables_than_in_fit_are_refused():
     est = PhitoRegressor(epochs=1).fit(FRAME, VALUE)
     for frame in (FRAME.rename(columns={"colour": "tint"}), FRAME[["length", "colour"]]):
         with pytest.raises(ValueError, match="feature names should match"):
@@ -195,7 +193,7 @@ def test_other_tables_than_in_fit_are_refused() -> None:
             est.fit(FRAME, target)
 
 
-def test_columns_behind_a_column_transformer() -> None:
+def test_columns_behind_a_column_transformer():
     steps = [("numbers", StandardScaler(), ["length"]), ("codes", OrdinalEncoder(), ["colour"])]
     columns = ColumnTransformer(steps)
     pipe = make_pipeline(columns, regressor(categories=[1]))
@@ -211,7 +209,7 @@ def test_columns_behind_a_column_transformer() -> None:
 # --- sparse matrices --------------------------------------------------------------------------
 
 
-def test_sparse_rows_give_what_dense_rows_give() -> None:
+def test_sparse_rows_give_what_dense_rows_give():
     dense = random_array((200, 30), density=0.2, random_state=0).toarray()
     y, settings = dense @ np.arange(30), {"batch_size": None, "epochs": 5, "random_state": 0}
     for est, target in ((PhitoRegressor, y), (PhitoClassifier, y > y.mean())):
@@ -224,7 +222,7 @@ def test_sparse_rows_give_what_dense_rows_give() -> None:
 
 
 @pytest.mark.parametrize("size", [16, 64, None])
-def test_sparse_and_dense_rows_are_shuffled_alike(size: int | None) -> None:
+def test_sparse_and_dense_rows_are_shuffled_alike(size):
     dense = random_array((60, 10), density=0.3, random_state=0).toarray()
     w, found = np.linspace(0, 1, 60), []
     for X in (dense, csr_matrix(dense)):
@@ -240,7 +238,7 @@ def test_sparse_and_dense_rows_are_shuffled_alike(size: int | None) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-def test_numbers_too_large_to_be_standardised_are_named() -> None:
+def test_numbers_too_large_to_be_standardised_are_named():
     X, w = np.random.default_rng(0).normal(size=(8, 3)), np.ones(8)
     part = {"X": X, "y": X[:, 0], "sample_weight": w}
     est = PhitoRegressor((4,), random_state=0).partial_fit(**part)
@@ -251,7 +249,7 @@ def test_numbers_too_large_to_be_standardised_are_named() -> None:
     np.testing.assert_array_equal(est.predict(X), before)
 
 
-def test_text_is_classified_from_its_words() -> None:
+def test_text_is_classified_from_its_words():
     words = {"sea": ["wave", "salt", "ship", "gull"], "wood": ["oak", "moss", "deer", "bark"]}
     rng = np.random.default_rng(0)
     topics = rng.choice(list(words), 120)
@@ -263,7 +261,7 @@ def test_text_is_classified_from_its_words() -> None:
     assert pipe.fit(FRAME[["colour"]], VALUE).score(FRAME[["colour"]], VALUE) > 0.8
 
 
-def test_the_size_of_batches_grows_with_the_table() -> None:
+def test_the_size_of_batches_grows_with_the_table():
     sizes = [automatic_size(n) for n in (1, 100, 1000, 2000, 5000, 10**6)]
     assert sizes == [4, 4, 32, 64, 256, 256]
     est = PhitoRegressor(random_state=0, epochs=1).fit(FRAME[["length"]], VALUE)

@@ -113,32 +113,22 @@ def test_draws_follow_the_scores():
     assert sample(scores, 1e-320, None, None, np.random.default_rng(0)) == [1]
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        *(
-            nn.Softmax,
-            nn.LogSoftmax,
-            lambda: nn.Softmax(axis=2),
-            lambda: nn.Chain(nn.Chain(nn.Softmax())),
-        ),
-        *(
-            lambda: nn.TimeDistributed(nn.Softmax()),
-            lambda: nn.TimeDistributed(nn.Chain(nn.Softmax())),
-        ),
-    ],
-)
+ENDS = [nn.Softmax(), nn.LogSoftmax(), nn.Softmax(axis=2), nn.Chain(nn.Chain(nn.Softmax()))]
+ENDS += [nn.TimeDistributed(end) for end in (nn.Softmax(), nn.Chain(nn.Softmax()))]
+
+
+@pytest.mark.parametrize("end", ENDS, ids=repr)
 @pytest.mark.parametrize("scale", [1, 1e4])  # at 1e4, most probabilities are 0
 def test_probabilities_are_drawn_as_they_are(end, scale):
-    ended, model = built("lstm", end(), scale=scale), built("lstm", scale=scale)
+    ended, model = built("lstm", end.copy(), scale=scale), built("lstm", scale=scale)
     prompt = [[1, 2], [3, 4]]
     for options in (
         *({}, {"cache": False}, {"top_k": 3}, {"top_p": 0.6}, {"temperature": 0}),
         *({"temperature": 0.5}, {"temperature": 2.0, "top_k": 5, "top_p": 0.9}),
     ):
-        wanted = model.generate(prompt, 30, seed=3, **options)
-        np.testing.assert_array_equal(ended.generate(prompt, 30, seed=3, **options), wanted)
-        streamed = list(ended.stream(prompt, 30, seed=3, **options))
+        wanted = model.generate(prompt, 12, seed=3, **options)
+        np.testing.assert_array_equal(ended.generate(prompt, 12, seed=3, **options), wanted)
+        streamed = list(ended.stream(prompt, 12, seed=3, **options))
         np.testing.assert_array_equal(np.transpose(streamed), wanted[:, 2:])
 
 
@@ -171,16 +161,8 @@ def mean_so_far(X, *_):
 
 
 REMEMBERED = [
-    *(
-        lambda: nn.GRU(D),
-        lambda: nn.LSTM(D),
-        lambda: nn.RNN(D),
-        lambda: nn.Dense(D),
-        nn.Tanh,
-        nn.LayerNorm,
-        nn.RMSNorm,
-    ),
-    *(nn.BatchNorm, nn.SinusoidalEncoding, nn.RotaryEmbedding),
+    *(partial(kind, D) for kind in (nn.GRU, nn.LSTM, nn.RNN, nn.Dense)),
+    *(nn.Tanh, nn.LayerNorm, nn.RMSNorm, nn.BatchNorm, nn.SinusoidalEncoding, nn.RotaryEmbedding),
     lambda: nn.MultiHeadAttention(2, causal=True),
     lambda: nn.MultiHeadAttention(2, causal=True, kv_heads=1, rope=True, dropout=0.3),
     lambda: nn.TransformerBlock(2, causal=True, rope=True, norm="rms", dropout=0.2),
@@ -241,14 +223,14 @@ def slowly(model, prompt, n, seed, most, **how):
 
 @settings(max_examples=times(15))
 @given(
-    makers=st.lists(
+    st.lists(
         st.recursive(st.sampled_from(REMEMBERED + JOINED), nested, max_leaves=4),
         min_size=1,
         max_size=3,
     ),
-    seed=st.integers(0, 2**16),
-    T=st.integers(2, 9),
-    N=st.integers(1, 3),
+    st.integers(0, 2**16),
+    st.integers(2, 9),
+    st.integers(1, 3),
 )
 def test_with_and_without_memory_the_tokens_are_the_same(makers, seed, T, N):
     model = written([make() for make in makers], seed=seed)
@@ -328,14 +310,8 @@ def test_models_that_join_all_steps_read_the_window_again():
     says = r"shape \(3,\).*prompt of 2 tokens.*Remedy: use a longer prompt"
     with pytest.raises(ShapeError, match=says):
         model.stream([1, 2], 5)
-    model = Sequential(
-        nn.Embedding(V, 3),
-        nn.GRU(6, return_sequences=False),
-        nn.Reshape(6, 1),
-        nn.GRU(V),
-        dtype="float64",
-    )
-    model.build((4,))
+    builder = SequentialBuilder(4).embedding(V, 3).gru(6, return_sequences=False).reshape(6, 1)
+    model = builder.gru(V).dtype("float64").build()
     assert model.time_steps == "joined"
     tokens = model.generate([1, 2], 6, seed=0)
     np.testing.assert_array_equal(tokens, slowly(model, [1, 2], 6, 0, 99))
@@ -405,9 +381,8 @@ def test_a_stream_neither_disturbs_its_consumer_nor_is_disturbed():
     assert next(stream) == twin.generate(first[0], 1, temperature=0)[0, -1]
 
 
-@pytest.mark.parametrize(
-    ("prompt", "options", "error", "says"),
-    [
+def test_bad_prompts_and_options_are_refused_at_the_call():
+    for prompt, options, error, says in (
         ([], {}, ArgumentTypeError, "prompt takes integer tokens"),
         (np.empty((1, 0), int), {}, ShapeError, "at least one"),
         ([1.0], {}, ArgumentTypeError, "integer tokens"),
@@ -422,13 +397,11 @@ def test_a_stream_neither_disturbs_its_consumer_nor_is_disturbed():
         ([1], {"stop": [3, -1]}, ArgumentError, r"stop takes tokens from 0 to 10, got \[3, -1\]"),
         ([1], {"stop": 1.0}, ArgumentTypeError, "stop takes integer tokens"),
         ([1], {"stop": "\n"}, ArgumentTypeError, "stop takes integer tokens"),
-    ],
-)
-def test_bad_prompts_and_options_are_refused_at_the_call(prompt, options, error, says):
-    model = built("gpt")
-    for method in (model.stream, model.generate):
-        with pytest.raises(error, match=says):
-            method(prompt, 2, **options)
+    ):
+        model = built("gpt")
+        for method in (model.stream, model.generate):
+            with pytest.raises(error, match=says):
+                method(prompt, 2, **options)
 
 
 # --- scores that nothing can be drawn from -------------------------------------------------------

@@ -1,7 +1,5 @@
 """Keeping freed memory: done on Linux, and only if it is wanted."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -12,7 +10,7 @@ from phitodeep.training.loop import keep_freed_memory
 from tests.training.test_shortcuts import convolutional
 
 
-def test_it_can_be_switched_off_and_needs_mallopt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_can_be_switched_off_and_needs_mallopt(monkeypatch):
     monkeypatch.setenv("PHITODEEP_KEEP_MEMORY", "0")
     assert not keep_freed_memory()
     monkeypatch.delenv("PHITODEEP_KEEP_MEMORY")
@@ -23,7 +21,7 @@ def test_it_can_be_switched_off_and_needs_mallopt(monkeypatch: pytest.MonkeyPatc
     assert not keep_freed_memory()
 
 
-def test_training_does_it_and_import_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_does_it_and_import_does_not(monkeypatch):
     calls: list[int] = []
     monkeypatch.setattr(loop, "keep_freed_memory", lambda: calls.append(1))
     model = convolutional()
@@ -49,7 +47,7 @@ print(kept, faults())
 
 @pytest.mark.skipif(sys.platform != "linux", reason="page faults are those of glibc on Linux")
 @pytest.mark.parametrize("wanted", ["1", "0"])
-def test_large_arrays_cost_no_page_faults(wanted: str) -> None:
+def test_large_arrays_cost_no_page_faults(wanted):
     environment = {"PHITODEEP_KEEP_MEMORY": wanted, "PATH": "/usr/bin"}
     command = [sys.executable, "-c", FAULTS]
     run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)

@@ -1,7 +1,5 @@
 """A process that trains is killed with SIGKILL twenty times, and nothing is lost."""
 
-from __future__ import annotations
-
 import os
 import random
 import re
@@ -74,7 +72,7 @@ np.savez(
 
 
 @pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="only Linux has files without a name")
-def test_training_that_is_killed_again_and_again_ends_with_the_same_bits(tmp_path: Path) -> None:
+def test_training_that_is_killed_again_and_again_ends_with_the_same_bits(tmp_path):
     script, marks, chance = tmp_path / "train.py", tmp_path / "marks", random.Random(0)
     script.write_text(PROCESS)
     marks.write_bytes(bytes(2))

@@ -1,7 +1,5 @@
 """The training loop: what is visited, what is computed, what is returned, and how it ends."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle
@@ -10,8 +8,6 @@ import sys
 import threading
 import tracemalloc
 import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,12 +18,12 @@ from phitodeep import layers as L
 from phitodeep.core.call import current
 from phitodeep.core.types import Array
 from phitodeep.loss import CategoricalCrossEntropy
-from phitodeep.model import Sequential
+from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
 from phitodeep.optimization.optimizers import SGD, Adam
 from phitodeep.optimization.schedules import ReduceOnPlateau
 from phitodeep.training.history import History
-from tests.training.weights import assert_weights
+from tests.conftest import assert_weights, press
 
 rng = np.random.default_rng(1)
 N = 50
@@ -90,24 +86,19 @@ def visits(n: int, **given: Any) -> list[list[list[int]]]:
     return epochs
 
 
-@pytest.mark.parametrize(
-    ("n", "size", "sizes"),
-    [
+def test_every_sample_comes_once_an_epoch_and_the_last_short_batch_counts():
+    for n, size, sizes in (
         *[(10, 4, [4, 4, 2]), (9, 3, [3, 3, 3]), (5, 1, [1] * 5)],
         *[(7, size, [7]) for size in (7, 100, None)],
-    ],
-)
-def test_every_sample_comes_once_an_epoch_and_the_last_short_batch_counts(
-    n: int, size: int | None, sizes: list[int]
-) -> None:
-    epochs = visits(n, batch_size=size, epochs=4)
-    assert len(epochs) == 4
-    for batches in epochs:
-        assert [len(batch) for batch in batches] == sizes
-        assert sorted(i for batch in batches for i in batch) == list(range(n))
+    ):
+        epochs = visits(n, batch_size=size, epochs=4)
+        assert len(epochs) == 4
+        for batches in epochs:
+            assert [len(batch) for batch in batches] == sizes
+            assert sorted(i for batch in batches for i in batch) == list(range(n))
 
 
-def test_each_epoch_has_a_new_order_in_which_targets_and_weights_stay_with_their_samples() -> None:
+def test_each_epoch_has_a_new_order_in_which_targets_and_weights_stay_with_their_samples():
     orders = [np.concatenate(batches).tolist() for batches in visits(30, batch_size=7, epochs=5)]
     assert len({tuple(order) for order in orders}) == 5
     assert list(range(30)) not in orders
@@ -133,7 +124,7 @@ def test_each_epoch_has_a_new_order_in_which_targets_and_weights_stay_with_their
     assert history[0][0] == 13.0**2
 
 
-def test_the_data_that_was_given_is_not_written() -> None:
+def test_the_data_that_was_given_is_not_written():
     frozen = [a.copy() for a in (X, LABELS)]
     for a in frozen:
         a.flags.writeable = False
@@ -143,7 +134,7 @@ def test_the_data_that_was_given_is_not_written() -> None:
     np.testing.assert_array_equal(frozen[0], X)
 
 
-def test_a_seed_repeats_everything_and_decides_order_and_masks() -> None:
+def test_a_seed_repeats_everything_and_decides_order_and_masks():
     models = [classifier(), classifier(), classifier(seed=1), classifier(seed=None)]
     first, second = models[:2]
     one, two, *different = [
@@ -177,7 +168,7 @@ def test_a_seed_repeats_everything_and_decides_order_and_masks() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "nadam", "rmsprop", "lion"])
-def test_a_second_training_goes_on_where_the_first_ended(optimizer: str) -> None:
+def test_a_second_training_goes_on_where_the_first_ended(optimizer):
     at_once = classifier(optimizer=optimizer, alpha=lambda step: 0.02 / (1 + step))
     in_two = classifier(optimizer=optimizer, alpha=lambda step: 0.02 / (1 + step))
     whole = train(at_once, X, LABELS, X, LABELS, epochs=5, metrics=["accuracy"])
@@ -193,7 +184,7 @@ def test_a_second_training_goes_on_where_the_first_ended(optimizer: str) -> None
 @pytest.mark.parametrize(
     "through", [Sequential.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))]
 )
-def test_a_copy_goes_on_as_the_model_would(through: Callable[[Sequential], Sequential]) -> None:
+def test_a_copy_goes_on_as_the_model_would(through):
     model = classifier(metrics=["accuracy"])
     train(model, X, LABELS)
     twin = through(model)
@@ -205,7 +196,7 @@ def test_a_copy_goes_on_as_the_model_would(through: Callable[[Sequential], Seque
     assert all(np.array_equal(a, kept[path]) for path, a in model.get_weights().items())
 
 
-def test_predictions_and_evaluations_between_leave_no_trace() -> None:
+def test_predictions_and_evaluations_between_leave_no_trace():
     quiet, busy = classifier(), classifier()
 
     def look(model: Any, *_: Any) -> None:
@@ -218,32 +209,7 @@ def test_predictions_and_evaluations_between_leave_no_trace() -> None:
     assert_weights(quiet, busy)
 
 
-def by_hand(model: Sequential, epochs: list[list[Array]], X: Array, Y: Array) -> list[float]:
-    """The same training as a loop of forward, loss, backward and step; losses of the epochs."""
-    losses = []
-    for batches in epochs:
-        total = 0.0
-        for rows in batches:
-            P = model.forward(X[rows])
-            total += model.loss.loss_func(P, Y[rows]) * len(rows)
-            model.backward(model.loss.loss_gradient(P, Y[rows]))
-            model.optimizer.step(model.layers)
-        losses.append(total / len(X))
-    return losses
-
-
-@pytest.mark.parametrize("size", [16, N, 7])
-def test_a_manual_loop_gives_the_same(size: int) -> None:
-    model, manual = plain(optimizer="adam"), plain(optimizer="adam")
-    X64, Y64 = X.astype(float), Y.astype(float)
-    history = train(model, X64, Y64, batch_size=size, shuffle=False)
-    batches = [np.arange(i, min(i + size, N)) for i in range(0, N, size)]
-    losses = by_hand(manual, [batches] * 3, X64, Y64)
-    assert [loss for loss, _ in history] == pytest.approx(losses, rel=1e-12)
-    assert_weights(model, manual, rtol=1e-10)
-
-
-def test_losses_and_metrics_of_an_epoch_are_those_before_its_steps_and_after_it() -> None:
+def test_losses_and_metrics_of_an_epoch_are_those_before_its_steps_and_after_it():
     model, losses = plain(batch_size=20), []
     note = LambdaCallback(on_batch_end=lambda model, step, loss: losses.append(loss))
     history = train(model, X, Y, epochs=1, callbacks=[note])
@@ -266,7 +232,7 @@ def test_losses_and_metrics_of_an_epoch_are_those_before_its_steps_and_after_it(
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_accumulated_batches_are_one_big_batch(weighted: bool) -> None:
+def test_accumulated_batches_are_one_big_batch(weighted):
     weights = rng.uniform(0, 2, N) if weighted else None
     for make in (plain, plain_classifier):
         big, small = make(batch_size=16), make(batch_size=4)
@@ -284,7 +250,7 @@ def plain_classifier(**given: Any) -> Sequential:
     return Sequential(L.Dense(4, 6), L.Tanh(), L.Dense(6, 3), L.Softmax(), **{**options, **given})
 
 
-def test_masks_are_fresh_at_every_step_however_a_batch_is_split() -> None:
+def test_masks_are_fresh_at_every_step_however_a_batch_is_split():
     def net(size: int) -> Sequential:
         layers = (L.Dense(4, 6), L.Dropout(0.5), L.Tanh(), L.Dense(6, 2))
         return Sequential(*layers, optimizer="sgd", alpha=0.1, seed=0, batch_size=size)
@@ -302,7 +268,7 @@ REPEATS = rng.integers(0, 4, N)
 
 
 @pytest.mark.parametrize("loss", ["mse", "categorical_cross_entropy"])
-def test_a_sample_weight_is_as_many_copies(loss: str) -> None:
+def test_a_sample_weight_is_as_many_copies(loss):
     make = plain if loss == "mse" else plain_classifier
     T = Y if loss == "mse" else LABELS
     weighted, copied = make(batch_size=None), make(batch_size=None)
@@ -313,25 +279,21 @@ def test_a_sample_weight_is_as_many_copies(loss: str) -> None:
     assert_weights(weighted, copied, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "class_weight",
-    [{0: 2, 1: 1, 2: 3}, [2, 1, 3], np.array([2.0, 1.0, 3.0]), {0: 2, 2: 3}],
-    ids=str,
-)
-def test_a_class_weight_is_as_many_copies(class_weight: Any) -> None:
-    weighted, copied, in_loss, one_hot = (plain_classifier(batch_size=None) for _ in range(4))
-    w_history = train(weighted, X, LABELS, class_weight=class_weight)
-    rows = np.repeat(np.arange(N), np.array([2, 1, 3])[LABELS])
-    c_history = train(copied, X[rows], LABELS[rows])
-    np.testing.assert_allclose(w_history, c_history, rtol=1e-6)
-    assert_weights(weighted, copied, rtol=1e-5)
-    in_loss.setloss(CategoricalCrossEntropy(class_weight=[2, 1, 3]))
-    np.testing.assert_allclose(train(in_loss, X, LABELS), w_history, rtol=1e-6)
-    one = train(one_hot, X, np.eye(3)[LABELS], class_weight=class_weight)
-    np.testing.assert_allclose(one, w_history, rtol=1e-6)
+def test_a_class_weight_is_as_many_copies():
+    for class_weight in [{0: 2, 1: 1, 2: 3}, [2, 1, 3], np.array([2.0, 1.0, 3.0]), {0: 2, 2: 3}]:
+        weighted, copied, in_loss, one_hot = (plain_classifier(batch_size=None) for _ in range(4))
+        w_history = train(weighted, X, LABELS, class_weight=class_weight)
+        rows = np.repeat(np.arange(N), np.array([2, 1, 3])[LABELS])
+        c_history = train(copied, X[rows], LABELS[rows])
+        np.testing.assert_allclose(w_history, c_history, rtol=1e-6)
+        assert_weights(weighted, copied, rtol=1e-5)
+        in_loss.setloss(CategoricalCrossEntropy(class_weight=[2, 1, 3]))
+        np.testing.assert_allclose(train(in_loss, X, LABELS), w_history, rtol=1e-6)
+        one = train(one_hot, X, np.eye(3)[LABELS], class_weight=class_weight)
+        np.testing.assert_allclose(one, w_history, rtol=1e-6)
 
 
-def test_class_and_sample_weights_multiply_and_metrics_do_not_use_them() -> None:
+def test_class_and_sample_weights_multiply_and_metrics_do_not_use_them():
     class_weight, factors = {0: 2, 1: 1, 2: 3}, np.array([2, 1, 3])[LABELS]
     both, one = plain_classifier(batch_size=None), plain_classifier(batch_size=None)
     a = train(both, X, LABELS, class_weight=class_weight, sample_weight=REPEATS)
@@ -356,7 +318,7 @@ def test_class_and_sample_weights_multiply_and_metrics_do_not_use_them() -> None
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 4)])
-def test_class_weights_of_labels_at_every_position(shape: tuple[int, ...]) -> None:
+def test_class_weights_of_labels_at_every_position(shape):
     labels = rng.integers(0, 3, (6, *shape))
     data = rng.standard_normal((6, *shape, 4))
     flat, deep = plain_classifier(), plain_classifier()
@@ -365,7 +327,7 @@ def test_class_weights_of_labels_at_every_position(shape: tuple[int, ...]) -> No
     np.testing.assert_allclose(a, b, rtol=1e-9)
 
 
-def test_a_history_is_a_pair_an_epoch() -> None:
+def test_a_history_is_a_pair_an_epoch():
     history = train(classifier(), X, LABELS, X[:9], LABELS[:9], metrics=["accuracy"])
     assert isinstance(history, list)
     assert len(history) == len(history.seconds) == 3
@@ -388,7 +350,7 @@ def constant_loss(P: Array, T: Array) -> float:
     return 7.0
 
 
-def test_metrics_with_awkward_names_are_kept_apart() -> None:
+def test_metrics_with_awkward_names_are_kept_apart():
     model = plain(epochs=2)
     expected = train(plain(epochs=2), X, Y, X, Y)
     history = train(model, X, Y, X, Y, metrics=[constant_loss])
@@ -403,7 +365,7 @@ def test_metrics_with_awkward_names_are_kept_apart() -> None:
             train(plain(), X, Y, metrics=refused)
 
 
-def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plot(tmp_path, monkeypatch):
     history = train(classifier(), X, LABELS, X, LABELS, metrics=["accuracy", "f1"])
     path = tmp_path / "history.png"
     figure = history.plot(str(path))
@@ -421,7 +383,7 @@ def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         History().plot()
 
 
-def test_test_data_are_held_out_and_not_learnt_from() -> None:
+def test_test_data_are_held_out_and_not_learnt_from():
     split, given_ = plain(), plain()
     a = train(split, X, Y, validation_split=0.3)
     b = train(given_, X[:35], Y[:35], X[35:], Y[35:])
@@ -437,17 +399,7 @@ def test_test_data_are_held_out_and_not_learnt_from() -> None:
     assert_weights(a, b)
 
 
-def press(at: int) -> LambdaCallback:
-    """Ctrl-C during the batch of this step."""
-
-    def on_batch_end(model: Any, step: int, loss: float) -> None:
-        if step == at:
-            signal.raise_signal(signal.SIGINT)
-
-    return LambdaCallback(on_batch_end=on_batch_end)
-
-
-def test_ctrl_c_ends_training_after_the_batch_and_twice_at_once(keyboard: None) -> None:
+def test_ctrl_c_ends_training_after_the_batch_and_twice_at_once(keyboard):
     before = signal.getsignal(signal.SIGINT)
     model, twin = classifier(metrics=["accuracy"]), classifier()
     history = train(model, X, LABELS, X, LABELS, callbacks=[press(6)])
@@ -474,7 +426,7 @@ def test_ctrl_c_ends_training_after_the_batch_and_twice_at_once(keyboard: None) 
 
 
 @pytest.mark.parametrize(("moment", "epochs"), [("on_epoch_end", 2), ("on_train_end", 3)])
-def test_ctrl_c_after_an_epoch_keeps_its_history(keyboard: None, moment: str, epochs: int) -> None:
+def test_ctrl_c_after_an_epoch_keeps_its_history(keyboard, moment, epochs):
     def on_end(model: Any, *_: Any) -> None:
         if model.epoch >= 2:
             signal.raise_signal(signal.SIGINT)
@@ -487,9 +439,7 @@ def test_ctrl_c_after_an_epoch_keeps_its_history(keyboard: None, moment: str, ep
 
 @pytest.mark.parametrize("monitor", ["test_accuracy", "test_loss", None])
 @pytest.mark.parametrize("kind", [EarlyStopping, ModelCheckpoint])
-def test_ctrl_c_in_the_middle_of_an_epoch_gives_no_best_value(
-    keyboard: None, kind: Any, monitor: str | None, tmp_path: Path
-) -> None:
+def test_ctrl_c_in_the_middle_of_an_epoch_gives_no_best_value(keyboard, kind, monitor, tmp_path):
     """The epoch that was cut short has no test loss, for callbacks and for schedules."""
     arguments = [str(tmp_path / "a")] if kind is ModelCheckpoint else []
     monitor = monitor or ("test_loss" if arguments else None)  # a checkpoint has no default
@@ -505,7 +455,7 @@ def test_ctrl_c_in_the_middle_of_an_epoch_gives_no_best_value(
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, None])
-def test_a_sigint_that_is_not_pythons_stays(handler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sigint_that_is_not_pythons_stays(handler, monkeypatch):
     """One that is ignored, or a handler set outside Python, which could not be put back."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -520,23 +470,19 @@ def test_a_sigint_that_is_not_pythons_stays(handler: Any, monkeypatch: pytest.Mo
     assert len(history) == 3
 
 
-@pytest.mark.parametrize(
-    ("change", "what"),
-    [
-        (lambda model: model.setloss("mse"), "loss"),
-        (lambda model: model.layers.insert(0, L.Dense(4, 4)), "list of layers"),
-        (lambda model: model.add(L.Dense(3, 3)), "list of layers"),
-        (lambda model: model.layers.pop(), "list of layers"),
-    ],
-)
 @pytest.mark.parametrize("moment", ["on_train_begin", "on_batch_end", "on_epoch_end"])
-def test_a_model_that_a_callback_rebuilds_is_refused(change: Any, what: str, moment: str) -> None:
-    callback = LambdaCallback(**{moment: lambda model, *_: change(model)})
-    with pytest.raises(errors_.OrderError, match=f"the model's {what} changed during training"):
-        train(classifier(), X, LABELS, callbacks=[callback])
+def test_a_model_that_a_callback_rebuilds_is_refused(moment):
+    for change, what in (
+        (lambda model, *_: model.setloss("mse"), "loss"),
+        (lambda model, *_: model.layers.insert(0, L.Dense(4, 4)), "list of layers"),
+        (lambda model, *_: model.add(L.Dense(3, 3)), "list of layers"),
+        (lambda model, *_: model.layers.pop(), "list of layers"),
+    ):
+        with pytest.raises(errors_.OrderError, match=f"the model's {what} changed during training"):
+            train(classifier(), X, LABELS, callbacks=[LambdaCallback(**{moment: change})])
 
 
-def test_an_optimizer_that_a_callback_sets_takes_the_next_step() -> None:
+def test_an_optimizer_that_a_callback_sets_takes_the_next_step():
     model = classifier()
 
     def on_epoch_end(model: Any, epoch: int, logs: Any) -> None:
@@ -548,7 +494,7 @@ def test_an_optimizer_that_a_callback_sets_takes_the_next_step() -> None:
     assert model.optimizer.t == 2 * -(-len(X) // 16)
 
 
-def test_training_outside_the_main_thread_needs_no_signals() -> None:
+def test_training_outside_the_main_thread_needs_no_signals():
     found: list[History] = []
     thread = threading.Thread(target=lambda: found.append(train(classifier(), X, LABELS)))
     thread.start()
@@ -558,9 +504,7 @@ def test_training_outside_the_main_thread_needs_no_signals() -> None:
 
 @pytest.mark.parametrize("rate", [1e3, 1e6, 1e12, 1e30])
 @pytest.mark.parametrize("optimizer", ["sgd", SGD(momentum=0.9), "adam"], ids=str)
-def test_divergence_ends_training_with_a_warning_and_finite_parameters(
-    optimizer: Any, rate: float
-) -> None:
+def test_divergence_ends_training_with_a_warning_and_finite_parameters(optimizer, rate):
     model = Sequential(
         L.Dense(4, 2), optimizer=copy.deepcopy(optimizer), alpha=rate, seed=0, batch_size=16
     )
@@ -580,7 +524,7 @@ def test_divergence_ends_training_with_a_warning_and_finite_parameters(
         assert optimizer == "adam"
 
 
-def test_divergence_leaves_nothing_for_the_next_training() -> None:
+def test_divergence_leaves_nothing_for_the_next_training():
     bad = X.copy()
     bad[7] = 1e25  # its square is not finite in float32
 
@@ -602,17 +546,8 @@ def peak_of_a_step(size: int) -> int:
     """The most bytes that a step of the second epoch or later adds to what was there."""
     data = rng.standard_normal((4 * size, 784), np.float32)
     labels = rng.integers(0, 10, len(data))
-    layers = (
-        L.Flatten(),
-        L.Dense(784, 128),
-        L.ReLU(),
-        L.Dense(128, 64),
-        L.ReLU(),
-        L.Dense(64, 10),
-        L.Softmax(),
-    )
-    options = {"loss_class": "categorical_cross_entropy", "alpha": 0.001, "seed": 0}
-    model = Sequential(*layers, batch_size=size, **options)
+    builder = SequentialBuilder(784, seed=0).dense(128).relu().dense(64).relu().dense(10).softmax()
+    model = builder.loss("categorical_cross_entropy").alpha(0.001).batch(size).build()
     peaks: list[int] = []
     before = 0
 
@@ -632,7 +567,7 @@ def peak_of_a_step(size: int) -> int:
     return max(peaks)
 
 
-def test_a_step_allocates_nothing_of_the_batchs_size() -> None:
+def test_a_step_allocates_nothing_of_the_batchs_size():
     small, large = peak_of_a_step(256), peak_of_a_step(1024)
     # less than one column of float32 more for each of the 10 of the smallest matrix; what does
     # not grow is the buffer of 8192 numbers in which NumPy's ufuncs cast
@@ -640,7 +575,7 @@ def test_a_step_allocates_nothing_of_the_batchs_size() -> None:
     assert small < 48 * 1024, f"{small} bytes"
 
 
-def test_buffers_serve_all_batches_and_are_given_back() -> None:
+def test_buffers_serve_all_batches_and_are_given_back():
     model = classifier()
     train(model, X, LABELS)
     assert all(not layer._frame.buffers for _, layer in model.walk())
@@ -654,55 +589,30 @@ def test_buffers_serve_all_batches_and_are_given_back() -> None:
     assert seen[0] == seen[1] == seen[2]
 
 
-def arrays_of(model: Sequential) -> Iterator[tuple[str, Array]]:
-    for path, layer in model.walk():
-        for store in ("params", "state", "grads", "cache"):
-            values = getattr(layer, store)
-            for name, value in values.items():
-                for a in value if isinstance(value, list | tuple) else [value]:
-                    if isinstance(a, np.ndarray | np.generic) and a.dtype.kind == "f":
-                        yield f"{path} {store} {name}", np.asarray(a)
-    for path, slots in model.optimizer.memory().items():
-        yield from ((f"slot {path} {name}", a) for name, a in slots.items())
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("given_dtype", [np.float32, np.float64, np.uint8, np.float16])
-def test_one_dtype_from_end_to_end(dtype: Any, given_dtype: Any) -> None:
-    data = (10 * np.abs(X)).astype(given_dtype)
-    for last, T in (
-        ((L.Dense(8, 3), L.Softmax()), LABELS),
-        ((L.Dense(8, 2),), Y.astype(np.float64)),
+def test_one_dtype_from_end_to_end(dtype, given_dtype):
+    """Of all layers and of what they cache, in tests/test_random_networks.py."""
+    data, seen = (10 * np.abs(X)).astype(given_dtype), set[Any]()
+    rule = Adam(weight_decay=0.01, l1=0.01, clip_norm=1.0, clip_value=1.0)
+
+    def note(model: Any, *_: Any) -> None:
+        for _, layer in model.walk():
+            stores = layer.params, layer.state, layer.grads
+            seen.update(a.dtype for store in stores for a in store.values())
+        seen.update(a.dtype for slots in model.optimizer.memory().values() for a in slots.values())
+
+    for model, T in (
+        (classifier(optimizer=rule, dtype=dtype), LABELS),
+        (plain(optimizer=rule.copy(), dtype=dtype), Y.astype(np.float64)),
     ):
-        layers = (
-            L.Dense(4, 8),
-            L.LayerNorm(),
-            L.PReLU(),
-            L.Residual(L.BatchNorm(), L.Tanh()),
-            L.Dropout(0.1),
-        )
-        kind = "categorical_cross_entropy" if len(last) == 2 else "mse"
-        model = Sequential(*layers, *last, loss_class=kind, dtype=dtype, seed=0, epochs=2)
-        seen: list[tuple[str, Array]] = []
-
-        def spy(model: Any, *_: Any, seen: list[tuple[str, Array]] = seen) -> None:
-            seen.extend(arrays_of(model))
-
-        optimizer = Adam(weight_decay=0.01, l1=0.01, clip_norm=1.0, clip_value=1.0)
-        model.setoptimizer(optimizer)
-        train(
-            model, data, T, data, T,
-            callbacks=[LambdaCallback(on_batch_end=spy)],
-            sample_weight=np.linspace(0.5, 2, N), batch_size=20,
-            metrics=["mae"] if kind == "mse" else ["accuracy"],
-        )  # fmt: skip
-        assert len(seen) > 100
-        assert {name: a.dtype for name, a in seen if a.dtype != dtype} == {}
-        assert model.predict(data).dtype == dtype
-        assert model(data).dtype == dtype
+        watch = LambdaCallback(on_batch_end=note)
+        train(model, data, T, data, T, callbacks=[watch], sample_weight=np.linspace(0.5, 2, N))
+        assert seen == {np.dtype(dtype)}
+        assert model.predict(data).dtype == model(data).dtype == dtype
 
 
-def test_threads_may_predict_and_evaluate_at_once() -> None:
+def test_threads_may_predict_and_evaluate_at_once():
     model = classifier()
     train(model, X, LABELS)
     expected, scores = model.predict(X, batch_size=7), model.evaluate(X, LABELS, batch_size=7)
@@ -724,7 +634,7 @@ def test_threads_may_predict_and_evaluate_at_once() -> None:
     assert failures == []
 
 
-def test_nothing_goes_back_through_layers_below_the_first_that_learns() -> None:
+def test_nothing_goes_back_through_layers_below_the_first_that_learns():
     class Wall(L.Tanh):
         def backward(self, dY: Array) -> Array:
             raise AssertionError("nobody needs dX here")
@@ -741,7 +651,7 @@ def test_nothing_goes_back_through_layers_below_the_first_that_learns() -> None:
     [{"l1": 0.5, "l2": 0.5}, {"clip_norm": 0.01}, {"clip_value": 0.01}, {"weight_decay": 0.5}],
     ids=str,
 )
-def test_callbacks_see_the_gradients_of_the_loss_alone(options: dict[str, float]) -> None:
+def test_callbacks_see_the_gradients_of_the_loss_alone(options):
     def gradients(optimizer: SGD) -> list[Array]:
         seen: list[Array] = []
 
@@ -758,23 +668,17 @@ def test_callbacks_see_the_gradients_of_the_loss_alone(options: dict[str, float]
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_options_that_are_refused():
+    for options, message in (
         ({"validation_split": 0.5}, "either X_test and y_test or validation_split"),
-        *(
-            ({"anomaly": value}, f'anomaly must be None or "raise", got {value!r}')
-            for value in ("warn", True, "")
-        ),
-    ],
-)
-def test_options_that_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(errors_.ArgumentError, match=message):
-        train(classifier(), X, LABELS, X, LABELS, **options)
+        *(({"anomaly": bad}, f'None or "raise", got {bad!r}') for bad in ("warn", True, "")),
+    ):
+        with pytest.raises(errors_.ArgumentError, match=message):
+            train(classifier(), X, LABELS, X, LABELS, **options)
 
 
 @pytest.mark.parametrize("size", [0, -2, 2.5, "a", True])
-def test_a_batch_size_set_on_the_model_is_checked(size: Any) -> None:
+def test_a_batch_size_set_on_the_model_is_checked(size):
     model = Sequential(L.Dense(3, 2), seed=0)
     model.batch_size = size
     before = model.get_weights()
@@ -783,7 +687,7 @@ def test_a_batch_size_set_on_the_model_is_checked(size: Any) -> None:
     np.testing.assert_array_equal(model.get_weights()["0.W"], before["0.W"])
 
 
-def test_a_pending_backward_survives_predictions_and_evaluations() -> None:
+def test_a_pending_backward_survives_predictions_and_evaluations():
     model, quiet = classifier(), classifier()
     T = np.eye(3, dtype=np.float32)[LABELS]
     for each in (model, quiet):

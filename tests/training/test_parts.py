@@ -1,7 +1,5 @@
 """Batches in parts: the gradients of a whole batch, in any number of threads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -17,7 +15,7 @@ from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.architectures import gpt, lenet
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.training.parts import BatchSplitter
-from tests.training.weights import assert_weights
+from tests.conftest import assert_weights
 
 Cut = Callable[[int], None]
 
@@ -34,9 +32,7 @@ def data(rng: Any) -> tuple[np.ndarray, np.ndarray]:
     return rng.standard_normal((67, 6)), rng.integers(0, 3, 67)
 
 
-def agree(
-    cut: Cut, make: Callable[[], Sequential], *data: Any, parts: int = 2, **options: Any
-) -> list[Sequential]:
+def agree(cut, make, *data, parts=2, **options):
     """Train on whole batches and on batches in parts; return both models, of the same weights."""
     models = []
     for count in (1, parts):
@@ -49,7 +45,7 @@ def agree(
 
 @pytest.mark.parametrize("parts", [2, 3])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_parts_take_the_step_of_the_whole(parts: int, accumulate: int, data: Any, cut: Cut) -> None:
+def test_parts_take_the_step_of_the_whole(parts, accumulate, data, cut):
     one, several = net(), net()
     options = {"epochs": 3, "batch_size": 16, "accumulate": accumulate, "verbose": 0}
     wanted = one.train(*data, *data, **options)
@@ -62,20 +58,7 @@ def test_parts_take_the_step_of_the_whole(parts: int, accumulate: int, data: Any
     assert several.optimizer.t == one.optimizer.t
 
 
-def test_a_run_repeats_to_the_bit(data: Any, cut: Cut) -> None:
-    cut(3)
-    X, y = data[0].astype(np.float32), data[1]
-    ends = []
-    for _ in range(3):
-        model = net("float32")
-        model.train(X, y, epochs=4, batch_size=16, threads=3, verbose=0)
-        ends.append(model.get_weights())
-    for path, a in ends[0].items():
-        for other in ends[1:]:
-            np.testing.assert_array_equal(other[path], a)
-
-
-def test_weights_lengths_and_tied_parameters(rng: Any, cut: Cut) -> None:
+def test_weights_lengths_and_tied_parameters(rng, cut):
     tokens, lengths = rng.integers(0, 9, (12, 6)), rng.integers(1, 7, 12)
     options = {"sample_weight": np.repeat(rng.random((12, 1)), 6, axis=1), "lengths": lengths}
 
@@ -86,7 +69,7 @@ def test_weights_lengths_and_tied_parameters(rng: Any, cut: Cut) -> None:
     agree(cut, make, tokens, tokens[:, ::-1], epochs=3, batch_size=5, **options)
 
 
-def test_few_samples_images_and_sizes_that_wait_for_the_data(data: Any, cut: Cut, rng: Any) -> None:
+def test_few_samples_images_and_sizes_that_wait_for_the_data(data, cut, rng):
     agree(cut, net, data[0][:5], data[1][:5], parts=4, epochs=2, batch_size=3)
     builder = lenet(12, 12, 1, classes=4).loss("softmax_cross_entropy").dtype("float64").seed(0)
     X, y = rng.random((20, 12, 12, 1)), rng.integers(0, 4, 20)
@@ -118,7 +101,7 @@ def part_sizes(model: Sequential, X: Any, **options: Any) -> list[int]:
     return sizes
 
 
-def test_layers_that_need_the_whole_batch_get_it(data: Any, cut: Cut) -> None:
+def test_layers_that_need_the_whole_batch_get_it(data, cut):
     _, several = agree(cut, normed, *data, *data, epochs=2, batch_size=16)
     X = data[0][:16]
     assert part_sizes(several, X) == [16]
@@ -126,7 +109,7 @@ def test_layers_that_need_the_whole_batch_get_it(data: Any, cut: Cut) -> None:
     assert part_sizes(several, X) == [8, 8]
 
 
-def test_a_callback_may_end_the_splitting_but_not_begin_it(data: Any, cut: Cut) -> None:
+def test_a_callback_may_end_the_splitting_but_not_begin_it(data, cut):
     cut(2)
     for frozen, wanted in ((True, [8, 8, 16, 16]), (False, [16, 16, 16])):
         model = normed()
@@ -140,7 +123,7 @@ def test_a_callback_may_end_the_splitting_but_not_begin_it(data: Any, cut: Cut) 
         assert sizes == wanted
 
 
-def test_an_error_in_a_thread_comes_out(data: Any, cut: Cut) -> None:
+def test_an_error_in_a_thread_comes_out(data, cut):
     cut(2)
 
     def fail(dY: Any, X: Any, Y: Any) -> Any:
@@ -155,7 +138,7 @@ def test_an_error_in_a_thread_comes_out(data: Any, cut: Cut) -> None:
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])
-def test_a_part_that_diverges_ends_training_before_the_step(part: int, rng: Any, cut: Cut) -> None:
+def test_a_part_that_diverges_ends_training_before_the_step(part, rng, cut):
     cut(3)
     X, Y = rng.standard_normal((12, 6)), rng.standard_normal((12, 1))
     X[4 * part] = 1e300  # whose loss is infinite, so that this part goes no way back
@@ -166,56 +149,20 @@ def test_a_part_that_diverges_ends_training_before_the_step(part: int, rng: Any,
     assert_weights(model, before)
 
 
-@pytest.mark.parametrize(
-    ("threads", "error"),
-    [(0, ArgumentError), (1.5, ArgumentTypeError), (None, ArgumentTypeError), ("2", ArgumentError)],
-)
-def test_wrong_counts_are_refused(threads: Any, error: type[Exception], data: Any) -> None:
-    model, X = net(), data[0]
-    for call, given in ((model.train, data), (model.predict, (X,)), (model.evaluate, data)):
-        with pytest.raises(error, match="threads must be"):
-            call(*given, threads=threads)
+def test_wrong_counts_are_refused(data):
+    for threads, error in [
+        (0, ArgumentError),
+        (1.5, ArgumentTypeError),
+        (None, ArgumentTypeError),
+        ("2", ArgumentError),
+    ]:
+        model, X = net(), data[0]
+        for call, given in ((model.train, data), (model.predict, (X,)), (model.evaluate, data)):
+            with pytest.raises(error, match="threads must be"):
+                call(*given, threads=threads)
 
 
-def gradients(model: Sequential) -> dict[str, np.ndarray]:
-    return {path: g.copy() for path, g in model.gradients().items()}
-
-
-@pytest.mark.parametrize("frozen_first", [True, False])
-@pytest.mark.parametrize("parts", [2, 3, 8])
-def test_what_a_callback_thaws_or_freezes_holds_in_every_part(
-    parts: int, frozen_first: bool, data: Any, cut: Cut
-) -> None:
-    ends = []
-    for count in (1, parts):
-        cut(count)
-        model = net(dropout=0.0)
-        model.setoptimizer("sgd")
-        model.layers[0].trainable = not frozen_first
-
-        def change(model: Any, step: int, loss: float) -> None:
-            if step == 2:
-                model.layers[0].trainable = frozen_first
-
-        seen: list[dict[str, np.ndarray]] = []
-        callbacks = [
-            LambdaCallback(on_batch_end=change),
-            LambdaCallback(on_batch_end=lambda m, *_, s=seen: s.append(gradients(m))),
-        ]
-        model.train(*data, epochs=1, batch_size=16, callbacks=callbacks, verbose=0)
-        ends.append((model, seen))
-    (one, wanted), (several, found) = ends
-    assert_weights(one, several, rtol=1e-9)
-    for a, b in zip(wanted, found, strict=True):
-        for path in a:
-            np.testing.assert_allclose(b[path], a[path], rtol=1e-9, atol=1e-12, err_msg=path)
-    learned = ["0.W" in grads for grads in wanted]
-    assert learned == [frozen_first is (step > 2) for step in range(1, 6)]
-
-
-def test_settings_that_a_callback_or_a_stream_changes_hold_in_every_part(
-    data: Any, cut: Cut
-) -> None:
+def test_settings_that_a_callback_or_a_stream_changes_hold_in_every_part(data, cut):
     def change(model: Any, step: int, loss: float) -> None:
         model.layers[2].rate = 0.1 * step
 
@@ -302,9 +249,7 @@ class Spread(MeanSquaredError):
         lambda: [Dense(6, 2)],  # with a loss of the whole batch
     ],
 )
-def test_what_looks_across_samples_is_not_split(
-    mixing: Any, parts: int, rng: Any, cut: Cut
-) -> None:
+def test_what_looks_across_samples_is_not_split(mixing, parts, rng, cut):
     X, Y = rng.standard_normal((40, 6)), rng.standard_normal((40, 2))
     layers = mixing()
     loss = Spread() if len(layers) == 1 else "mse"
@@ -317,7 +262,7 @@ def test_what_looks_across_samples_is_not_split(
     np.testing.assert_allclose(several.predict(X), wanted, rtol=1e-12)
 
 
-def test_layers_and_mixins_that_declare_it_are_split(rng: Any, cut: Cut) -> None:
+def test_layers_and_mixins_that_declare_it_are_split(rng, cut):
     class Doubling:
         independent_samples = True
 
@@ -351,7 +296,7 @@ def test_layers_and_mixins_that_declare_it_are_split(rng: Any, cut: Cut) -> None
     assert sizes == [8, 8]
 
 
-def test_a_metric_of_ones_own_sees_the_whole_batch(rng: Any, cut: Cut) -> None:
+def test_a_metric_of_ones_own_sees_the_whole_batch(rng, cut):
     def rmse(P: Any, T: Any) -> float:
         return float(np.sqrt(np.square(P - T).mean()))
 
@@ -364,7 +309,7 @@ def test_a_metric_of_ones_own_sees_the_whole_batch(rng: Any, cut: Cut) -> None:
     np.testing.assert_allclose(found.metrics["train_rmse"], wanted, rtol=1e-12)
 
 
-def test_no_buffer_of_a_users_own_is_taken_for_a_gradient(rng: Any, cut: Cut) -> None:
+def test_no_buffer_of_a_users_own_is_taken_for_a_gradient(rng, cut):
     class Scratched(Layer):
         independent_samples = True
         s = Param()
@@ -418,7 +363,7 @@ def routed(kind: type[Routed] = Routed) -> Sequential:
     return Sequential(layer, optimizer="sgd", seed=0, dtype="float64")
 
 
-def test_a_part_that_reaches_no_expert_adds_no_old_gradient(rng: Any, cut: Cut) -> None:
+def test_a_part_that_reaches_no_expert_adds_no_old_gradient(rng, cut):
     X, Y = rng.standard_normal((8, 3)), rng.standard_normal((8, 2))
     X[:, 0] = 0, 1, 0, 1, 0, 0, 1, 1  # in the second batch, each part reaches one expert
     agree(cut, routed, X, Y, epochs=3, batch_size=4, shuffle=False)
@@ -438,7 +383,7 @@ class Covered(Routed):
         return dX
 
 
-def test_zero_gradients_for_what_no_sample_reaches(rng: Any, cut: Cut) -> None:
+def test_zero_gradients_for_what_no_sample_reaches(rng, cut):
     X, Y = rng.standard_normal((8, 3)), rng.standard_normal((8, 2))
     X[:, 0] = 0, 1, 0, 1, 0, 0, 0, 0  # the second batch has nothing for expert 1
     options = {"epochs": 1, "batch_size": 4, "shuffle": False, "verbose": 0}
@@ -452,7 +397,7 @@ def test_zero_gradients_for_what_no_sample_reaches(rng: Any, cut: Cut) -> None:
             routed().train(X, Y, **options)
 
 
-def test_read_only_gradients_are_added(rng: Any, cut: Cut) -> None:
+def test_read_only_gradients_are_added(rng, cut):
     class Shifted(Layer):
         independent_samples = True
         b = Param()
@@ -473,7 +418,7 @@ def test_read_only_gradients_are_added(rng: Any, cut: Cut) -> None:
     agree(cut, model.copy, X, Y, epochs=2)
 
 
-def test_what_is_large_follows_from_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_large_follows_from_the_first_batch(monkeypatch):
     model, X = normed(), np.zeros((64, 6))
     seen: list[int] = []
     monkeypatch.setattr(BatchSplitter, "blas", lambda team, n: seen.append(n) or nullcontext())
@@ -485,7 +430,7 @@ def test_what_is_large_follows_from_the_first_batch(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("parts", [2, 3, 4])
-def test_a_watcher_changes_no_bit_of_a_tied_gradient(parts: int, rng: Any, cut: Cut) -> None:
+def test_a_watcher_changes_no_bit_of_a_tied_gradient(parts, rng, cut):
     tokens = rng.integers(0, 50, (12, 5))
     cut(parts)
     weights = []

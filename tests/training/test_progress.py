@@ -1,7 +1,5 @@
 """What training shows: nothing, a line an epoch, or a bar that moves."""
 
-from __future__ import annotations
-
 import io
 import re
 import sys
@@ -27,9 +25,7 @@ def train(epochs: int = 3, verbose: int = 1, **given: Any) -> Sequential:
     return model
 
 
-def test_verbose_0_no_epochs_and_no_values_show_nothing(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_verbose_0_no_epochs_and_no_values_show_nothing(capsys):
     train(verbose=0)
     train(0)
     assert capsys.readouterr() == ("", "")
@@ -38,9 +34,7 @@ def test_verbose_0_no_epochs_and_no_values_show_nothing(
     assert progress._numbers(logs) == ["train loss 0.5000"]
 
 
-def test_one_line_an_epoch_where_the_output_is_no_terminal(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_one_line_an_epoch_where_the_output_is_no_terminal(capsys):
     model = train(12, X_test=X[:7], y_test=Y[:7])
     out, err = capsys.readouterr()
     lines = out.splitlines()
@@ -56,7 +50,7 @@ def test_one_line_an_epoch_where_the_output_is_no_terminal(
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["13/14", "14/14"]
 
 
-def test_the_numbers_shown_are_those_of_the_history(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_numbers_shown_are_those_of_the_history(capsys):
     def stop(model: Any, epoch: int, logs: Any) -> None:
         if epoch == 3:
             raise StopTraining("that will do")
@@ -89,9 +83,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 
 
 @pytest.fixture
-def drawn(
-    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
-) -> list[tuple[int, int | None, bool]]:
+def drawn(terminal, monkeypatch):
     """The batches done, those of all epochs, and whether the time left is shown, of each bar."""
     shown: list[tuple[int, int | None, bool]] = []
     draw = progress.Terminal.draw
@@ -104,7 +96,7 @@ def drawn(
     return shown
 
 
-def test_a_terminal_gets_a_live_bar_and_a_line_an_epoch(terminal: io.StringIO) -> None:
+def test_a_terminal_gets_a_live_bar_and_a_line_an_epoch(terminal):
     model = Sequential(Dense(3, 1), seed=0, batch_size=10, metrics=["mae"])
     model.train(X, Y, X, Y, epochs=3)
     text = terminal.getvalue()
@@ -119,7 +111,7 @@ def test_a_terminal_gets_a_live_bar_and_a_line_an_epoch(terminal: io.StringIO) -
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor is back
 
 
-def test_a_bar_counts_all_batches_of_all_epochs(drawn: list[tuple[int, int | None, bool]]) -> None:
+def test_a_bar_counts_all_batches_of_all_epochs(drawn):
     model = Sequential(Dense(3, 1), seed=0, batch_size=9)
     model.train(X, Y, epochs=2)
     assert [n for n, *_ in drawn] == list(range(1, 11))  # 4 batches of 9 and a short one
@@ -128,7 +120,7 @@ def test_a_bar_counts_all_batches_of_all_epochs(drawn: list[tuple[int, int | Non
     assert [n for n, *_ in drawn] == list(range(1, 7))
 
 
-def test_many_epochs_leave_few_lines_in_a_terminal(terminal: io.StringIO) -> None:
+def test_many_epochs_leave_few_lines_in_a_terminal(terminal):
     train(45)
     lines = [line for line in terminal.getvalue().splitlines() if re.search(r"\d s\s*$", line)]
     assert len(lines) <= 2 * progress.LINES
@@ -142,9 +134,7 @@ def test_many_epochs_leave_few_lines_in_a_terminal(terminal: io.StringIO) -> Non
         (RuntimeError("broken"), "on_train_end"),
     ],
 )
-def test_the_cursor_comes_back_when_a_callback_fails(
-    terminal: io.StringIO, error: BaseException, method: str
-) -> None:
+def test_the_cursor_comes_back_when_a_callback_fails(terminal, error, method):
     def fail(*_: Any) -> None:
         raise error
 
@@ -154,13 +144,13 @@ def test_the_cursor_comes_back_when_a_callback_fails(
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
 
 
-def test_training_in_a_training_shows_both(terminal: io.StringIO) -> None:
+def test_training_in_a_training_shows_both(terminal):
     train(2, callbacks=[LambdaCallback(on_epoch_end=lambda *_: train(1) and None)])
     lines = [line for line in terminal.getvalue().splitlines() if re.search(r"\d s\s*$", line)]
     assert len(lines) == 4
 
 
-def test_a_notebook_gets_html_that_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_gets_html_that_is_written_again(monkeypatch):
     shown: list[str] = []
 
     class Handle:
@@ -180,9 +170,7 @@ def test_a_notebook_gets_html_that_is_written_again(monkeypatch: pytest.MonkeyPa
     assert len(re.findall(r"epoch \d/3", shown[-1])) == 3
 
 
-def test_emscripten_has_no_rich_and_gets_lines(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_emscripten_has_no_rich_and_gets_lines(monkeypatch, capsys):
     monkeypatch.setattr(sys, "platform", "emscripten")
     for name in [name for name in sys.modules if name.split(".")[0] == "rich"]:
         monkeypatch.setitem(sys.modules, name, None)
@@ -190,9 +178,7 @@ def test_emscripten_has_no_rich_and_gets_lines(
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_a_bar_of_a_stream_learns_how_long_an_epoch_is(
-    terminal: io.StringIO, drawn: list[tuple[int, int | None, bool]]
-) -> None:
+def test_a_bar_of_a_stream_learns_how_long_an_epoch_is(terminal, drawn):
     batches = [(X[i : i + 10], Y[i : i + 10]) for i in range(0, 40, 10)]
     Sequential(Dense(3, 1), seed=0).train(lambda: iter(batches), epochs=2)
     assert drawn[:4] == [(i, None, False) for i in range(1, 5)]
@@ -204,9 +190,7 @@ def test_a_bar_of_a_stream_learns_how_long_an_epoch_is(
 
 
 @pytest.mark.parametrize("width", [30, 60, 80])
-def test_a_bar_that_is_too_wide_is_cut_at_its_end(
-    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch, width: int
-) -> None:
+def test_a_bar_that_is_too_wide_is_cut_at_its_end(terminal, monkeypatch, width):
     monkeypatch.setattr(progress.Terminal, "width", width)
     train(20, metrics=["mae", "r2"])
     drawn = re.findall(r"epoch  ?\d+/20 [━╸╺ ]+ [^\r\n\x1b]*", terminal.getvalue())
@@ -217,7 +201,7 @@ def test_a_bar_that_is_too_wide_is_cut_at_its_end(
 
 
 @pytest.mark.parametrize("width", [60, 80, 140, 10_000])
-def test_lines_break_between_their_parts_where_the_terminal_ends(width: int) -> None:
+def test_lines_break_between_their_parts_where_the_terminal_ends(width):
     logs = {f"{p}_{m}": 0.1234 for p in ("train", "test") for m in ("loss", "accuracy", "f1")}
     parts = [*progress._numbers(logs), "57,000 samples/s  0.8 s"]
     lines = progress._fitted("epoch 10/20", parts, width).split("\n")

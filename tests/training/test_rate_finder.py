@@ -1,7 +1,5 @@
 """The rate-range test: what it tries, what it suggests, and that the model stays."""
 
-from __future__ import annotations
-
 import copy
 import math
 import sys
@@ -17,7 +15,7 @@ from phitodeep.layers import BatchNorm, Dense, Dropout, Tanh
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.training.rate_finder import RateRange
-from tests.training.weights import assert_weights
+from tests.conftest import assert_same, assert_weights
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((200, 5)).astype(np.float32)
@@ -29,7 +27,7 @@ def net(**given: Any) -> Sequential:
     return Sequential(*layers, **{"seed": 0, "batch_size": 20, "metrics": ["mae"], **given})
 
 
-def test_the_model_is_not_changed() -> None:
+def test_the_model_is_not_changed():
     seen: list[int] = []
     watch = LambdaCallback(on_batch_end=lambda model, step, loss: seen.append(step))
     model, twin = net(alpha=0.01), net(alpha=0.01)
@@ -39,16 +37,14 @@ def test_the_model_is_not_changed() -> None:
     weights, memory = model.get_weights(), model.optimizer.memory()
     model.find_alpha(X, Y, steps=30)
     assert_weights(model, weights)
-    for path, slots in model.optimizer.memory().items():
-        for name, a in slots.items():
-            np.testing.assert_array_equal(a, memory[path][name])
+    assert_same(model.optimizer.memory(), memory)
     assert (model.epoch, model.optimizer.t, model.alpha) == (1, 10, 0.01)
     assert seen == []  # the model's callbacks heard nothing
     assert model.train(X, Y, epochs=2, verbose=0) == twin.train(X, Y, epochs=2, verbose=0)
 
 
 @pytest.mark.parametrize("epochs", [0, 3])
-def test_rates_grow_from_low_to_high_by_equal_factors(epochs: int) -> None:
+def test_rates_grow_from_low_to_high_by_equal_factors(epochs):
     """Also for a model that was trained before."""
     model = net()
     model.train(X, Y, epochs=epochs, verbose=0)
@@ -58,7 +54,7 @@ def test_rates_grow_from_low_to_high_by_equal_factors(epochs: int) -> None:
     assert all(map(math.isfinite, found.losses))
 
 
-def test_the_rates_are_those_that_the_steps_took() -> None:
+def test_the_rates_are_those_that_the_steps_took():
     model = Sequential(Dense(1, 1, bias=False), optimizer="sgd", dtype="float64")
     model.layers[0].W = [[0.0]]
     ones = np.ones((4, 1))
@@ -73,7 +69,7 @@ def test_the_rates_are_those_that_the_steps_took() -> None:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("seed", range(2))
-def test_the_suggestion_trains(optimizer: str, seed: int) -> None:
+def test_the_suggestion_trains(optimizer, seed):
     found = net(optimizer=optimizer, seed=seed).find_alpha(X, Y)
     assert found.suggestion in found.rates
     model = net(optimizer=optimizer, seed=seed, alpha=found.suggestion)
@@ -82,7 +78,7 @@ def test_the_suggestion_trains(optimizer: str, seed: int) -> None:
     assert model.evaluate(X, Y)["loss"] < 0.6 * before
 
 
-def test_it_ends_early_and_quietly_where_the_loss_explodes() -> None:
+def test_it_ends_early_and_quietly_where_the_loss_explodes():
     model = Sequential(Dense(5, 2), optimizer="sgd", seed=0, batch_size=20)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -94,7 +90,7 @@ def test_it_ends_early_and_quietly_where_the_loss_explodes() -> None:
     assert found.suggestion < 2
 
 
-def test_negative_losses_and_models_that_are_not_built() -> None:
+def test_negative_losses_and_models_that_are_not_built():
     counts = np.full((200, 2), 5.0)
     model = Sequential(Dense(5, 2), loss_class="poisson_nll", optimizer="sgd", seed=0)
     model.layers[0].b = [1.0, 1.0]
@@ -106,21 +102,18 @@ def test_negative_losses_and_models_that_are_not_built() -> None:
     assert not model.layers[0].params
 
 
-@pytest.mark.parametrize(
-    ("given", "name"),
-    [
+def test_bad_arguments_are_refused():
+    for given, name in (
         *(({"low": 0}, "low"), ({"low": math.nan}, "low"), ({"high": -1}, "high")),
         *(({"low": 0.1, "high": 0.1}, "low < high"), ({"steps": 3}, "steps")),
         *(({"steps": 10.5}, "steps"), ({"batch_size": 0}, "batch_size")),
         *(({"batch_size": -1}, "batch_size"), ({"low": 1e12, "high": 1e15}, "smaller low")),
-    ],
-)
-def test_bad_arguments_are_refused(given: dict[str, Any], name: str) -> None:
-    with pytest.raises(PhitodeepError, match=name):
-        net(optimizer="sgd").find_alpha(X, Y, **given)
+    ):
+        with pytest.raises(PhitodeepError, match=name):
+            net(optimizer="sgd").find_alpha(X, Y, **given)
 
 
-def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plot(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = RateRange([1e-3, 1e-2, 1e-1], [3.0, 1.0, 2.0], 1e-2)
     assert len(found.plot().axes) == 1

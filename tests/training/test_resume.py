@@ -1,8 +1,7 @@
 """Training that was cut off at any step goes on as if nothing had happened, to the bit."""
 
-from __future__ import annotations
-
 import copy
+import functools
 import json
 import pkgutil
 import shutil
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from numpy.testing import assert_equal
 
 from phitodeep import layers as nn
 from phitodeep.errors import DataError, PhitodeepError, PhitodeepWarning
@@ -29,12 +29,8 @@ from phitodeep.model.callbacks import (
     StopTraining,
 )
 from phitodeep.optimization import optimizers as optim
-from phitodeep.optimization.schedules import (
-    CosineDecay,
-    ReduceOnPlateau,
-)
-from tests import test_bad_input
-from tests.conftest import in_parts
+from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau
+from tests.conftest import in_parts, press
 from tests.core.test_state import OPTIONS
 from tests.rows import LONG, few
 
@@ -50,14 +46,8 @@ STRIDE = 1 if LONG else 2  # steps between the checkpoints from which training i
 
 
 def net(optimizer: optim.Optimizer | str = "adam", **options: Any) -> Sequential:
-    layers: list[nn.Layer] = [
-        nn.Dense(4, 8),
-        nn.LayerNorm(),
-        nn.Tanh(),
-        nn.Residual(nn.Dense(8, 8), nn.BatchNorm(), nn.Tanh(), nn.Dropout(0.3)),
-        nn.Dropout(0.2),
-        nn.Dense(8, 2),
-    ]
+    inner = nn.Residual(nn.Dense(8, 8), nn.BatchNorm(), nn.Tanh(), nn.Dropout(0.3))
+    layers = nn.Dense(4, 8), nn.LayerNorm(), nn.Tanh(), inner, nn.Dropout(0.2), nn.Dense(8, 2)
     options = {"seed": 3, "batch_size": 5, "metrics": ["mae"], **options}
     model = Sequential(*layers, optimizer=optimizer, **options)
     model.build((4,))
@@ -65,13 +55,7 @@ def net(optimizer: optim.Optimizer | str = "adam", **options: Any) -> Sequential
 
 
 def classifier(**options: Any) -> Sequential:
-    layers: list[nn.Layer] = [
-        nn.Dense(4, 6),
-        nn.ReLU(),
-        nn.Dropout(0.2),
-        nn.Dense(6, 3),
-        nn.Softmax(),
-    ]
+    layers = nn.Dense(4, 6), nn.ReLU(), nn.Dropout(0.2), nn.Dense(6, 3), nn.Softmax()
     loss = "categorical_cross_entropy"
     options = {"seed": 3, "batch_size": 5, "metrics": ["accuracy", "f1"], **options}
     return Sequential(*layers, loss_class=loss, **options)
@@ -94,17 +78,6 @@ def frozen() -> Sequential:
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of small files are written, and no power fails."""
     monkeypatch.setattr("phitodeep.core.files.os.fsync", lambda handle: None)
-
-
-def assert_same(a: Any, b: Any) -> None:
-    if isinstance(a, list) and isinstance(b, list):
-        a, b = dict(enumerate(a)), dict(enumerate(b))
-    if isinstance(a, dict):
-        assert a.keys() == b.keys()
-        for key in a:
-            assert_same(a[key], b[key])
-    else:
-        test_bad_input.assert_same(a, b)
 
 
 class Turning(Callback):
@@ -166,30 +139,22 @@ class Case(NamedTuple):
     needs: str = ""  # a library
 
 
-def run(
-    case: Case,
-    folder: Path | None,
-    model: Sequential,
-    resume: Path | None = None,
-    epochs: int = EPOCHS,
-    every_step: bool = False,
-    stride: int = 1,
-) -> dict[str, Any]:
+def run(case, folder, model, resume=None, epochs=EPOCHS, every_step=False, stride=1):
     """Train with checkpoints; return everything that must come out the same."""
-    callbacks = case.callbacks()
-    keeper = []
+    callbacks, keeper = case.callbacks(), []
     if folder is not None:
-        often = resume is None or every_step
-        every = (1, stride) if often else (10**6, 10**6)
+        every = (1, stride) if resume is None or every_step else (10**6, 10**6)
         keeper = [ModelCheckpoint(folder / "ck.safetensors", *every, keep=10**6)]
     with in_parts(case.parts):
-        history = model.train(
-            *case.data(),
-            callbacks=[*callbacks, *keeper],
-            resume=resume,
-            **{"epochs": epochs, "verbose": 0, **case.options},
-        )
+        options = {"epochs": epochs, "verbose": 0, "resume": resume, **case.options}
+        history = model.train(*case.data(), callbacks=[*callbacks, *keeper], **options)
     return outcome(model, history, callbacks)
+
+
+@functools.cache
+def uninterrupted() -> dict[str, Any]:
+    """What training without an interruption comes to."""
+    return run(Case(), None, net())
 
 
 def outcome(model: Sequential, history: Any, callbacks: list[Callback]) -> dict[str, Any]:
@@ -219,7 +184,7 @@ def goes_on_from_everywhere(case: Case, tmp_path: Path, closely: bool) -> list[P
     if case.epochs > EPOCHS:  # early stopping
         assert 2 <= len(whole["pairs"]) < case.epochs
     if closely:  # checkpoints change nothing
-        assert_same(run(case, None, case.model(), epochs=case.epochs), whole)
+        assert_equal(run(case, None, case.model(), epochs=case.epochs), whole)
     files = places(first)
     for path in few(files, 2) if closely else [files[len(files) // 2]]:
         other = case.model()
@@ -227,7 +192,7 @@ def goes_on_from_everywhere(case: Case, tmp_path: Path, closely: bool) -> list[P
         for layer in other.layers:
             for name in layer.params:
                 layer.params[name][...] = 0.5
-        assert_same(run(case, again, other, path, case.epochs), whole)
+        assert_equal(run(case, again, other, path, case.epochs), whole)
         shutil.rmtree(again, ignore_errors=True)
     return files
 
@@ -332,7 +297,7 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_training_goes_on_from_every_step(name: str, tmp_path: Path) -> None:
+def test_training_goes_on_from_every_step(name, tmp_path):
     if CASES[name].needs:
         pytest.importorskip(CASES[name].needs)
     files = goes_on_from_everywhere(CASES[name], tmp_path, name in few(CASES))
@@ -340,7 +305,7 @@ def test_training_goes_on_from_every_step(name: str, tmp_path: Path) -> None:
     assert 0 < len(steps) < len(files)
 
 
-def test_the_checkpoint_is_one_of_the_models_own_callbacks(tmp_path: Path) -> None:
+def test_the_checkpoint_is_one_of_the_models_own_callbacks(tmp_path):
     def make() -> Sequential:
         return net(callbacks=[ModelCheckpoint(tmp_path / "ck.safetensors", every_steps=1, keep=99)])
 
@@ -352,11 +317,11 @@ def test_the_checkpoint_is_one_of_the_models_own_callbacks(tmp_path: Path) -> No
     for path in few(files, 3):
         other = make()
         assert other.train(X, Y, resume=tmp_path / "kept" / path.name, **options) == history
-        assert_same(other.get_weights(), whole.get_weights())
-        assert_same(other.optimizer.state_dict(), whole.optimizer.state_dict())
+        assert_equal(other.get_weights(), whole.get_weights())
+        assert_equal(other.optimizer.state_dict(), whole.optimizer.state_dict())
 
 
-def test_a_second_call_of_train_is_resumed_with_its_own_epochs(tmp_path: Path) -> None:
+def test_a_second_call_of_train_is_resumed_with_its_own_epochs(tmp_path):
     def first(model: Sequential) -> Sequential:
         model.train(X, Y, epochs=2, verbose=0)
         return model
@@ -372,10 +337,10 @@ def test_a_second_call_of_train_is_resumed_with_its_own_epochs(tmp_path: Path) -
     }
     for path in few(files, 3):
         for model in (net(), first(net())):  # a new process, or the same one
-            assert_same(run(case, tmp_path / "b", model, path), whole)
+            assert_equal(run(case, tmp_path / "b", model, path), whole)
 
 
-def test_a_run_is_resumed_twice_and_then_with_more_epochs(tmp_path: Path) -> None:
+def test_a_run_is_resumed_twice_and_then_with_more_epochs(tmp_path):
     case = Case(callbacks=lambda: [Noise(), Turning(), EarlyStopping(99)])
     a, b = tmp_path / "a", tmp_path / "b"
     whole = run(case, a, net(), epochs=6)
@@ -383,42 +348,42 @@ def test_a_run_is_resumed_twice_and_then_with_more_epochs(tmp_path: Path) -> Non
     assert not (b / "ck-step4.safetensors").exists()
     for name in ("ck-step7", "ck-epoch2", "ck"):
         path = b / f"{name}.safetensors"
-        assert_same(run(case, tmp_path / name, net(), path, epochs=6), whole)
+        assert_equal(run(case, tmp_path / name, net(), path, epochs=6), whole)
 
 
-def test_a_finished_run_trains_nothing(tmp_path: Path) -> None:
+def test_a_finished_run_trains_nothing(tmp_path):
     case = Case(callbacks=lambda: [Noise()])
     whole = run(case, tmp_path, net())
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert_same(run(case, tmp_path, net(), tmp_path / "ck.safetensors"), whole)
+    assert_equal(run(case, tmp_path, net(), tmp_path / "ck.safetensors"), whole)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_resume_of_a_stopped_run_trains_nothing_more(tmp_path: Path) -> None:
+def test_resume_of_a_stopped_run_trains_nothing_more(tmp_path):
     case = Case(callbacks=lambda: [Once(epoch=2)])
     whole = run(case, tmp_path, net(), epochs=6)
     assert len(whole["pairs"]) == 2
     plain = Case(callbacks=lambda: [Once()])
-    assert_same(run(plain, tmp_path, net(), tmp_path / "ck.safetensors", epochs=6), whole)
+    assert_equal(run(plain, tmp_path, net(), tmp_path / "ck.safetensors", epochs=6), whole)
     cut = Case(callbacks=lambda: [Once(step=7)])
     whole = run(cut, tmp_path / "cut", net(), epochs=6)
     found = run(cut, tmp_path / "cut", net(), tmp_path / "cut" / "ck.safetensors", epochs=6)
-    assert_same(found, whole)
+    assert_equal(found, whole)
 
 
-def test_a_model_without_a_seed_and_the_same_model_go_on(tmp_path: Path) -> None:
+def test_a_model_without_a_seed_and_the_same_model_go_on(tmp_path):
     case = Case(lambda: net(seed=None))
     whole = run(case, tmp_path, case.model())
-    assert_same(run(case, tmp_path / "b", case.model(), tmp_path / "ck-step8.safetensors"), whole)
+    assert_equal(run(case, tmp_path / "b", case.model(), tmp_path / "ck-step8.safetensors"), whole)
     case = Case(lambda: net(optim.Adam(ReduceOnPlateau(0.3, patience=1), ema=0.5)))
     model = case.model()
     whole = run(case, tmp_path / "same", model)
     for path in few(places(tmp_path / "same"), 4):
-        assert_same(run(case, tmp_path / "again", model, path), whole)
+        assert_equal(run(case, tmp_path / "again", model, path), whole)
     assert run(case, None, model)["state"]["epoch"] == 2 * EPOCHS  # another call of train
 
 
-def test_the_state_at_a_pause_is_a_copy() -> None:
+def test_the_state_at_a_pause_is_a_copy():
     kept: list[Any] = []
 
     def take(model: Any, run: Any) -> None:
@@ -429,21 +394,20 @@ def test_the_state_at_a_pause_is_a_copy() -> None:
     for state, same in kept:
         for one in (state, same):
             del one["place"]["seconds"]
-        assert_same(state, same)
+        assert_equal(state, same)
 
 
-def test_seconds_count_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_count_on(tmp_path, monkeypatch):
     now = iter(range(0, 10**9, 10))
     monkeypatch.setattr("phitodeep.training.run.time.perf_counter", lambda: float(next(now)))
     run(Case(), tmp_path, net())
     for name, in_the_middle in (("step8", True), ("epoch2", False)):
         with open_model(tmp_path / f"ck-{name}.safetensors") as file:
             state = file.state()
-        assert state is not None
         assert (state["place"]["seconds"] > 0) is in_the_middle
 
 
-def test_a_continued_epoch_keeps_its_clock_and_does_not_begin_again(tmp_path: Path) -> None:
+def test_a_continued_epoch_keeps_its_clock_and_does_not_begin_again(tmp_path):
     """Five steps per epoch: step 7 is the second one of the second epoch."""
     run(Case(), tmp_path, net())
     with open_model(tmp_path / "ck-step7.safetensors") as file:
@@ -460,31 +424,26 @@ def test_a_continued_epoch_keeps_its_clock_and_does_not_begin_again(tmp_path: Pa
 
 
 @pytest.mark.parametrize("at", few(range(1, 16), 5))
-def test_ctrl_c_is_resumed(keyboard: None, at: int, tmp_path: Path) -> None:
+def test_ctrl_c_is_resumed(keyboard, at, tmp_path):
     """It may come at any step; the checkpoint has no other reason to be written."""
 
-    class Press(Callback):
-        def on_batch_end(self, model: Any, step: int, loss: float) -> None:
-            if step == at:
-                signal.raise_signal(signal.SIGINT)
-
     path = tmp_path / "ck.safetensors"
-    whole = run(Case(), None, net())
+    whole = uninterrupted()
 
     def keeper() -> ModelCheckpoint:
         return ModelCheckpoint(path, every=None, every_steps=10**6)
 
-    history = net().train(X, Y, epochs=3, callbacks=[Press(), keeper()], verbose=0)
+    history = net().train(X, Y, epochs=3, callbacks=[press(at), keeper()], verbose=0)
     assert history.interrupted
     assert {p.name for p in tmp_path.iterdir()} == {path.name, f"ck-step{at}.safetensors"}
     other, options = net(), {"epochs": 3, "verbose": 0, "resume": path}
     history = other.train(X, Y, callbacks=[keeper()], **options)
     assert not history.interrupted
-    assert_same(outcome(other, history, []), whole)
+    assert_equal(outcome(other, history, []), whole)
 
 
 @pytest.mark.parametrize("when", ["on_epoch_end", "on_epoch_begin", "on_pause"])
-def test_ctrl_c_between_steps_and_epochs(keyboard: None, when: str, tmp_path: Path) -> None:
+def test_ctrl_c_between_steps_and_epochs(keyboard, when, tmp_path):
     """One that comes after the checkpoint's turn ends training after the next step."""
     pressed = []
 
@@ -493,29 +452,26 @@ def test_ctrl_c_between_steps_and_epochs(keyboard: None, when: str, tmp_path: Pa
             pressed.append(signal.raise_signal(signal.SIGINT))
 
     path = tmp_path / "ck.safetensors"
-    whole = run(Case(), None, net())
+    whole = uninterrupted()
     after = LambdaCallback(**{when: press})
     keeper = [ModelCheckpoint(path, every=None, every_steps=10**6), after]
     assert net().train(X, Y, epochs=3, callbacks=keeper, verbose=0).interrupted
     assert path.exists()
     other = net()
     history = other.train(X, Y, epochs=3, callbacks=keeper, verbose=0, resume=path)
-    assert_same(outcome(other, history, []), whole)
+    assert_equal(outcome(other, history, []), whole)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            "phitodeep.training.run.TrainingRun.keep_settings",
-            "phitodeep.training.logs.JSONLogger.begin",
-        ),
-        *("phitodeep.training.logs.outline", "phitodeep.training.logs.os.fsync"),
-    ],
+BEFORE_STEPS = (
+    "run.TrainingRun.keep_settings",
+    "logs.JSONLogger.begin",
+    "logs.outline",
+    "logs.os.fsync",
 )
-def test_ctrl_c_before_the_first_step_ends_training_after_it(
-    keyboard: None, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+
+
+@pytest.mark.parametrize("name", [f"phitodeep.training.{place}" for place in BEFORE_STEPS])
+def test_ctrl_c_before_the_first_step_ends_training_after_it(keyboard, name, monkeypatch, tmp_path):
     original, pressed = pkgutil.resolve_name(name), []
 
     def press(*args: Any) -> Any:
@@ -533,7 +489,7 @@ def test_ctrl_c_before_the_first_step_ends_training_after_it(
     assert history.interrupted
     assert (len(history), model.optimizer.t) == (1, 1)
     history = other.train(X, Y, epochs=3, callbacks=callbacks(), verbose=0, resume=path)
-    assert_same(outcome(other, history, []), run(Case(), None, net()))
+    assert_equal(outcome(other, history, []), uninterrupted())
 
 
 def other_layers() -> Sequential:
@@ -594,17 +550,12 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("message", "file"),
-    [
-        (message, file)
-        for i, message in enumerate(REFUSED)
-        for file in (["ck-step7", "ck-epoch2"] if LONG else [["ck-step7", "ck-epoch2"][i % 2]])
-    ],
-)
-def test_what_does_not_fit_is_refused_and_changes_nothing(
-    message: str, file: str, checkpoints: Path, tmp_path: Path
-) -> None:
+WHEN = [(message, ("step7", "epoch2")[i % 2]) for i, message in enumerate(REFUSED)]
+WHEN += [(message, "step7" if when == "epoch2" else "epoch2") for message, when in WHEN] * LONG
+
+
+@pytest.mark.parametrize(("message", "when"), WHEN)
+def test_what_does_not_fit_is_refused_and_changes_nothing(message, when, checkpoints, tmp_path):
     case = REFUSED[message]
     if case.callbacks is list and "callback" not in message:
         case = case._replace(callbacks=lambda: [Noise()])
@@ -615,29 +566,25 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
     before = model.state_dict(), model.get_config()
     callbacks = [*case.callbacks(), ModelCheckpoint(tmp_path / "new" / "ck.safetensors")]
     states = [callback.state_dict() for callback in callbacks]
+    path = checkpoints / f"noise/ck-{when}.safetensors"
     with pytest.raises(PhitodeepError, match=message):
-        model.train(
-            *case.data(),
-            callbacks=callbacks,
-            resume=checkpoints / f"noise/{file}.safetensors",
-            **options,
-        )
-    assert_same([model.state_dict(), model.get_config()], list(before))
-    assert_same([callback.state_dict() for callback in callbacks], states)
+        model.train(*case.data(), callbacks=callbacks, resume=path, **options)
+    assert_equal([model.state_dict(), model.get_config()], list(before))
+    assert_equal([callback.state_dict() for callback in callbacks], states)
     assert not (tmp_path / "new").exists()
     model.train(*case.data(), **options)
     straight.train(*case.data(), **options)
-    assert_same(model.state_dict(), straight.state_dict())
+    assert_equal(model.state_dict(), straight.state_dict())
 
 
-def test_a_file_that_is_no_checkpoint(tmp_path: Path) -> None:
+def test_a_file_that_is_no_checkpoint(tmp_path):
     model, path = net(), tmp_path / "a.safetensors"
 
     def refused(message: str) -> None:
         before = model.state_dict()
         with pytest.raises(DataError, match=message):
             model.train(X, Y, epochs=2, verbose=0, resume=path)
-        assert_same(model.state_dict(), before)
+        assert_equal(model.state_dict(), before)
 
     refused("there is no such file")
     path.mkdir()
@@ -652,9 +599,7 @@ def test_a_file_that_is_no_checkpoint(tmp_path: Path) -> None:
         refused(r"a\.safetensors is not a checkpoint: resume= takes a file that ModelCheckpoint")
 
 
-def test_what_a_callback_changed_stays_changed_unless_the_script_says_otherwise(
-    tmp_path: Path,
-) -> None:
+def test_what_a_callback_changed_stays_changed_unless_the_script_says_otherwise(tmp_path):
     def turn(model: Any, epoch: int, logs: Any) -> None:
         model.optimizer.alpha, model.optimizer.clip_norm = 0.5**epoch, 2.0
 
@@ -709,8 +654,8 @@ SPOILED: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("path", "value", "message"), SPOILED)
 def test_a_spoiled_checkpoint_is_refused_and_changes_nothing(
-    path: str, value: Any, message: str, checkpoints: Path, tmp_path: Path
-) -> None:
+    path, value, message, checkpoints, tmp_path
+):
     with open_model(checkpoints / "turning/ck-step7.safetensors") as file:
         arrays = {name: file.tensors.read(name) for name in file.tensors.entries}
         texts = dict(file.tensors.metadata)
@@ -733,5 +678,5 @@ def test_a_spoiled_checkpoint_is_refused_and_changes_nothing(
         message = "is not a checkpoint"
     with pytest.raises(PhitodeepError, match=message):
         run(Case(), tmp_path / "b", model, spoiled)
-    assert_same([model.state_dict(), model.get_config()], list(before))
+    assert_equal([model.state_dict(), model.get_config()], list(before))
     assert not (tmp_path / "b").exists()

@@ -1,7 +1,6 @@
 """The shortcuts: equal to the long way, finite where that is not, and pairs that cannot match."""
 
-from __future__ import annotations
-
+import itertools
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.training import shortcuts as fusion
 from phitodeep.training.shortcuts import FUSED, JOINED, check_pair, fused, rearranged
-from tests.training.weights import assert_weights
+from tests.conftest import assert_weights
 
 WEIGHTS = [0.5, 2.0, 1.0, 0.25]
 SETTINGS: list[dict[str, Any]] = [
@@ -48,68 +47,54 @@ def targets(loss: losses.Loss, shape: Shape, soft: bool = False) -> Array:
     return labels
 
 
-def test_every_row_of_the_tables_is_tested() -> None:
+def test_every_row_of_the_tables_is_tested():
     assert {(type(last), type(loss)) for last, loss in PAIRS} == FUSED.keys()
     assert {(nn.Dense, nn.ReLU): DenseReLU} == JOINED  # in tests/layers/test_dense.py
 
 
-@pytest.mark.parametrize("soft", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4)])
 @pairs
-def test_shortcut_equals_the_long_way(
-    last: nn.Layer, loss: losses.Loss, shape: Shape, weighted: bool, soft: bool
-) -> None:
-    Z, y = 2 * np.random.default_rng(3).standard_normal(shape), targets(loss, shape, soft)
-    w = np.linspace(0.2, 2, shape[0]) if weighted else None
+def test_shortcut_equals_the_long_way(last, loss):
     short = fused(last, loss)
-    assert short is not None
     assert short.wants == "logits"
-    Y = last.forward(Z)
-    for total in (None, 3.5):
-        assert short.loss_func(Z, y, w, total) == pytest.approx(loss.loss_func(Y, y, w, total))
-        long_way = last.backward(loss.loss_gradient(Y, y, w, total))
-        np.testing.assert_allclose(
-            short.loss_gradient(Z, y, w, total), long_way, rtol=1e-10, atol=1e-15
-        )
+    cases = itertools.product([(5, 4), (2, 3, 4)], [False, True], [False, True])
+    for shape, weighted, soft in cases:
+        Z, y = 2 * np.random.default_rng(3).standard_normal(shape), targets(loss, shape, soft)
+        w = np.linspace(0.2, 2, shape[0]) if weighted else None
+        Y = last.forward(Z)
+        for total in (None, 3.5):
+            value, gradient = loss.loss_func(Y, y, w, total), loss.loss_gradient(Y, y, w, total)
+            assert short.loss_func(Z, y, w, total) == pytest.approx(value)
+            found, wanted = short.loss_gradient(Z, y, w, total), last.backward(gradient)
+            np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("last", "loss", "labels", "wide", "slope"),
-    [
+def test_shortcut_is_true_where_the_long_way_has_underflown():
+    """Logits of 2000 against the label: the long way's logarithm is held and its slope is lost."""
+    for last, loss, labels, wide, slope in (
         (nn.Softmax(), losses.CategoricalCrossEntropy(), [1], 4000, 1),
         (nn.Sigmoid(), losses.BinaryCrossEntropy(), [[0, 1]], 2000, 0.5),
-    ],
-    ids=repr,
-)
-def test_shortcut_is_true_where_the_long_way_has_underflown(
-    last: nn.Layer, loss: losses.Loss, labels: Any, wide: float, slope: float
-) -> None:
-    """Logits of 2000 against the label: the long way's logarithm is held and its slope is lost."""
-    Z = np.array([[2000.0, -2000.0]])
-    long_way = last.forward(Z)
-    assert loss.loss_func(long_way, labels) < 1500
-    assert not last.backward(loss.loss_gradient(long_way, labels)).any()
-    short = fused(last, loss)
-    assert short is not None
-    assert short.loss_func(Z, labels) == pytest.approx(wide)
-    np.testing.assert_allclose(short.loss_gradient(Z, labels), [[slope, -slope]])
+    ):
+        Z = np.array([[2000.0, -2000.0]])
+        long_way = last.forward(Z)
+        assert loss.loss_func(long_way, labels) < 1500
+        assert not last.backward(loss.loss_gradient(long_way, labels)).any()
+        short = fused(last, loss)
+        assert short.loss_func(Z, labels) == pytest.approx(wide)
+        np.testing.assert_allclose(short.loss_gradient(Z, labels), [[slope, -slope]])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pairs
-def test_shortcut_is_finite(last: nn.Layer, loss: losses.Loss, dtype: type) -> None:
+def test_shortcut_is_finite(last, loss, dtype):
     Z = np.random.default_rng(3).choice([-1e4, 1e4], (6, 4)).astype(dtype)
     short = fused(last, loss)
-    assert short is not None
     with np.errstate(all="raise", under="ignore"):
         assert np.isfinite(short.loss_func(Z, targets(loss, Z.shape)))
         assert np.isfinite(short.loss_gradient(Z, targets(loss, Z.shape))).all()
 
 
-@pytest.mark.parametrize(
-    ("last", "loss"),
-    [
+def test_other_pairs_have_no_shortcut():
+    for last, loss in (
         (nn.Softmax(axis=1), losses.CategoricalCrossEntropy()),  # the loss sums over the last axis
         (nn.LogSoftmax(axis=-2), losses.NegativeLogLikelihood()),
         (nn.Softmax(), losses.SoftmaxCrossEntropy()),  # a subclass, and another function
@@ -121,11 +106,8 @@ def test_shortcut_is_finite(last: nn.Layer, loss: losses.Loss, dtype: type) -> N
         (nn.Dense(3), losses.SoftmaxCrossEntropy()),
         (nn.Chain(nn.Softmax()), losses.CategoricalCrossEntropy()),
         (None, losses.CategoricalCrossEntropy()),
-    ],
-    ids=repr,
-)
-def test_other_pairs_have_no_shortcut(last: nn.Layer | None, loss: losses.Loss) -> None:
-    assert fused(last, loss) is None
+    ):
+        assert fused(last, loss) is None
 
 
 ANY = [losses.MeanSquaredError(), losses.MeanAbsoluteError(), losses.Huber(), losses.LogCosh()]
@@ -155,7 +137,7 @@ REFUSED = [
 WARNED = [(last, loss) for last in [*PROBABILITIES, nn.LogSoftmax()] for loss in BY_WANT["logits"]]
 
 
-def test_pairs_that_match_that_cannot_and_with_two_softmaxes() -> None:
+def test_pairs_that_match_that_cannot_and_with_two_softmaxes():
     for last, loss in FINE:
         check_pair(last, loss)  # without a warning, which would be an error
     refused = r"expects (log-)?probabilities, but .* returns "
@@ -175,9 +157,7 @@ POOLS = [(nn.MaxPool1D(2), (8, 3)), (nn.MaxPool2D(3, 2, "same"), (7, 6, 2))]
 
 
 @pytest.mark.parametrize(("pool", "shape"), POOLS, ids=repr)
-def test_swapped_layers_give_the_same_to_the_bit(
-    pool: nn.Layer, shape: Shape, rng: np.random.Generator
-) -> None:
+def test_swapped_layers_give_the_same_to_the_bit(pool, shape, rng):
     first = nn.Dense(4)
     plain = nn.Chain(first, nn.ReLU(), pool)
     plain.build(shape, seed=0)
@@ -198,7 +178,7 @@ def test_swapped_layers_give_the_same_to_the_bit(
     assert np.any(seen[0][1])
 
 
-def test_only_what_the_table_names_is_swapped_and_several_pools_pass_one_relu() -> None:
+def test_only_what_the_table_names_is_swapped_and_several_pools_pass_one_relu():
     pool = nn.MaxPool1D(2)
     for layers in ((nn.Tanh(), pool), (pool, nn.ReLU()), (nn.ReLU(), nn.Dense(3))):
         chain = nn.Chain(*layers)
@@ -208,9 +188,7 @@ def test_only_what_the_table_names_is_swapped_and_several_pools_pass_one_relu() 
     assert notes == ("MaxPool1D (1) runs before ReLU (0)", "MaxPool1D (2) runs before ReLU (0)")
 
 
-def test_training_swaps_and_comes_to_the_same(
-    monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
-) -> None:
+def test_training_swaps_and_comes_to_the_same(monkeypatch, rng):
     X, y = rng.standard_normal((20, 6, 6, 1)), rng.integers(0, 3, 20)
 
     def trained(**options: Any) -> tuple[Any, Sequential]:
@@ -233,7 +211,7 @@ def convolutional() -> Sequential:
 
 
 @pytest.mark.parametrize("shortcuts", [True, False])
-def test_training_runs_what_the_plan_says(shortcuts: bool, rng: np.random.Generator) -> None:
+def test_training_runs_what_the_plan_says(shortcuts, rng):
     X, y = rng.standard_normal((8, 6, 6, 1)), rng.integers(0, 3, 8)
     model, seen = convolutional(), list[str]()
 
@@ -251,7 +229,7 @@ def test_training_runs_what_the_plan_says(shortcuts: bool, rng: np.random.Genera
         assert seen == [*written, "CategoricalCrossEntropy"]
 
 
-def test_the_summary_shows_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_shows_the_plan(capsys):
     convolutional().summary()
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "in training: MaxPool2D (2) runs before ReLU (1)",
@@ -263,7 +241,7 @@ def test_the_summary_shows_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
         convolutional().train(np.ones((2, 6, 6, 1)), [0, 1], shortcuts="no")
 
 
-def test_a_skips_softmax_is_not_fused_with_the_loss() -> None:
+def test_a_skips_softmax_is_not_fused_with_the_loss():
     """Chain._last looks into SkipConcat, whose output is more than its last layer's."""
     loss = losses.CategoricalCrossEntropy()
     model = Sequential(nn.Dense(4, 3), nn.SkipConcat(nn.Softmax()), loss_class=loss, seed=0)
@@ -274,7 +252,7 @@ def test_a_skips_softmax_is_not_fused_with_the_loss() -> None:
 
 
 @pytest.mark.parametrize(("last", "loss"), PAIRS, ids=repr)
-def test_without_shortcuts_the_plan_is_the_model_itself(last: nn.Layer, loss: losses.Loss) -> None:
+def test_without_shortcuts_the_plan_is_the_model_itself(last, loss):
     model = nn.Chain(nn.Dense(4, 4), nn.ReLU(), last)
     assert fusion.plan(model, loss, shortcuts=False) == (model, loss, None, ())
     body, short, replaced, notes = fusion.plan(model, loss)
@@ -286,7 +264,7 @@ def test_without_shortcuts_the_plan_is_the_model_itself(last: nn.Layer, loss: lo
     )
 
 
-def test_training_joins_and_comes_to_the_same(rng: np.random.Generator) -> None:
+def test_training_joins_and_comes_to_the_same(rng):
     X, y = rng.standard_normal((20, 6)), rng.integers(0, 3, 20)
     builder = SequentialBuilder(6, seed=0).dense(5).relu().dense(4).relu().dense(3)
     model, first = builder.loss("softmax_cross_entropy").build(), None
@@ -297,7 +275,7 @@ def test_training_joins_and_comes_to_the_same(rng: np.random.Generator) -> None:
         assert_weights(first, other, rtol=1e-4, atol=1e-5)
 
 
-def test_a_layer_that_is_unfrozen_in_training_learns(rng: np.random.Generator) -> None:
+def test_a_layer_that_is_unfrozen_in_training_learns(rng):
     model = SequentialBuilder(4, seed=0).dense(3).relu().dense(2).build()
     model.layers[0].trainable = False
     seen = [model.get_weights()["0.W"]]
@@ -312,7 +290,7 @@ def test_a_layer_that_is_unfrozen_in_training_learns(rng: np.random.Generator) -
     assert np.all(seen[2] != seen[1])
 
 
-def test_watchers_and_errors_name_the_layers_as_written(rng: np.random.Generator) -> None:
+def test_watchers_and_errors_name_the_layers_as_written(rng):
     model, seen = Sequential(nn.Dense(4, 3), nn.ReLU(), nn.Dense(3, 1), seed=0), set[str]()
     with watching(lambda event: seen.add(type(event.source).__name__)):
         model.train(rng.standard_normal((8, 4)), rng.standard_normal((8, 1)), epochs=1, verbose=0)
@@ -343,7 +321,7 @@ class Skipping(Sequential):
         return self.layers[0].backward(self.layers[1].backward(dH))
 
 
-def test_a_model_with_passes_of_its_own_runs_as_written(rng: np.random.Generator) -> None:
+def test_a_model_with_passes_of_its_own_runs_as_written(rng):
     X, Y = rng.standard_normal((12, 4)), rng.standard_normal((12, 4))
     models = [Skipping(nn.Dense(4, 4), nn.ReLU(), nn.Dense(4, 4), seed=0) for _ in range(2)]
     for model, shortcuts in zip(models, (True, False), strict=True):
@@ -353,7 +331,7 @@ def test_a_model_with_passes_of_its_own_runs_as_written(rng: np.random.Generator
     assert_weights(models[0], models[1])
 
 
-def test_only_a_dense_with_a_bias_and_its_own_pass_is_joined(rng: np.random.Generator) -> None:
+def test_only_a_dense_with_a_bias_and_its_own_pass_is_joined(rng):
     X = rng.standard_normal((3, 4)).astype(np.float32)
     model = Sequential(nn.Dense(4, 4), nn.ReLU(), nn.Dense(4, 2), seed=0)
     model.layers[1].forward = lambda Z: 2 * Z
@@ -368,7 +346,7 @@ def test_only_a_dense_with_a_bias_and_its_own_pass_is_joined(rng: np.random.Gene
         assert fusion._joined(chain) == (chain, ())
 
 
-def test_predictions_follow_what_changes_in_the_model(rng: np.random.Generator) -> None:
+def test_predictions_follow_what_changes_in_the_model(rng):
     X = rng.standard_normal((3, 4))
     model = Sequential(nn.Dense(4, 4), nn.ReLU(), nn.Dense(4, 2), seed=0)
     model.layers[0].b = np.ones(4)
@@ -388,7 +366,7 @@ def test_predictions_follow_what_changes_in_the_model(rng: np.random.Generator) 
             np.testing.assert_allclose(P, model.forward(X), rtol=1e-6)
 
 
-def test_training_that_builds_the_model_knows_all_shapes(rng: np.random.Generator) -> None:
+def test_training_that_builds_the_model_knows_all_shapes(rng):
     model, seen = Sequential(nn.Dense(8), nn.ReLU(), nn.Dense(2), seed=0), []
     check = DenseReLU._check_output
     with pytest.MonkeyPatch.context() as patch:

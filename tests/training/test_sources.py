@@ -1,7 +1,5 @@
 """What goes into training: arrays, files, datasets and streams of batches."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +12,9 @@ from phitodeep.data import windows
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.loss import CategoricalCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder
-from tests.conftest import in_parts
-from tests.training.weights import assert_weights
+from phitodeep.training.inputs import Share
+from phitodeep.training.sources import Epoch, Shard, as_source
+from tests.conftest import assert_weights, in_parts
 
 N, D, K = 120, 6, 3
 
@@ -65,13 +64,13 @@ BALANCE = {k: N / (3 * np.count_nonzero(LABELS == k)) for k in range(3)}
 
 
 @pytest.mark.parametrize("form", ["labels", "column", "one-hot"])
-def test_balanced_weighs_classes_against_their_frequency(form: str) -> None:
+def test_balanced_weighs_classes_against_their_frequency(form):
     y = {"labels": LABELS, "column": LABELS[:, None], "one-hot": np.eye(3)[LABELS]}[form]
     assert_weights(trained(y, class_weight="balanced"), trained(y, class_weight=BALANCE))
 
 
 @pytest.mark.parametrize(("name", "missing"), [("no row", 0), ("ignored", -1), ("ignored", 1)])
-def test_balanced_counts_the_classes_that_occur(name: str, missing: int) -> None:
+def test_balanced_counts_the_classes_that_occur(name, missing):
     """Labels of class 1 are 0, or are ignored."""
     y = np.where(LABELS == 1, missing, LABELS)
     loss = CategoricalCrossEntropy(ignore_index=missing) if name == "ignored" else None
@@ -84,7 +83,7 @@ def test_balanced_counts_the_classes_that_occur(name: str, missing: int) -> None
 
 @pytest.mark.parametrize("loss", ["binary_cross_entropy_with_logits", "hinge"])
 @pytest.mark.parametrize("smooth", [0.0, 0.1])
-def test_balanced_weighs_the_two_classes_of_one_output(loss: str, smooth: float, rng: Any) -> None:
+def test_balanced_weighs_the_two_classes_of_one_output(loss, smooth, rng):
     X, y = rng.standard_normal((40, 3)), (np.arange(40) % 5 == 0).astype(int)
     positive, negative = 40 / (2 * 8), 40 / (2 * 32)
     T: Any = 2 * y - 1 if loss == "hinge" else y * (1 - 2 * smooth) + smooth
@@ -101,7 +100,7 @@ def test_balanced_weighs_the_two_classes_of_one_output(loss: str, smooth: float,
     assert_weights(models[0], models[2], rtol=1e-5, atol=0)
 
 
-def test_balanced_does_not_count_padding(rng: Any) -> None:
+def test_balanced_does_not_count_padding(rng):
     X, lengths = rng.standard_normal((30, 5, 3)), rng.integers(1, 6, 30)
     y = (rng.random((30, 5)) < 0.3).astype(int)
     there = np.arange(5) < lengths[:, None]
@@ -116,7 +115,7 @@ def test_balanced_does_not_count_padding(rng: Any) -> None:
     assert_weights(*models)
 
 
-def test_balanced_needs_labels_in_memory(arrays: Any, tmp_path: Path) -> None:
+def test_balanced_needs_labels_in_memory(arrays, tmp_path):
     X, y = arrays
     for data in ((pairs(X, y),), (lambda: pairs(X, y),), (on_disk(tmp_path / "X", X), y)):
         with pytest.raises(ArgumentError, match=r"arrays in memory.*give the weights by label"):
@@ -128,7 +127,7 @@ def test_balanced_needs_labels_in_memory(arrays: Any, tmp_path: Path) -> None:
         regression.train(X, X[:, :1], class_weight="balanced", epochs=1, verbose=0)
 
 
-def test_padding_changes_no_divergence(rng: Any) -> None:
+def test_padding_changes_no_divergence(rng):
     """The loss, its gradient, accumulation and threads with KLDivergence are those without it."""
     lengths = np.array([3, 1, 2, 3, 2, 1])
     X, T = rng.standard_normal((6, 3, 4)), rng.dirichlet(np.ones(5), (6, 3))
@@ -160,9 +159,7 @@ def test_padding_changes_no_divergence(rng: Any) -> None:
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(16, np.float32), (N, np.float32), (16, np.int16)])
-def test_a_file_trains_as_the_array_does(
-    arrays: Any, tmp_path: Path, size: int, dtype: type
-) -> None:
+def test_a_file_trains_as_the_array_does(arrays, tmp_path, size, dtype):
     X, y = (arrays[0] * (50 if dtype is np.int16 else 1)).astype(dtype), arrays[1]
     held, filed = classifier(), classifier()
     wanted = held.train(X[:96], y[:96], X[96:], y[96:], epochs=3, batch_size=size, verbose=0)
@@ -175,7 +172,7 @@ def test_a_file_trains_as_the_array_does(
     assert filed.evaluate(*files, batch_size=16) == held.evaluate(X, y, batch_size=16)
 
 
-def test_weights_lengths_and_windows_go_with_a_file(rng: Any, tmp_path: Path) -> None:
+def test_weights_lengths_and_windows_go_with_a_file(rng, tmp_path):
     X, y = rng.standard_normal((20, 5, 3)).astype(np.float32), rng.integers(0, 2, (20, 5))
     w, lengths = np.repeat(rng.random((20, 1)), 5, 1), rng.integers(0, 6, 20)
     models = []
@@ -198,7 +195,7 @@ def test_weights_lengths_and_windows_go_with_a_file(rng: Any, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["file", "function", "dataset", "stream"])
-def test_memory_stays_under_a_quarter_of_the_file(kind: str, tmp_path: Path) -> None:
+def test_memory_stays_under_a_quarter_of_the_file(kind, tmp_path):
     n, width = 4096, 256
     X = np.memmap(tmp_path / "X", np.float32, "w+", shape=(n, width))
     rng = np.random.default_rng(0)
@@ -246,7 +243,7 @@ def test_memory_stays_under_a_quarter_of_the_file(kind: str, tmp_path: Path) -> 
     assert peak < size / 4
 
 
-def test_what_a_file_needs_and_that_a_bad_row_is_named(arrays: Any, tmp_path: Path) -> None:
+def test_what_a_file_needs_and_that_a_bad_row_is_named(arrays, tmp_path):
     file = on_disk(tmp_path / "X", arrays[0])
     with pytest.raises(ArgumentError, match="needs a batch_size"):
         classifier().train(file, arrays[1], epochs=1, verbose=0)
@@ -284,7 +281,7 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("make", STREAMS.values(), ids=STREAMS)
-def test_batches_train_as_the_array_in_its_own_order(make: Any, arrays: Any) -> None:
+def test_batches_train_as_the_array_in_its_own_order(make, arrays):
     X, y = arrays
     held, fed = classifier(), classifier()
     options = {"epochs": 3, "verbose": 0}
@@ -323,7 +320,7 @@ ALIKE: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_batches_train_as_arrays_that_are_not_shuffled(name: str, arrays: Any) -> None:
+def test_batches_train_as_arrays_that_are_not_shuffled(name, arrays):
     make, options, same = ALIKE[name]
     if "dataset" in name:
         pytest.importorskip("datasets")
@@ -334,7 +331,7 @@ def test_batches_train_as_arrays_that_are_not_shuffled(name: str, arrays: Any) -
     assert_weights(held, fed)
 
 
-def test_a_generator_is_read_once(arrays: Any) -> None:
+def test_a_generator_is_read_once(arrays):
     X, y = arrays
     model = classifier()
     for data in ((iter(pairs(X, y)),), (X, y, iter(pairs(X, y)))):
@@ -347,9 +344,8 @@ def test_a_generator_is_read_once(arrays: Any) -> None:
     assert model.input_shape == (D,)  # which built the model
 
 
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
+def test_streams_that_cannot_be_read_are_refused():
+    for data, says in (
         ([], "at least one sample"),
         (lambda: iter([]), "yielded no batches"),
         (lambda: [np.ones((2, D))], r"pairs \(X, y\)"),
@@ -358,14 +354,12 @@ def test_a_generator_is_read_once(arrays: Any) -> None:
         (lambda: [{"a": 1, "b": 2, "c": 3}], r"columns \['a', 'b', 'c'\]"),
         (np.ones((4, D)), "was given without y"),
         ("text", "real numbers"),
-    ],
-)
-def test_streams_that_cannot_be_read_are_refused(data: Any, says: str) -> None:
-    with pytest.raises(PhitodeepError, match=says):
-        classifier().train(data, epochs=1, verbose=0)
+    ):
+        with pytest.raises(PhitodeepError, match=says):
+            classifier().train(data, epochs=1, verbose=0)
 
 
-def test_options_of_arrays_are_refused_for_streams(arrays: Any) -> None:
+def test_options_of_arrays_are_refused_for_streams(arrays):
     for options, says in (
         ({"sample_weight": np.ones(N)}, "sample_weight is for arrays"),
         ({"lengths": np.ones(N, int)}, "lengths is for arrays"),
@@ -382,13 +376,34 @@ def test_options_of_arrays_are_refused_for_streams(arrays: Any) -> None:
         classifier().train(lambda: shared, epochs=2, verbose=0)
 
 
+class Streaming:
+    """A dataset that streams, in memory."""
+
+    def with_format(self, kind):
+        return self
+
+    def __iter__(self):
+        return self.iter(1)
+
+    def iter(self, batch_size):
+        return iter([{"x": np.ones((batch_size, D)), "y": np.zeros(batch_size, int)}] * 2)
+
+
+def test_a_rank_reads_batches_of_its_own_size_from_a_stream():
+    model, share = classifier(), Share(1, 3)
+    source = as_source(model, model.loss, Shard(Streaming(), share), None, batch_size=16)
+    found = [len(batch.X) for batch in source.batches(Epoch(16, share=share))]
+    assert found == [share.count(16)] * 2 == [5, 5]
+    assert source.batch_size(16) == 5
+
+
 @pytest.fixture
 def dataset(arrays: Any) -> Any:
     pytest.importorskip("datasets")
     return dataset_of(*arrays)
 
 
-def test_a_dataset_trains_as_its_arrays_do(dataset: Any, arrays: Any) -> None:
+def test_a_dataset_trains_as_its_arrays_do(dataset, arrays):
     X, y = arrays
     held, fed = classifier(), classifier()
     options = {"epochs": 2, "batch_size": 16, "validation_split": 0.25, "verbose": 0}
@@ -398,7 +413,7 @@ def test_a_dataset_trains_as_its_arrays_do(dataset: Any, arrays: Any) -> None:
     assert fed.evaluate(dataset)["loss"] == pytest.approx(fed.evaluate(X, y)["loss"])
 
 
-def test_datasets_need_columns_samples_and_a_batch_size(dataset: Any) -> None:
+def test_datasets_need_columns_samples_and_a_batch_size(dataset):
     wide = dataset.add_column("name", ["?"] * N)
     for options, says in (
         ({}, "name the columns of X and y"),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
-from networks import mlp
+from networks import error_of, mlp
 
 import phitodeep
 from phitodeep import Dense, Sequential
@@ -31,14 +31,6 @@ def net(together: bool, **options: Any) -> Any:
     if together:
         DataParallel(model, timeout=30, shard_optimizer=sharded)
     return model, X, y
-
-
-def error_of(call: Callable[[], Any]) -> str:
-    try:
-        call()
-    except phitodeep.PhitodeepError as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 class Averages(Callback):

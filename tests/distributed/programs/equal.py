@@ -27,9 +27,7 @@ if len(sys.argv) > 1:
     exchange.BUCKET = int(sys.argv[1])
 
 
-def difference(
-    network: str, rule: Any, dtype: str, options: dict[str, Any], **parallel: Any
-) -> dict[str, float]:
+def difference(network, rule, dtype, options, **parallel):
     """Return the largest differences between training alone and on all ranks."""
     found = []
     for together in (False, True):
@@ -74,7 +72,7 @@ for network, i, rule, sharded, accumulate in cases:
     if not LONG and i % 3 != list(NETWORKS).index(network) % 3:
         continue  # each network in two of the six ways
     size, epochs = (5, steps[network]) if accumulate == 1 else (3, 30)
-    epochs = epochs if LONG else epochs // 6
+    epochs = epochs if LONG else epochs // 8
     found = difference(
         network, RULES[rule], "float64",
         {"batch_size": size, "accumulate": accumulate, "epochs": epochs},

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from networks import mlp
 
-from phitodeep.distributed import DataParallel, rank
+from phitodeep.distributed import DataParallel, job, rank
 from phitodeep.model.callbacks import Callback, ModelCheckpoint
 
 what = sys.argv[1]
@@ -38,7 +38,8 @@ class Fault(Callback):
 
 
 model, X, y, _ = mlp(np.random.default_rng(5), seed=1, dtype="float64")
-model = DataParallel(model, timeout=2 if what == "hangs" else 60)
+job.GRACE = 1.0
+model = DataParallel(model, timeout=1 if what == "hangs" else 60)
 if what == "leaves" and rank() == 1:
     sys.exit(0)
 callbacks: list[Callback] = [Fault()]

@@ -7,11 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep import Sequential
+from phitodeep import PhitodeepError, Sequential
 from phitodeep import layers as nn
 from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy
 
 Case = tuple[Sequential, Any, Any, dict[str, Any]]
+
+
+def error_of(call: Callable[[], Any]) -> str:
+    """Return the kind and the message of the error that a call raises, or ""."""
+    try:
+        call()
+    except PhitodeepError as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def mlp(rng: np.random.Generator, **options: Any) -> Case:
@@ -58,14 +67,8 @@ def gpt(rng: np.random.Generator, **options: Any) -> Case:
 
 def regression(rng: np.random.Generator, **options: Any) -> Case:
     """Batch statistics of each rank's own rows: not those of one process."""
-    model = Sequential(
-        nn.Dense(4, 8),
-        nn.BatchNorm(),
-        nn.ReLU(),
-        nn.Dense(8, 1),
-        loss_class=MeanSquaredError(),
-        **options,
-    )
+    layers = nn.Dense(4, 8), nn.BatchNorm(), nn.ReLU(), nn.Dense(8, 1)
+    model = Sequential(*layers, loss_class=MeanSquaredError(), **options)
     X = rng.normal(size=(24, 4))
     return model, X, X.sum(1, keepdims=True), {}
 
