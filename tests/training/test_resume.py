@@ -74,12 +74,6 @@ def frozen() -> Sequential:
     return model
 
 
-@pytest.fixture(autouse=True)
-def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of small files are written, and no power fails."""
-    monkeypatch.setattr("phitodeep.core.files.os.fsync", lambda handle: None)
-
-
 class Turning(Callback):
     """Changes the rate, the decay and what is frozen while training runs."""
 
