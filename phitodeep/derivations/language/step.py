@@ -177,7 +177,7 @@ class Join(Step):
         super().__init__(symbol, code, operands, words)
 
     def _right(self, style: Plain) -> str:
-        return style.joined(*map(style.symbol, self.operands))
+        return style.joined.format(style.comma.join(map(style.symbol, self.operands)))
 
 
 class _Indexed(Step):
@@ -321,7 +321,7 @@ class Through(Step):
 
     def _right(self, style: Plain) -> str:
         way = "backward" if self.back else "forward"
-        return style.words(f"{self.child}.{way}") + style.brackets(style.symbol(self.of))
+        return style.words(f"{self.child}.{way}") + style.brackets.format(style.symbol(self.of))
 
 
 # --- expressions -------------------------------------------------------------------------------
