@@ -140,11 +140,7 @@ class PReLU(Layer):
         return shape
 
     def forward(self, X: Array) -> Array:
-        if X.shape[-1:] != self.alpha.shape:
-            raise ShapeError(
-                f"{self!r} was built for D = {self.alpha.size} features on the last axis, "
-                f"got X of shape {X.shape}."
-            )
+        self._check_features(X.shape, self.alpha.size)
         self.save_for_backward(X=X)
         return np.maximum(X, 0) + self.alpha * np.minimum(X, 0)
 

@@ -340,6 +340,11 @@ class Layer(Seeded, Configurable, registered=False):
             )
         return mask
 
+    def _check_features(self, shape: Shape, D: int) -> None:
+        """Refuse an array of this shape, of X or of a sample, unless its last axis has size D."""
+        if shape[-1:] != (D,):
+            raise ShapeError(f"{self!r} takes {D} features on the last axis, got shape {shape}.")
+
     # --- building --------------------------------------------------------------------------
 
     def build(self, input_shape: Shape, *, seed: Any = None, dtype: DType = None) -> Shape:

@@ -13,7 +13,7 @@ from phitodeep.core.checks import check_count, check_number
 from phitodeep.core.config import being_written
 from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import dense as derived
-from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.errors import ArgumentError
 from phitodeep.layers.attention import MultiHeadAttention
 from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.containers import Chain, Container, Parallel
@@ -73,10 +73,7 @@ class LowRank(Layer):
         return (*shape[:-1], self.output_size)
 
     def forward(self, X: Array) -> Array:
-        if X.shape[-1] != len(self.A):
-            raise ShapeError(
-                f"{self!r} takes {len(self.A)} features on the last axis, got shape {X.shape}."
-            )
+        self._check_features(X.shape, len(self.A))
         rows = X.reshape(-1, X.shape[-1])
         H = np.matmul(rows, self.A, out=self.buffer("H", (len(rows), self.rank), X.dtype))
         H *= self.alpha / self.rank

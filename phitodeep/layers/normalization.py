@@ -36,13 +36,6 @@ class _Scale(Layer):
         self.gamma = self.full(shape[-1], 1)
         return shape
 
-    def _check(self, X: Array) -> None:
-        if X.shape[-1:] != self.gamma.shape:
-            raise ShapeError(
-                f"{self!r} was built for D = {self.gamma.size} features on the last axis, "
-                f"got X of shape {X.shape}."
-            )
-
     def _gamma_gradient(self, dY: Array, X_hat: Array) -> Array:
         """Write dgamma = sum_rows(dy x_hat): every row uses the same gamma."""
         product = np.multiply(dY, X_hat, out=self.buffer("product", dY.shape, dY.dtype))
@@ -103,7 +96,7 @@ class LayerNorm(_ScaleAndShift):
         self.eps = check_number(eps, "LayerNorm eps (a constant row has var = 0)", above=0)
 
     def forward(self, X: Array) -> Array:
-        self._check(X)
+        self._check_features(X.shape, self.gamma.size)
         rows = X.reshape(-1, X.shape[-1])
         X_hat, Y = (self.buffer(name, rows.shape, X.dtype) for name in ("X_hat", "Y"))
         r = self.buffer("r", (len(rows), 1), X.dtype)
@@ -203,7 +196,7 @@ class GroupNorm(_ScaleAndShift):
         return super().create(shape)
 
     def forward(self, X: Array) -> Array:
-        self._check(X)
+        self._check_features(X.shape, self.gamma.size)
         if X.size == 0:
             raise ShapeError(f"{self!r} needs at least one element, got shape {X.shape}.")
         self._check_groups(X.shape[1:])
@@ -284,7 +277,7 @@ class RMSNorm(_Scale):
         self.eps = check_number(eps, "RMSNorm eps (a row of zeros has mean square 0)", above=0)
 
     def forward(self, X: Array) -> Array:
-        self._check(X)
+        self._check_features(X.shape, self.gamma.size)
         mean_square = np.einsum("...d,...d->...", X, X)[..., None] / X.shape[-1]
         r = 1 / np.sqrt(mean_square + self.eps)
         X_hat = np.multiply(X, r, out=self.buffer("X_hat", X.shape, X.dtype))
@@ -366,7 +359,7 @@ class BatchNorm(_ScaleAndShift):
         return super().create(shape)
 
     def forward(self, X: Array) -> Array:
-        self._check(X)
+        self._check_features(X.shape, self.gamma.size)
         call = current()
         batch = call.training and self.trainable
         mask = None if call.mask is None else self.check_steps(X)

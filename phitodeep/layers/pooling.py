@@ -10,7 +10,7 @@ import numpy as np
 
 from phitodeep.core.call import current
 from phitodeep.core.types import Array, DType, Shape
-from phitodeep.derivations import pooling as derived
+from phitodeep.derivations import windows as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer

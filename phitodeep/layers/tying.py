@@ -49,11 +49,11 @@ class TiedDense(Layer):
         return {"W": (self.embedding, "W")}
 
     def create(self, shape: Shape) -> Shape:
-        self._check(shape)
+        self._check_features(shape, self.embedding.dim)
         return (*shape[:-1], self.embedding.vocab_size)
 
     def forward(self, X: Array) -> Array:
-        self._check(X.shape)
+        self._check_features(X.shape, self.embedding.dim)
         W, rows = self.embedding.W, X.reshape(-1, X.shape[-1])
         Y = self.buffer("Y", (len(rows), len(W)), X.dtype)
         np.matmul(rows, W.T, out=Y)
@@ -73,12 +73,6 @@ class TiedDense(Layer):
     def flops(self) -> int:
         positions = int(np.prod(self.output_shape[:-1])) if self.output_shape else 0
         return 2 * positions * self.embedding.vocab_size * self.embedding.dim
-
-    def _check(self, shape: Shape) -> None:
-        if shape[-1:] != (self.embedding.dim,):
-            raise ShapeError(
-                f"{self!r} takes {self.embedding.dim} features on the last axis, got shape {shape}."
-            )
 
     def __repr__(self) -> str:
         return f"TiedDense({self.embedding!r})"

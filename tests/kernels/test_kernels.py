@@ -337,10 +337,10 @@ def test_scalar_functions_are_exact_to_rounding(dtype: Any, scalar: Any) -> None
 )
 def test_float32_is_not_computed_in_float64(name: str, arguments: str) -> None:
     """As a quotient with an integer would be, unnoticed, at half the speed."""
-    from phitodeep.kernels.compiled import normalization, softmax, winograd
+    from phitodeep.kernels.compiled import layers, softmax, winograd
     from phitodeep.kernels.compiled.jit import OPTIONS
 
-    home = next(m for m in (normalization, softmax, winograd) if hasattr(m, name))
+    home = next(m for m in (layers, softmax, winograd) if hasattr(m, name))
     f, i = numba.float32, numba.int64
     types = {"f": f, "i": i, "V": f[::1], "A": f[:, ::1], "S": f[:, :, ::1]}
     types |= {"X": f[:, :, :, ::1], "T": f[:, :, :, :, :, ::1]}
