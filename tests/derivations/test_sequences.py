@@ -16,7 +16,7 @@ from phitodeep.derivations.language.step import Join
 from phitodeep.derivations.language.terms import why
 from phitodeep.layers import Layer, dot_product
 from phitodeep.testing.examples import Make, data, made
-from tests.derivations.test_contract import assert_close, by_steps, check_terms, same_passes, scopes
+from tests.derivations.test_contract import by_steps, check_terms, same_passes, scopes
 from tests.rows import LONG, few
 
 HOLES = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 0], [0, 0, 0, 0, 0]], bool)
@@ -76,32 +76,6 @@ def test_gates_may_be_saturated(kind: Any) -> None:
     layer = made(lambda: kind(3), (3, 5, 2))
     X, dY = data(layer, (3, 5, 2))
     check_arrays(layer, 1e4 * X, dY)  # exp overflows
-
-
-@pytest.mark.parametrize(
-    ("kv_heads", "rope", "causal", "mask"),
-    [
-        (None, True, True, None),
-        (None, False, False, HOLES),
-        (1, True, False, LENGTHS),
-        (1, False, True, HOLES),
-        (3, True, True, HOLES),
-        (3, False, False, None),
-        (6, True, False, HOLES),
-        (6, False, True, LENGTHS),
-    ],
-)
-def test_attention(kv_heads: int | None, rope: bool, causal: bool, mask: Array | None) -> None:
-    def make() -> Layer:
-        return layers.MultiHeadAttention(6, causal=causal, kv_heads=kv_heads, rope=rope)
-
-    scope = check_same(make, (3, 5, 24), mask=mask)
-    assert scope["P"].shape == (3, 6, 5, 5)
-    may = np.ones((3, 5), bool) if mask is None else mask
-    visible = may[:, None, None, :] & (np.tri(5, dtype=bool) if causal else True)
-    visible = np.broadcast_to(visible, scope["P"].shape)
-    assert (scope["P"][~visible] == 0).all()
-    assert_close(scope["P"].sum(-1), visible.any(-1), "P")
 
 
 def test_scores_may_be_large() -> None:

@@ -71,12 +71,6 @@ def test_batch_norm_with_a_mask(shape: Shape, kept: float, training: bool, train
     check_terms(by_steps(layer, np.nan_to_num(X), np.nan_to_num(dY), **call))
 
 
-def test_frozen_batch_norm_uses_the_running_statistics() -> None:
-    layer = made(layers.BatchNorm, (4, 3))
-    layer.trainable = False
-    same_passes(layer, *data(layer, (4, 3)))
-
-
 @pytest.mark.parametrize("axis", [-3, -2, -1, 1, 2, 3])
 @pytest.mark.parametrize("kind", [layers.Softmax, layers.LogSoftmax])
 def test_softmax_along_any_axis(kind: type[Layer], axis: int) -> None:
@@ -88,14 +82,11 @@ def test_softmax_along_any_axis(kind: type[Layer], axis: int) -> None:
     check_terms(by_steps(layer, X, dY))
 
 
-def test_the_layout_of_a_sum_is_always_the_same() -> None:
+def test_the_layout_of_a_sum_and_the_dtype_of_a_scope() -> None:
     rng = np.random.default_rng(0)
     X, W = rng.standard_normal((6, 3)), rng.standard_normal((3, 4))
     for code in ("ni,ij->nj", "ni,ij->jn"):
         assert Sum("Y", code, "X", "W").value({"X": X, "W": W}).flags.c_contiguous
-
-
-def test_a_scope_converts_to_its_dtype() -> None:
     layer = made(layers.ReLU, (2, 3))
     X = np.ones((2, 3), np.float32)
     with calling(step=0):
@@ -191,16 +182,16 @@ def test_one_of_equal_cells_wins_and_only_winners_receive_inf_or_nan(
         same_passes(layer, X, changed)
 
 
-@pytest.mark.parametrize("make", [layers.GlobalMaxPool, layers.GlobalAvgPool])
-def test_global_pools_of_masked_images(make: Make) -> None:
-    layer = made(make, (3, 4, 2, 2))
-    X, dY = data(layer, (3, 4, 2, 2))
-    same_passes(layer, X, dY, mask=np.arange(4) < np.array([[4], [2], [0]]))
-
-
-def test_nearest_pixels_of_two_factors() -> None:
+def test_frozen_norms_masked_pools_and_pixels_of_two_factors() -> None:
+    layer = made(layers.BatchNorm, (4, 3))
+    layer.trainable = False
+    same_passes(layer, *data(layer, (4, 3)))
     layer = made(lambda: layers.Upsample2D((3, 2)), (2, 3, 4, 2))
     same_passes(layer, *data(layer, (2, 3, 4, 2)))
+    for make in (layers.GlobalMaxPool, layers.GlobalAvgPool):
+        layer = made(make, (3, 4, 2, 2))
+        X, dY = data(layer, (3, 4, 2, 2))
+        same_passes(layer, X, dY, mask=np.arange(4) < np.array([[4], [2], [0]]))
 
 
 # --- losses: terms that do not count, ignored labels, float32 ----------------------------------

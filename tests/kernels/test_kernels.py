@@ -361,6 +361,7 @@ def test_both_max_pools_let_the_last_nan_win(
     X[rng.random(X.shape) < 0.1] = -np.inf
     height, width = ((n - k) // s + 1 for n, k, s in zip((7, 8), kernel, stride, strict=True))
     dY = rng.integers(1, 9, (3, height, width, 5)).astype(dtype)
+    dY[0, 0, 0], dY[1, -1, -1] = np.nan, np.inf  # which only the winners receive
     wanted = np.empty_like(dY), np.empty(dY.shape, np.uint8), np.zeros_like(X)
     for n, i, j, c in np.ndindex(dY.shape):
         top, left = i * stride[0], j * stride[1]

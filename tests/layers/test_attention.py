@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import tracemalloc
 from typing import Any
 
@@ -12,13 +11,10 @@ import pytest
 from phitodeep import layers as nn
 from phitodeep.core.call import calling, saliency
 from phitodeep.core.types import Array, Shape
-from phitodeep.functional.rotary import Rope
 from phitodeep.layers import dot_product
-from phitodeep.layers.embedding import rotate
-from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made, passes
 from tests.conftest import assert_same
-from tests.rows import few
+from tests.derivations.test_contract import same_passes
 
 HOLES = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 1], [1, 1, 1, 1, 1]], bool)
 MASKS: dict[str, Array | None] = {
@@ -34,6 +30,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "causal": {"heads": 2, "causal": True},
     "shared keys": {"heads": 4, "kv_heads": 2},
     "one key": {"heads": 4, "kv_heads": 1, "causal": True, "bias": False},
+    "own keys": {"heads": 4, "kv_heads": 4, "rope": True},
     "turned": {"heads": 2, "rope": True},
     "all": {"heads": 4, "kv_heads": 2, "rope": True, "causal": True},
     "dropping": {"heads": 2, "dropout": 0.4},
@@ -47,50 +44,23 @@ def heads(given: dict[str, Any], shape: Shape = (3, 5, 8), dtype: Any = np.float
     return made(lambda: nn.MultiHeadAttention(**given), shape, dtype)
 
 
-def by_hand(layer: Any, X: Array, mask: Array | None) -> Array:
-    """One query of one head of one sample at a time."""
-    N, T, D = X.shape
-    h, k, p = layer.heads, layer.kv_heads or layer.heads, layer.params
-    d = D // h
-    QKV = X @ p["Wqkv"] + p.get("bqkv", 0)
-    Z = np.zeros((N, T, D))
-    turn = Rope().cos_and_sin(0, T, d, X.dtype)
-    sees = np.tri(T, dtype=bool) if layer.causal else np.ones((T, T), bool)
-    for n, i in itertools.product(range(N), range(h)):
-        j = i // (h // k)
-        Q, K, V = (QKV[n, :, s * d : (s + 1) * d] for s in (i, h + j, h + k + j))
-        if layer.rope:
-            Q, K = rotate(Q, *turn), rotate(K, *turn)
-        for t in range(T):
-            seen = sees[t] if mask is None else sees[t] & mask[n]
-            e = np.exp(K[seen] @ Q[t] / np.sqrt(d))
-            Z[n, t, i * d : (i + 1) * d] = (e / e.sum() @ V[seen]) if seen.any() else 0
-    return Z @ p["Wo"] + p.get("bo", 0)
-
-
 @masked
 @options
 def test_queries_see_what_they_may(given: Any, mask: Any, rng: Any, monkeypatch: Any) -> None:
+    """As by the derivation, which computes all scores at once."""
     layer, X, dY = heads(given), *rng.standard_normal((2, 3, 5, 8))
+    steps = same_passes(layer, X, dY, mask=mask, training=False)
+    P, (N, T) = steps["P"], X.shape[:2]
+    visible = np.ones((N, T), bool) if mask is None else mask
+    visible = visible[:, None, None, :] & (np.tri(T, dtype=bool) | (not layer.causal))
+    assert not P[~np.broadcast_to(visible, P.shape)].any()
+    np.testing.assert_allclose(P.sum(-1), np.broadcast_to(visible.any(-1), P.shape[:3]), rtol=1e-12)
     wanted = passes(layer, X, dY, mask=mask, training=False)
-    np.testing.assert_allclose(wanted["Y"], by_hand(layer, X, mask), rtol=1e-11)
     for size in BLOCKS:
         monkeypatch.setattr(dot_product, "SCORES", size)
         found = passes(layer, X, dY, mask=mask, training=False)
         assert_same(found, wanted, rtol=1e-10, atol=1e-12)
         assert (layer.cache["P"] is None) == (size < 25)
-
-
-@options
-def test_attention_gradients(given: Any, rng: Any, monkeypatch: Any) -> None:
-    """Under some masks in one block, and with dropout in several; of one step or sample, too."""
-    layer = heads(given)
-    for mask in few(list(MASKS.values())[::-1], 2):
-        with calling(mask=mask):
-            check_gradients(layer, rng.standard_normal((3, 5, 8)), max_probes=4)
-    monkeypatch.setattr(dot_product, "SCORES", 10 if layer.dropout else 2**18)
-    for shape in few([(1, 4, 8), (2, 1, 8), (1, 1, 8)], 1 + 2 * (given["heads"] == 4)):
-        check_gradients(layer, rng.standard_normal(shape), max_probes=6)
 
 
 def test_dropout_drops_its_share_of_the_weights(monkeypatch: Any) -> None:

@@ -166,36 +166,6 @@ def test_batch_norm_remembers_only_what_its_dtype_holds(dtype: Any) -> None:
     np.testing.assert_allclose(plain.running_mean, 0.1 * np.finfo(dtype).max, rtol=1e-6)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize(
-    ("make", "shape"),
-    [
-        (lambda: nn.MaxPool2D(2), (2, 4, 5, 3)),
-        (lambda: nn.MaxPool2D((3, 2), (1, 2), 1), (2, 4, 5, 2)),
-        (lambda: nn.MaxPool2D(3, 2, "same"), (2, 5, 4, 2)),
-        (lambda: nn.MaxPool1D(2), (2, 6, 3)),
-        (lambda: nn.MaxPool1D(3, 1), (2, 6, 3)),
-        (nn.GlobalMaxPool, (2, 3, 4, 2)),
-    ],
-)
-@dtypes
-def test_max_pools_send_dY_to_the_winner_only(make: Any, shape: Any, dtype: Any, bad: Any) -> None:
-    layer, rng = made(make, shape, dtype), np.random.default_rng(0)
-    Y = layer.forward(rng.standard_normal(shape).astype(dtype))
-    dY = rng.standard_normal(Y.shape).astype(dtype)
-    wanted = np.array(layer.backward(dY))
-    for at in ((0,) * Y.ndim, (-1,) * Y.ndim):
-        one = np.zeros_like(dY)
-        one[at] = 1
-        won = np.array(layer.backward(one)) != 0
-        assert won.sum() == 1
-        there = dY.copy()
-        there[at] = bad
-        found = layer.backward(there)
-        assert not np.isfinite(found[won]).any()
-        np.testing.assert_array_equal(found[~won], wanted[~won])
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
 @pytest.mark.parametrize("vocabulary", [5, 600])
 @dtypes

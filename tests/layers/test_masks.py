@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from phitodeep import layers as nn
 from phitodeep.core.call import calling, inference
@@ -18,10 +15,8 @@ from phitodeep.errors import ArgumentError, PhitodeepError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential, SequentialBuilder
-from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made, passes
 from tests.conftest import assert_same
-from tests.rows import times
 
 T, D = 9, 4
 LENGTHS = np.array([9, 5, 7, 1])
@@ -59,21 +54,6 @@ def layer_of(call: str) -> Layer:
 
 def data(rng: Any) -> np.ndarray:
     return rng.standard_normal((len(LENGTHS), T, D))
-
-
-@pytest.mark.parametrize("kind", [nn.GlobalAvgPool, nn.GlobalMaxPool])
-@pytest.mark.parametrize("shape", [(4, T, D), (4, T, 3, 2)], ids=str)
-def test_global_pools_see_the_steps_that_are_there(kind: Any, shape: Any, rng: Any) -> None:
-    X, layer = rng.standard_normal(shape) - 5, kind()  # below 0, which an empty place must not win
-    lengths = np.array([9, 5, 0, 1])
-    mask = np.arange(T) < lengths[:, None]
-    with calling(mask=mask):
-        Y = layer.forward(np.where(mask.reshape(4, T, *[1] * (len(shape) - 2)), X, 1e30))
-        check_gradients(layer, X)
-    for i, n in enumerate(lengths):
-        wanted = layer.forward(X[i : i + 1, :n])[0] if n else 0 * Y[i]
-        np.testing.assert_allclose(Y[i], wanted, rtol=1e-12)
-    assert layer.compute_mask(mask) is None
 
 
 def test_layers_that_end_the_steps_end_the_mask() -> None:
@@ -253,78 +233,6 @@ def running(X: np.ndarray, *_: np.ndarray) -> np.ndarray:
     return X.cumsum(axis=1)
 
 
-LEAVES = (  # which keep (T, D)
-    *("GRU(D)", "LSTM(D)", "RNN(D)", "Dense(D)", "Tanh()", "PReLU()", "LayerNorm()"),
-    *("BatchNorm()", "GroupNorm(2)", "Bidirectional(GRU(D), merge='add')"),
-    "PositionalEmbedding(T)",
-    *("Conv1D(D, 3, padding='same')", "Conv1D(D, 3, padding=2, dilation=2)"),
-    *("ConvTranspose1D(D, 3, padding=1)", "MultiHeadAttention(2)", "Lambda(running, running)"),
-    "Chain(MaxPool1D(2), ConvTranspose1D(D, 2, stride=2))",
-    "MultiHeadAttention(2, causal=True, kv_heads=1, rope=True)",
-    "TransformerBlock(2, checkpoint=True)",
-    "TimeDistributed(Chain(Reshape(2, 2), GRU(2), Flatten()))",
-    "Chain(Reshape(-1, 2, 2), Permute(1, 3, 2), Reshape(-1, D))",
-)
-
-
-def nested(inner: Any) -> Any:
-    """Containers of such layers, which keep (T, D)."""
-    some = st.lists(inner, min_size=1, max_size=2).map(", ".join)
-    return st.one_of(
-        some.map("Chain({}, checkpoint=True)".format),
-        some.map("Residual({})".format),
-        some.map("Parallel({}, Dense(D), merge='add')".format),
-        some.map("Chain(SkipConcat({}), Dense(D))".format),
-    )
-
-
-@given(
-    calls=st.lists(
-        st.recursive(st.sampled_from(LEAVES), nested, max_leaves=4), min_size=1, max_size=3
-    ),
-    lengths=st.lists(st.integers(0, T), min_size=1, max_size=4),
-    seed=st.integers(0, 2**16),
-    frozen=st.integers(0, 3),
-)
-@settings(max_examples=times(25))
-def test_random_nets(calls: Any, lengths: Any, seed: int, frozen: int) -> None:
-    rng = np.random.default_rng(seed)
-    model = Sequential(*map(layer_of, calls), nn.Dense(2), dtype="float64", seed=seed)
-    model.build((8, D))
-    model.layers[min(frozen, len(calls))].trainable = False
-    n = np.minimum(lengths, 8)
-    X, dY = rng.standard_normal((len(n), 8, D)), rng.standard_normal((len(n), 8, 2))
-    mask = np.arange(8) < n[:, None]
-    try:
-        after = model.compute_mask(mask)
-    except ArgumentError as refused:
-        with pytest.raises(ArgumentError, match=re.escape(str(refused))):
-            model.forward(X, lengths=n)
-        return
-    assert after is not None
-    kinds = {type(layer).__name__ for _, layer in model.walk()}
-    assert not kinds & {"GroupNorm", "Lambda"}
-    dY *= after[..., None]
-    Y = model.forward(np.where(mask[..., None], X, np.nan), lengths=n)
-    dX, grads = model.backward(dY), model.gradients()
-    assert dX is not None
-    assert not dX[~mask].any()
-    if "BatchNorm" in kinds and not all(layer.independent_samples for _, layer in model.walk()):
-        return  # samples are not alone: padding is tested above
-    for i in np.flatnonzero(n):
-        rows, steps = slice(i, i + 1), slice(after[i].sum())
-        if not after[i].any():  # shorter than a window
-            continue
-        alone = model.forward(X[rows, : n[i]])
-        np.testing.assert_allclose(Y[rows, steps], alone, rtol=1e-8, atol=1e-9)
-        dX_i = model.backward(dY[rows, steps])
-        np.testing.assert_allclose(dX[rows, : n[i]], dX_i, rtol=1e-7, atol=1e-8)
-        for path, g in model.gradients().items():
-            grads[path] -= g
-    for path, g in grads.items():
-        np.testing.assert_allclose(g, 0, atol=1e-7, err_msg=path)
-
-
 @pytest.mark.parametrize("loss", ["mse", "hinge", "poisson_nll", "kl_divergence"])
 def test_targets_of_the_padding_may_hold_anything(loss: str, rng: Any) -> None:
     X, model = data(rng), SequentialBuilder(T, D, seed=1).gru(3).log_softmax().build()
@@ -357,9 +265,6 @@ def test_batch_norm_counts_the_steps_that_are_there(rng: Any) -> None:
         wanted_Y = flat.forward(X[MASK])
         with calling(mask=MASK):
             np.testing.assert_allclose(padded.forward(noisy)[MASK], wanted_Y, rtol=1e-12)
-    for training in (True, False):
-        with calling(mask=MASK):
-            check_gradients(made(nn.BatchNorm, (1, T, D)), X, training=training)
     with calling(mask=np.zeros((4, T), bool)):
         assert not padded.forward(noisy).any()
 

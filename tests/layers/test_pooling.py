@@ -10,6 +10,7 @@ import pytest
 
 from phitodeep import layers as nn
 from phitodeep.core.types import Array
+from tests.layers.test_convolution import rule
 
 TABLE: list[tuple[tuple[int, ...], Any, Any, Any]] = [  # sizes, pool, stride, padding
     *[
@@ -29,10 +30,6 @@ TABLE: list[tuple[tuple[int, ...], Any, Any, Any]] = [  # sizes, pool, stride, p
 KINDS = {"max": (nn.MaxPool1D, nn.MaxPool2D), "avg": (nn.AvgPool1D, nn.AvgPool2D)}
 
 
-def along(value: Any, rank: int) -> tuple[int, ...]:
-    return value if isinstance(value, tuple) else (value,) * rank
-
-
 def pool(kind: str, row: Any) -> nn.Layer:
     sizes, k, s, p = row
     layer = KINDS[kind][len(sizes) - 1](k, s, p)
@@ -43,17 +40,9 @@ def pool(kind: str, row: Any) -> nn.Layer:
 def windows(row: Any) -> tuple[tuple[int, ...], list[list[range]]]:
     """The output's sizes, and of each axis the places that each window covers, padding too."""
     sizes, k, s, p = row
-    rank, out, places = len(sizes), [], []
-    for n, k_i, s_i in zip(sizes, along(k, rank), along(k if s is None else s, rank), strict=True):
-        if p == "same":
-            m = -(-n // s_i)
-            before = max((m - 1) * s_i + k_i - n, 0) // 2
-        else:
-            before = 0 if p == "valid" else p
-            m = (n + 2 * before - k_i) // s_i + 1
-        out.append(m)
-        places.append([range(i * s_i - before, i * s_i - before + k_i) for i in range(m)])
-    return tuple(out), places
+    axes = rule((sizes, k, k if s is None else s, p, 1, 1))
+    places = [[range(i * s - b, i * s - b + k) for i in range(m)] for m, b, k, s, _ in axes]
+    return tuple(m for m, *_ in axes), places
 
 
 def by_loops(kind: str, row: Any, X: Array) -> Array:

@@ -1,4 +1,7 @@
-"""Recurrent layers: masks, gradients, reused buffers, and the shapes of their weights."""
+"""Recurrent layers: reused buffers and the shapes of their weights.
+
+Masks are tested by their derivations: see tests/derivations/test_sequences.py.
+"""
 
 from __future__ import annotations
 
@@ -7,68 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep.core.call import calling
-from phitodeep.core.types import Array
 from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Layer
-from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made, passes
 from tests.conftest import assert_same
-from tests.rows import few
 
 KINDS = {"rnn": RNN, "lstm": LSTM, "gru": GRU}
 each = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-BOTH: dict[str, Any] = {
-    **{f"{name}": kind for name, kind in KINDS.items()},
-    **{
-        f"{name} both ways": lambda *a, k=kind, **o: Bidirectional(k(*a, **o))
-        for name, kind in KINDS.items()
-    },
-    "gru added": lambda *a, **o: Bidirectional(GRU(*a, **o), "add"),
-}
-directions = pytest.mark.parametrize("make", BOTH.values(), ids=BOTH)
 
 
 def recurrent(make: Any, whole: bool = True, H: int = 3, D: int = 2, T: int = 4) -> Layer:
     return made(lambda: make(H, return_sequences=whole), (1, T, D))
-
-
-def lengths(*counts: int, T: int) -> Array:
-    return np.arange(T) < np.array(counts)[:, None]
-
-
-MASKS: dict[str, Any] = {
-    "none": None,
-    "lengths": lengths(4, 1, 3, T=4),
-    "before": lengths(4, 1, 3, T=4)[:, ::-1],
-    "holes": np.array([[1, 0, 1, 0], [0, 1, 1, 1], [0, 0, 1, 0]], bool),
-    "nothing": np.array([[0, 0, 0, 0], [1, 1, 0, 1], [0, 0, 0, 0]], bool),
-}
-
-
-@each
-def test_steps_that_the_mask_leaves_out_are_skipped(kind: Any, rng: Any) -> None:
-    """What the cells compute is compared with PyTorch: see test_references.py."""
-    layer, last = recurrent(kind), recurrent(kind, whole=False)
-    for name, mask in list(MASKS.items())[1:]:
-        X = rng.standard_normal((3, 4, 2))
-        with calling(mask=mask):
-            Y, final = layer.forward(X), last.forward(X)
-        assert not Y[~mask].any()
-        for n, kept in enumerate(mask):
-            wanted = layer.forward(X[n : n + 1, kept])[0] if kept.any() else np.zeros((1, 3))
-            np.testing.assert_allclose(Y[n, kept], wanted[: kept.sum()], 1e-12, err_msg=name)
-            np.testing.assert_allclose(final[n], wanted[-1], 1e-12, err_msg=name)
-
-
-@directions
-def test_recurrent_gradients(make: Any, rng: Any) -> None:
-    """Each way to return the states, under two of the masks; all of them in a long run."""
-    for whole, first in ((True, 1), (False, 2)):
-        layer = recurrent(make, whole)
-        for name in few(list(MASKS)[first:], 2):
-            with calling(mask=MASKS[name]):
-                check_gradients(layer, rng.standard_normal((3, 4, 2)), max_probes=8)
-        check_gradients(layer, rng.standard_normal((1, 3, 2)), max_probes=4)
 
 
 @each
