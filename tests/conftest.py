@@ -20,7 +20,7 @@ import pytest
 from hypothesis import settings
 
 import phitodeep
-from phitodeep import errors
+from phitodeep import errors, kernels
 from phitodeep.core.types import Array
 from phitodeep.model import Sequential
 from phitodeep.testing.references import read
@@ -121,3 +121,11 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 def _cut(patch: pytest.MonkeyPatch, count: int) -> None:
     patch.setattr(threads, "parts_of", lambda flops: count)
     patch.setattr(threads, "SMALL", 0)
+
+
+@pytest.fixture
+def same_kernels() -> Iterator[None]:
+    """After the test, the kernels are those that ran before."""
+    before = kernels.chosen()
+    yield
+    kernels.use(before)

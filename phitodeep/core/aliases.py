@@ -29,6 +29,7 @@ ALIASES = {  # old path below phitodeep: where the module is now
     "layers.container": "layers.containers",
     "layers.gelu": "layers.activation",
     "layers.joined": "layers.dense",
+    "layers.param": "layers.base",
     "layers.recurrence": "layers.recurrent",
     "layers.softmax": "layers.activation",
     "layers.weights": "layers.base",

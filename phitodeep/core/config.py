@@ -39,7 +39,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar, overload
 
 import numpy as np
 
-from phitodeep.core.types import constructors, parameters
+from phitodeep.core.types import constructors, describe, parameters, settings
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -526,6 +526,8 @@ class Configurable:
     config_kind: ClassVar[str] = "object"  # one of KINDS
     kept_as: ClassVar[Mapping[str, str]] = {}  # argument -> attribute, where the names differ
 
+    __repr__ = describe
+
     def described(self) -> Configurable:
         """Return the object that the configs of others describe instead: as a rule, this one."""
         return self
@@ -590,3 +592,13 @@ class Configurable:
         if not isinstance(rest, list | tuple):
             raise ArgumentTypeError(f"{cls.__name__}: {starred} must be a list, got {rest!r}.")
         return cls(*first, *rest, **values)
+
+
+class Value(Configurable, registered=False):
+    """An object that equals another one of its class with the same settings."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and settings(self) == settings(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))

@@ -135,10 +135,8 @@ def _sums(layer: Any, reads: Table, read_by: Table, groups: str, split_W: str) -
         whole = Arrange(A, f"{A}_g.reshape({shape})", f"{A}_g", "all groups in one axis")
         return [whole] if _g else []
 
-    def mask(symbols: Any) -> Any:
-        return layer.check_steps(symbols["X"])[..., None]
-
-    kept = Given("mask", "whether each step counts", mask), Let("X_kept", "X * mask")
+    mask = Given("mask", "whether each step counts", lambda s: layer.check_steps(s["X"])[..., None])
+    kept = mask, Let("X_kept", "X * mask")
     return Derivation.of(
         *(kept if masked else ()),
         *split(X),
@@ -169,16 +167,13 @@ def avg_pool(layer: Any) -> Derivation:
     tables, back = indices(layer, covered), indices(layer, covering, "back_")
     uncounted = ", but not padding" if layer.padding == "same" else ""
 
-    def share(symbols: Any) -> Array:
-        X = symbols["X"]
-        shares: Array = layer._shares(layer._windows_on(X), X.dtype)
-        return shares
+    words = f"1 / m, where m counts the cells of the window{uncounted}"
 
     return Derivation.of(
         *tables,
         arranged("U", "X", tables, U_WORDS),
         Sum("total", f"{at}{taps}c->{at}c", "U"),
-        Given("share", f"1 / m, where m counts the cells of the window{uncounted}", share),
+        Given("share", words, lambda s: layer._shares(layer._windows_on(s["X"]), s["X"].dtype)),
         Let("Y", "total * share"),
         Let("g", "dY * share", "what a window passes to each of its cells"),
         *back,

@@ -15,7 +15,7 @@ from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import dense as derived
 from phitodeep.errors import ArgumentError
 from phitodeep.layers.attention import MultiHeadAttention
-from phitodeep.layers.base import Layer, Param
+from phitodeep.layers.base import Layer, Param, PerStep
 from phitodeep.layers.containers import Chain, Container, Parallel
 from phitodeep.layers.dense import Dense
 from phitodeep.layers.dot_product import ScaledDotProductAttention
@@ -24,7 +24,7 @@ from phitodeep.layers.initialization import He, Initializer, check_initializer
 __all__ = ["LowRank"]
 
 
-class LowRank(Layer):
+class LowRank(PerStep):
     """A product with a matrix of low rank: Y = s X A B on the last axis, with s = alpha / rank.
 
     Shapes: X, dX are (..., D); Y, dY are (..., output_size); A is (D, rank) and B is
@@ -42,7 +42,6 @@ class LowRank(Layer):
 
     A = Param(decay=True)
     B = Param(decay=True)
-    independent_samples, time_steps = True, "independent"
     gives = "numbers"
 
     steps = derived.low_rank

@@ -19,16 +19,15 @@ from phitodeep.derivations import normalization as derived
 from phitodeep.errors import ShapeError
 from phitodeep.functional import ones, sum_rows
 from phitodeep.kernels import kernel
-from phitodeep.layers.base import Layer, Param, State
+from phitodeep.layers.base import Param, PerStep, State
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
 
 
-class _Scale(Layer):
+class _Scale(PerStep):
     """Base class of all norms, with gamma (D,) and its gradient."""
 
     gamma = Param()  # scale; never decayed: gamma = 0 would switch the layer off
-    independent_samples, time_steps = True, "independent"
     _flops_per_output = 8  # mean, centring, squares, their mean, scaling, gamma and beta
     eps: float
 

@@ -13,7 +13,7 @@ from phitodeep.core.checks import check_flag, check_option
 from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import dense as derived
 from phitodeep.errors import ArgumentTypeError, ShapeError
-from phitodeep.layers.base import Layer
+from phitodeep.layers.base import Layer, PerStep
 from phitodeep.layers.embedding import Embedding
 
 __all__ = ["Lambda", "TiedDense"]
@@ -21,7 +21,7 @@ __all__ = ["Lambda", "TiedDense"]
 LARGEST_SAMPLE = 1 << 26  # numbers: as many as a quarter of a gigabyte holds
 
 
-class TiedDense(Layer):
+class TiedDense(PerStep):
     """Scores of all tokens: Y = X W^T, with the W of an Embedding.
 
     Shapes: X, dX are (..., dim); Y, dY are (..., vocab_size); W (vocab_size, dim) belongs to the
@@ -33,7 +33,6 @@ class TiedDense(Layer):
     Source: Press and Wolf 2017, "Using the output embedding", arXiv:1608.05859.
     """
 
-    independent_samples, time_steps = True, "independent"
     refers_to = ("embedding",)  # which the model holds at another path
 
     steps = derived.tied_dense

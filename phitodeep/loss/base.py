@@ -11,7 +11,7 @@ from phitodeep.core.call import calling, current
 from phitodeep.core.checks import as_float, as_real, check_finite, check_number
 from phitodeep.core.config import Configurable
 from phitodeep.core.frame import Buffered, Frame
-from phitodeep.core.types import Array, Shape, describe
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations.language.step import Derivation
 from phitodeep.errors import ArgumentError, ShapeError
 
@@ -46,8 +46,6 @@ class Loss(Buffered, Configurable, registered=False):
 
     def __init__(self) -> None:
         self._frame = Frame()
-
-    __repr__ = describe
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_frame": Frame()}

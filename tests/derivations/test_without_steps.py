@@ -29,7 +29,8 @@ def gate(*before: L.Layer) -> Gate:
     return Gate(L.Chain(*before, L.Dense(2)), L.Dense(2))
 
 
-def test_steps_record_no_state() -> None:
+def test_steps_record_no_state_and_both_passes_drop_the_same() -> None:
+    """Outside training too, where each forward pass draws anew."""
     model = model_of(gate(L.BatchNorm()))
     state = model.layers[0].inside["value"].layers[0].state["running_mean"]
     before = state.copy()
@@ -42,10 +43,6 @@ def test_steps_record_no_state() -> None:
     for path, gradient in stepwise.gradients(slow).items():
         np.testing.assert_array_equal(gradient, fast[path], err_msg=path)
     np.testing.assert_array_equal(state, before)
-
-
-def test_both_passes_drop_the_same() -> None:
-    """Outside training too, where each forward pass draws anew."""
     model = model_of(Gate(L.Dropout(0.5), L.Lambda(np.ones_like, lambda dY, X, Y: 0 * dY)))
     scope = stepwise.passes(model, np.ones((5, 3)), np.ones((5, 3)))
     assert {*scope["Y"].flat} == {0, 2}

@@ -29,8 +29,8 @@ from phitodeep.errors import (
 )
 from phitodeep.io.model_file import VERSION, open_model
 from phitodeep.io.tensors import open_tensors, write_tensors
+from phitodeep.layers.base import Param
 from phitodeep.layers.initialization import He
-from phitodeep.layers.param import Param
 from phitodeep.loss import Loss
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint

@@ -206,8 +206,8 @@ def test_sizes_that_do_not_fit_are_refused_in_pieces_too(calls: Any) -> None:
         blas.product(A, B, np.ones((32, 127), np.float32))
 
 
+@pytest.mark.usefixtures("same_kernels")
 def test_a_dense_layer_is_the_same_in_pieces(calls: Any, rng: Any) -> None:
-    before = kernels.chosen()
     layer = Dense(784, 128)
     layer.build((784,), seed=1)
     X, dY = (rng.standard_normal((32, s)).astype(np.float32) for s in (784, 128))
@@ -217,7 +217,6 @@ def test_a_dense_layer_is_the_same_in_pieces(calls: Any, rng: Any) -> None:
         Y = layer.forward(X)
         dX = layer.backward(dY)
         found.append((Y, dX, layer.grads["W"].copy()))
-    kernels.use(before)
     assert len(calls) == 2
     for plain, twin in zip(*found, strict=True):
         np.testing.assert_allclose(twin, plain, rtol=0, atol=2e-4)

@@ -18,6 +18,7 @@ from phitodeep.errors import ArgumentError, MissingExtraError, PhitodeepWarning
 from phitodeep.kernels import KERNELS, TWINS, Kernel, kernel, twin
 from tests.rows import long
 
+pytestmark = pytest.mark.usefixtures("same_kernels")
 CODE = """
 import sys
 import numpy as np
@@ -49,13 +50,6 @@ def run(code: str = CODE, **environment: str) -> subprocess.CompletedProcess[str
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env
     )
-
-
-@pytest.fixture(autouse=True)
-def _restored() -> Any:
-    before = kernels.chosen()
-    yield
-    kernels.use(before)
 
 
 def test_the_first_run_compiles_and_later_ones_load_until_a_source_changes(tmp_path: Path) -> None:

@@ -25,38 +25,29 @@ numba = pytest.importorskip("numba")
 for module in pkgutil.walk_packages(phitodeep.__path__, "phitodeep."):
     if not {"compiled", "exchange", "sklearn"} & {*module.name.split(".")}:  # the last two: extras
         importlib.import_module(module.name)
+pytestmark = pytest.mark.usefixtures("same_kernels")
 Arguments = Callable[[np.random.Generator, Any], list[Any]]
 N, D = 7, 11
 
 
-def normal(*shape: int) -> Callable[..., Any]:
-    return lambda rng, t: rng.standard_normal(shape).astype(t)
+NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
+    "normal": lambda rng, shape: rng.standard_normal(shape),
+    # scores whose exponentials overflow, unless the greatest of the row is taken off
+    "peaked": lambda rng, shape: rng.standard_normal(shape) + 1000 * np.eye(*shape[-2:]),
+    "positive": lambda rng, shape: rng.uniform(0.1, 2, shape),
+    "cut": lambda rng, shape: np.maximum(rng.standard_normal(shape), 0),  # as by a ReLU
+    "share": lambda rng, shape: rng.uniform(0.05, 0.95, shape),
+    "rows": lambda rng, shape: rng.dirichlet(np.ones(shape[1]), shape[0]),
+    "empty": lambda rng, shape: np.full(shape, np.nan),
+}
 
 
-def peaked(*shape: int) -> Callable[..., Any]:
-    """Scores whose exponentials overflow, unless the greatest of the row is taken off."""
-    return lambda rng, t: (rng.standard_normal(shape) + 1000 * np.eye(*shape[-2:])).astype(t)
+def drawn(kind: str) -> Callable[..., Callable[..., Any]]:
+    """A function of a shape, whose value draws such numbers, given a generator and a dtype."""
+    return lambda *shape: lambda rng, t: NUMBERS[kind](rng, shape).astype(t)
 
 
-def positive(*shape: int) -> Callable[..., Any]:
-    return lambda rng, t: rng.uniform(0.1, 2, shape).astype(t)
-
-
-def cut(*shape: int) -> Callable[..., Any]:
-    """What a ReLU gives."""
-    return lambda rng, t: np.maximum(rng.standard_normal(shape), 0).astype(t)
-
-
-def share(*shape: int) -> Callable[..., Any]:
-    return lambda rng, t: rng.uniform(0.05, 0.95, shape).astype(t)
-
-
-def rows(n: int, k: int) -> Callable[..., Any]:
-    return lambda rng, t: rng.dirichlet(np.ones(k), n).astype(t)
-
-
-def empty(*shape: int) -> Callable[..., Any]:
-    return lambda rng, t: np.full(shape, np.nan, t)
+normal, peaked, positive, cut, share, rows, empty = map(drawn, NUMBERS)
 
 
 def integers(high: int, *shape: int) -> Callable[..., Any]:
@@ -166,14 +157,7 @@ SUMS = {"product": 300}  # their size: some cancel
 CASES = [(name, i) for name, calls in CALLS.items() for i in range(len(calls))]
 
 
-@pytest.fixture(autouse=True)
-def _restored() -> Any:
-    before = kernels.chosen()
-    yield
-    kernels.use(before)
-
-
-def test_every_kernel_is_called_here_and_has_a_twin_with_its_arguments() -> None:
+def test_every_kernel_is_called_here_and_has_one_twin_with_its_arguments() -> None:
     kernels.use("numba")
     assert KERNELS.keys() == CALLS.keys() == TWINS.keys()
     for name, function in TWINS.items():
@@ -181,10 +165,6 @@ def test_every_kernel_is_called_here_and_has_a_twin_with_its_arguments() -> None
         plain = KERNELS[name].plain
         counts = [len(inspect.signature(f).parameters) for f in (function, plain)]
         assert counts[0] == counts[1], name
-
-
-def test_no_file_defines_a_kernel_twice() -> None:
-    """Such a second definition would look like a reload, which replaces the first."""
     defined = re.compile(r"^@(?:kernel|twin)\n(?:@.*\n)*def (\w+)", re.MULTILINE)
     count = 0
     for path in Path(phitodeep.__file__).parent.rglob("*.py"):

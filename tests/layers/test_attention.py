@@ -1,17 +1,19 @@
-"""Attention: heads and keys by hand, who sees whom, query blocks, generation, and refusals."""
+"""Attention: who sees whom, query blocks, refusals, and generation in several calls."""
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 
+from phitodeep import layers
 from phitodeep import layers as nn
-from phitodeep.core.call import calling, saliency
+from phitodeep.core.call import calling, inference, saliency
 from phitodeep.core.types import Array, Shape
-from phitodeep.layers import dot_product
+from phitodeep.layers import Layer, dot_product
 from phitodeep.testing.examples import made, passes
 from tests.conftest import assert_same
 from tests.derivations.test_contract import same_passes
@@ -129,7 +131,7 @@ def test_long_sequences_never_hold_all_scores(causal: bool) -> None:
     assert peak < 16e6
 
 
-def test_weights_and_blocks_are_what_the_docstrings_say(rng: Any) -> None:
+def test_weights_and_blocks_are_what_the_docstrings_and_settings_say(rng: Any) -> None:
     layer = nn.MultiHeadAttention(6, kv_heads=2)
     layer.build((5, 12), seed=1)
     shapes = {n: a.shape for n, a in layer.params.items()}
@@ -154,9 +156,6 @@ def test_weights_and_blocks_are_what_the_docstrings_say(rng: Any) -> None:
         look, norm_1, net, norm_2 = post.layers
         Z = norm_1.forward(X + look.layers[0].forward(X))
         np.testing.assert_allclose(post.forward(X), norm_2.forward(Z + net.layers[0].forward(Z)))
-
-
-def test_block_passes_its_settings_on() -> None:
     block = nn.TransformerBlock(
         4, mlp_ratio=1.5, activation="relu", causal=True, rope=True, dropout=0.25
     )
@@ -180,3 +179,47 @@ def test_block_passes_its_settings_on() -> None:
             layer.build((3, 4), seed=1)
         inner = block.layers[1].layers[1]
         assert [repr(chain.layers[1]) for chain in (net, inner)] == [shown, shown]
+
+
+RECURRENT = [f"{kind}({a})" for kind in ("RNN", "LSTM", "GRU")
+             for a in ("3", "3, return_sequences=False")]  # fmt: skip
+PLACES = ("PositionalEmbedding(6)", "SinusoidalEncoding()", "RotaryEmbedding(20.0)")
+ATTENTION = (
+    "MultiHeadAttention(2, causal=True)",
+    "MultiHeadAttention(4, causal=True, kv_heads=2, rope=True, dropout=0.5)",
+    "TransformerBlock(2, causal=True, rope=True)",
+    "TransformerBlock(2, causal=True, norm='rms', pre_norm=False)",
+)
+STEPS = [(1, 1, 1, 1, 1), (3, 1, 1), (2, 3), (5,)]
+GAPS = np.array([[1, 0, 1, 1, 0], [1, 1, 0, 1, 1]], bool)
+
+
+@pytest.mark.parametrize("call", [*RECURRENT, *PLACES, *ATTENTION])
+def test_steps_of_generation_equal_the_whole(call: str, rng: Any, monkeypatch: Any) -> None:
+    layer = made(lambda: eval(call, dict(vars(layers))), (2, 5, 8))
+    scores = (2**18, 1, 10, 19)[: 4 if call in ATTENTION else 1]  # queries at once: all, 1, 2, 3
+    masks = (None, GAPS) if call in RECURRENT else (None,)
+    for steps, block, mask in itertools.product(STEPS, scores, masks):
+        monkeypatch.setattr(dot_product, "SCORES", block)
+        X = rng.standard_normal((2, 5, 8))
+        with inference(), calling(mask=mask):
+            wanted = layer.forward(X)
+        memory: dict[Layer, Any] = {}
+        parts, t = [], 0
+        for n in steps:
+            now = None if mask is None else mask[:, t : t + n]
+            with inference(), calling(memory=memory, mask=now):
+                parts.append(layer.forward(X[:, t : t + n]))
+            t += n
+        found = parts[-1] if wanted.ndim == 2 else np.concatenate(parts, axis=1)
+        np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-12)
+        if call in RECURRENT:
+            assert set(memory) == {layer}
+    with inference():  # outside, from the first step again
+        np.testing.assert_array_equal(layer.forward(X), layer.copy().forward(X))
+
+
+def test_layers_that_look_ahead_cannot_generate() -> None:
+    both = made(lambda: layers.Bidirectional(layers.LSTM(3)), (1, 4, 2))
+    with pytest.raises(ValueError, match=r"Bidirectional.*cannot generate"), calling(memory={}):
+        both.forward(np.ones((2, 4, 2)))

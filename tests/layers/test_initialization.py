@@ -29,16 +29,13 @@ ALL = [make(kind) for make in (He, Xavier, LeCun) for kind in InitType]
 ALL += [Orthogonal(), Orthogonal(1.5), Constant(0.3), Constant(-2), Normal(0.5), Zeros()]
 
 
-def test_table_covers_every_initializer() -> None:
+def test_table_covers_every_initializer_and_fans() -> None:
     public = {
         v
         for v in vars(initialization).values()
         if isinstance(v, type) and issubclass(v, Initializer)
     }
     assert {type(init) for init in ALL} == public - {Initializer, VarianceScaling}
-
-
-def test_fans() -> None:
     wanted = {(3, 4): (3, 4), (5, 3, 4): (15, 20), (2, 5, 3, 4): (30, 40), (4,): (1, 4)}
     assert {shape: fans(shape) for shape in wanted} == wanted
 
@@ -73,10 +70,19 @@ def test_orthogonal_has_orthonormal_rows_or_columns(shape: Shape, gain: float, r
     np.testing.assert_allclose(product, gain**2 * np.eye(len(product)), atol=1e-12)
 
 
-def test_orthogonal_is_uniform_over_signs(rng: Any) -> None:
+def test_orthogonal_is_uniform_over_signs_and_constants_are_constant(rng: Any) -> None:
     """LAPACK alone gives R a negative diagonal more often than not: Q must not inherit that."""
     draws = np.array([Orthogonal().draw((3, 3), rng) for _ in range(2000)])
     assert np.abs(draws.mean(axis=0)).max() < 0.06  # 4.6 standard errors of 1 / sqrt(3 * 2000)
+    np.testing.assert_array_equal(Constant(0.3).draw((2, 3), rng), np.full((2, 3), 0.3))
+    np.testing.assert_array_equal(Zeros().draw((2, 3), rng), np.zeros((2, 3)))
+    assert Orthogonal() == Orthogonal(1.0)
+    for make in (He, Xavier, LeCun):
+        assert make() == make(InitType.NORMAL) != make(InitType.UNIFORM)
+    with pytest.raises(NotImplementedError, match="Initializer must implement draw"):
+        Initializer().draw((2, 2), rng)
+    with pytest.raises(NotImplementedError, match="VarianceScaling must implement variance"):
+        VarianceScaling().draw((2, 2), rng)
 
 
 @pytest.mark.parametrize("init", ALL, ids=lambda init: type(init).__name__)
@@ -94,15 +100,3 @@ def test_a_seed_repeats_to_the_bit_and_repr_is_the_call(init: Initializer) -> No
     assert eval(repr(init), vars(initialization)) == init
     assert [other for other in ALL if other == init] == [init]
     assert init != repr(init)
-
-
-def test_constants_defaults_and_what_an_author_forgot(rng: Any) -> None:
-    np.testing.assert_array_equal(Constant(0.3).draw((2, 3), rng), np.full((2, 3), 0.3))
-    np.testing.assert_array_equal(Zeros().draw((2, 3), rng), np.zeros((2, 3)))
-    assert Orthogonal() == Orthogonal(1.0)
-    for make in (He, Xavier, LeCun):
-        assert make() == make(InitType.NORMAL) != make(InitType.UNIFORM)
-    with pytest.raises(NotImplementedError, match="Initializer must implement draw"):
-        Initializer().draw((2, 2), rng)
-    with pytest.raises(NotImplementedError, match="VarianceScaling must implement variance"):
-        VarianceScaling().draw((2, 2), rng)

@@ -56,7 +56,7 @@ def data(rng: Any) -> np.ndarray:
     return rng.standard_normal((len(LENGTHS), T, D))
 
 
-def test_layers_that_end_the_steps_end_the_mask() -> None:
+def test_masks_end_with_the_steps_and_gaps_pass_where_these_stay(rng: Any) -> None:
     last = nn.LSTM(2, return_sequences=False)
     for layer in (last, nn.Bidirectional(last.copy()), nn.GlobalAvgPool()):
         assert layer.compute_mask(MASK) is None, layer
@@ -69,9 +69,6 @@ def test_layers_that_end_the_steps_end_the_mask() -> None:
     )
     with calling(mask=MASK):  # which ends, and does not come back
         assert layer.forward(np.ones((4, T, D))).shape == (4, 3, 2)
-
-
-def test_gaps_pass_where_the_steps_stay_and_are_refused_where_they_change(rng: Any) -> None:
     gaps = MASK.copy()
     gaps[0, 2] = False
     X = data(rng)
@@ -93,19 +90,18 @@ def test_gaps_pass_where_the_steps_stay_and_are_refused_where_they_change(rng: A
         accident.compute_mask(np.array([[True, False, True]]))
 
 
-def tagger(dtype: str = "float64") -> Sequential:
-    return (
-        SequentialBuilder(T, D, seed=1)
-        .conv1d(5, 3, padding="same")
-        .tanh()
-        .bidirectional(nn.GRU(3))
-        .dense(2)
-        .loss("softmax_cross_entropy")
-        .metrics("accuracy")
-        .dtype(dtype)
-        .alpha(0.02)
-        .build()
-    )
+def model_of(layers: str, **options: Any) -> Sequential:
+    """A model of these layers, built for X (N, T, D), or tokens (N, T), in float64."""
+    parts = eval(f"[{layers}]", dict(NAMES))
+    options = {"loss_class": "softmax_cross_entropy", "metrics": ["accuracy"], **options}
+    model = Sequential(*parts, dtype="float64", seed=1, **options)
+    model.build((T,) if parts[0].takes_tokens else (T, D))
+    return model
+
+
+def tagger() -> Sequential:
+    tags = "Conv1D(5, 3, padding='same'), Tanh(), Bidirectional(GRU(3)), Dense(2)"
+    return model_of(tags, alpha=0.02)
 
 
 def test_lengths_make_padding_change_nothing(rng: Any) -> None:
@@ -139,11 +135,8 @@ def test_the_loss_is_the_mean_over_the_steps_that_are_there_or_0(rng: Any) -> No
     assert np.isfinite([train for train, _ in history]).all()
     assert all(np.isfinite(a).all() for a in model.get_weights().values())
     assert model.evaluate(X, y, lengths=np.zeros(4, int))["loss"] == 0
-
-
-def test_lengths_in_regression_forward_and_backward(rng: Any) -> None:
     X, Y = data(rng), rng.standard_normal((4, T, 2))
-    each = SequentialBuilder(T, D, seed=0).gru(2).metrics("mae").dtype("float64").build()
+    each = model_of("GRU(2)", metrics=["mae"], loss_class="mse")
     P = each.predict(X, lengths=LENGTHS)
     scores = each.evaluate(X, Y, lengths=LENGTHS)
     assert scores["loss"] == pytest.approx(((P - Y)[MASK] ** 2).mean())
@@ -155,42 +148,15 @@ def test_lengths_in_regression_forward_and_backward(rng: Any) -> None:
     assert dX[MASK].any()
 
 
-MODELS: dict[str, Callable[[], SequentialBuilder]] = {
-    "recurrent": lambda: SequentialBuilder(T, D, seed=1).dense(4).bidirectional(nn.GRU(3)).dense(2),
-    "attention": lambda: (
-        SequentialBuilder(T, D, seed=1)
-        .positional_embedding(T)
-        .transformer_block(2, checkpoint=True)
-        .conv1d(3, 3, padding="same")
-        .dense(2)
-    ),
-    "nested": lambda: (
-        SequentialBuilder(T, D, seed=1)
-        .add(nn.Residual(nn.MultiHeadAttention(2, causal=True, rope=True), nn.LayerNorm()))
-        .add(
-            nn.Parallel(
-                nn.TimeDistributed(nn.Dense(3)),
-                nn.Chain(nn.SkipConcat(nn.LSTM(2), checkpoint=True)),
-            )
-        )
-        .dense(2)
-    ),
-    "pooled": lambda: (
-        SequentialBuilder(T, D, seed=1)
-        .add(
-            nn.Parallel(
-                nn.Chain(nn.Conv1D(3, 1), nn.GlobalAvgPool()), nn.GRU(2, return_sequences=False)
-            )
-        )
-        .dense(2)
-    ),
-    "tokens": lambda: (
-        SequentialBuilder(T, seed=1)
-        .embedding(5, 4)
-        .add(nn.Residual(nn.Conv1D(4, 3, padding=1), nn.Tanh()))
-        .lstm(3)
-        .dense(2)
-    ),
+MODELS = {
+    "recurrent": "Dense(4), Bidirectional(GRU(3)), Dense(2)",
+    "attention": "PositionalEmbedding(T), TransformerBlock(2, checkpoint=True),"
+    " Conv1D(3, 3, padding='same'), Dense(2)",
+    "nested": "Residual(MultiHeadAttention(2, causal=True, rope=True), LayerNorm()),"
+    " Parallel(TimeDistributed(Dense(3)), Chain(SkipConcat(LSTM(2), checkpoint=True))), Dense(2)",
+    "pooled": "Parallel(Chain(Conv1D(3, 1), GlobalAvgPool()), GRU(2, return_sequences=False)),"
+    " Dense(2)",
+    "tokens": "Embedding(5, 4), Residual(Conv1D(4, 3, padding=1), Tanh()), LSTM(3), Dense(2)",
 }
 
 
@@ -206,15 +172,12 @@ def test_a_step_on_a_padded_batch_is_the_step_on_its_samples(name: str, rng: Any
         for i, n in enumerate(LENGTHS)
     ]
 
-    def model() -> Sequential:
-        built = MODELS[name]().loss("softmax_cross_entropy").metrics("accuracy").optimizer("sgd")
-        return built.alpha(0.5).dtype("float64").build()
-
-    alone = model()
+    alone = model_of(MODELS[name], optimizer="sgd", alpha=0.5)
+    start = alone.copy()
     wanted = alone.train(samples, epochs=1, accumulate=4, verbose=0)
     scores = alone.evaluate(samples)
     for padding in (0, 4, -1) if tokens else (0.0, 1e300, np.nan, np.inf):
-        padded, at = model(), MASK if tokens else MASK[..., None]
+        padded, at = start.copy(), MASK if tokens else MASK[..., None]
         noisy = np.where(at, X, padding)
         y = np.where(MASK, y, -1) if each else y
         found = padded.train(noisy, y, lengths=LENGTHS, epochs=1, verbose=0)
@@ -235,8 +198,7 @@ def running(X: np.ndarray, *_: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("loss", ["mse", "hinge", "poisson_nll", "kl_divergence"])
 def test_targets_of_the_padding_may_hold_anything(loss: str, rng: Any) -> None:
-    X, model = data(rng), SequentialBuilder(T, D, seed=1).gru(3).log_softmax().build()
-    model.setloss(loss)
+    X, model = data(rng), model_of("GRU(3), LogSoftmax()", loss_class=loss, metrics=[])
     y = rng.dirichlet(np.ones(3), (4, T)) if loss != "hinge" else np.ones((4, T, 3))
     wanted = model.evaluate(X, y, lengths=LENGTHS)
     y[~MASK] = np.nan
@@ -339,7 +301,7 @@ def test_layers_that_declare_nothing_refuse_lengths(calls: str, says: str, rng: 
     assert_same(model.get_weights(), before)
 
 
-def test_a_container_that_says_what_it_does_takes_lengths_and_numbers_have_no_steps() -> None:
+def test_containers_that_say_what_they_do_and_files_take_lengths(rng: Any, tmp_path: Any) -> None:
     model = Sequential(Told(nn.Tanh(), nn.Dense(4, 4)), nn.GRU(2))
     model.build((T, D))
     assert model.predict(np.ones((4, T, D)), lengths=LENGTHS).shape == (4, T, 2)
@@ -347,9 +309,6 @@ def test_a_container_that_says_what_it_does_takes_lengths_and_numbers_have_no_st
     for call in CALLS:
         with pytest.raises(ShapeError, match=r"X \(N, T, ...\), with features at each step"):
             call(model, np.ones((4, T)), np.zeros((4, 3)), LENGTHS)
-
-
-def test_files_are_refused_before_the_first_batch(rng: Any, tmp_path: Any) -> None:
     X = np.memmap(tmp_path / "X", np.float32, "w+", shape=(4, T, D))
     model = SequentialBuilder(T, D, seed=0).flatten().dense(1).build()
     tagged = SequentialBuilder(T, D, seed=0).gru(2).global_avg_pool().dense(1).build()
@@ -387,9 +346,6 @@ def test_lengths_and_masks_that_do_not_fit_are_refused(rng: Any) -> None:
             mask = np.ones(shape, bool) if shape else np.ones((2, 4))
             with pytest.raises(PhitodeepError), calling(mask=mask):
                 layer.forward(rng.standard_normal((2, 4, 4)))
-
-
-def test_a_layer_that_says_wrongly_that_it_keeps_its_steps_is_found_by_the_loss() -> None:
     halves = nn.Lambda(
         lambda X: X[:, ::2], lambda dY, X, Y: np.repeat(dY, 2, 1), steps="independent"
     )

@@ -86,7 +86,7 @@ def test_each_pass_and_loss_is_told_once_in_order(rng: Any) -> None:
     assert {e.source for e in notes.events} == {loss}
 
 
-def test_a_watched_training_is_the_same_to_the_bit() -> None:
+def test_a_watched_training_is_the_same_to_the_bit_and_paths_are_those_of_the_model() -> None:
     X, y = images()
     plain, watched, notes = cnn(), cnn(), Notes()
     plain.train(X, y, X, y, verbose=0)
@@ -96,9 +96,6 @@ def test_a_watched_training_is_the_same_to_the_bit() -> None:
     assert plain.optimizer.t == watched.optimizer.t == 2
     assert notes.events
     assert current().watch is None
-
-
-def test_paths_are_those_of_the_model_in_the_order_that_training_runs() -> None:
     notes = Notes()
     with watching(notes):
         cnn().train(*images(6), verbose=0)
@@ -238,7 +235,7 @@ def test_paths_from_a_root_and_of_branches(rng: Any) -> None:
     assert notes.told("forward", "after") == [f"after forward{path}" for path in ends]
 
 
-def test_the_call_is_there_for_the_watcher_which_may_run_layers_itself() -> None:
+def test_a_watcher_may_run_layers_and_sees_the_softmax_that_metrics_ask_for() -> None:
     X, y = images(6)
     model, training = cnn(), []
 
@@ -251,9 +248,6 @@ def test_the_call_is_there_for_the_watcher_which_may_run_layers_itself() -> None
         model.train(X, y, X, y, verbose=0)
     assert training[0] is True
     assert training[-1] is False
-
-
-def test_a_softmax_that_metrics_ask_for_has_its_path() -> None:
     X, y = images()
     model = cnn()
     notes = Notes()

@@ -25,11 +25,9 @@ sizes = pytest.mark.parametrize("size", SIZES, ids=str)
 
 
 @pytest.fixture(autouse=True)
-def _compiled() -> Any:
+def _compiled(same_kernels: None) -> None:
     pytest.importorskip("numba")
-    before = kernels.chosen()
-    yield kernels.use("numba")
-    kernels.use(before)
+    kernels.use("numba")
 
 
 def conv(size: Any, dtype: Any, *, bias: bool = True) -> Conv2D:

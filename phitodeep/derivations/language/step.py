@@ -309,10 +309,9 @@ class Through(Step):
         back: bool = False,
         mask: Array | str | None = "same",
         each: str = "",
-        words: str = "",
     ) -> None:
         code = f"{child}.{'backward' if back else 'forward'}({of})"
-        super().__init__(symbol, code, (of,), words)
+        super().__init__(symbol, code, (of,))
         self.of, self.child, self.back = of, child, back
         self.mask, self.each = mask, each
 

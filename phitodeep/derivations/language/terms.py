@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, overload
 
@@ -130,14 +130,8 @@ def why(step: Step, symbols: Any, *cell: int) -> Why:
     shape = np.shape(symbols[step.symbol])
     place = _checked(cell, shape, step.symbol)
     name = f"{step.symbol}[{', '.join(map(str, place))}]" if place else step.symbol
-    if isinstance(step, Sum):
-        return _why_sum(step, symbols, place, name)
-    if isinstance(step, Max):
-        return _why_max(step, symbols, place, name)
-    if isinstance(step, Let):
-        return _why_let(step, symbols, place, name)
-    if isinstance(step, Arrange):
-        return _why_arranged(step, symbols, place, name)
+    if type(step) in EXPLAINED:
+        return EXPLAINED[type(step)](step, symbols, place, name)
     if isinstance(step, Join):
         return _moved(name, symbols, *joined_from(step, symbols, place))
     if isinstance(step, Carry):
@@ -300,3 +294,11 @@ def _moved(name: str, symbols: Any, of: str, place: tuple[int, ...]) -> Why:
     t = symbols.t if of in getattr(symbols, "_series", ()) else None
     at = {} if t is None else {"t": np.array([t])}
     return Why(name, value, at, {f"{of}[{', '.join(map(str, place))}]": value}, "")
+
+
+EXPLAINED: dict[type, Callable[..., Why]] = {
+    Sum: _why_sum,
+    Max: _why_max,
+    Let: _why_let,
+    Arrange: _why_arranged,
+}

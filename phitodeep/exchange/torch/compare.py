@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep import layers as L
-from phitodeep.core.call import calling, watching
+from phitodeep.core.call import Event, calling, watching
 from phitodeep.core.table import Table, Tabled
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError
@@ -18,7 +18,7 @@ from phitodeep.exchange.torch.library import load
 from phitodeep.exchange.torch.losses import torch_loss
 from phitodeep.exchange.torch.pairs import moves_of
 from phitodeep.exchange.torch.write.writing import Place, Written, tensor_of, write
-from phitodeep.layers.base import Event, Layer
+from phitodeep.layers.base import Layer
 from phitodeep.layers.dot_product import Attention
 from phitodeep.training.inputs import validate_inputs
 
