@@ -64,7 +64,8 @@ def test_gradients_of_layers_inside_belong_to_the_scope() -> None:
 # --- the debugger ------------------------------------------------------------------------------
 
 
-def test_the_updates_of_layers_inside_are_known() -> None:
+def test_the_debugger_knows_the_updates_of_layers_inside_and_changes_no_step() -> None:
+    """The gradient of a parameter is read from the pass that ran for these arrays."""
     model = model_of(L.Dense(3), gate(), L.Tanh())
     db = model.debug(X, DY)
     db.cont()
@@ -75,10 +76,6 @@ def test_the_updates_of_layers_inside_are_known() -> None:
     db.edit("2.dX", 0.0)
     db.cont()
     assert not db._updates()["1.inside.gate"]["W"].any()
-
-
-def test_a_difference_between_two_steps_of_a_layer_changes_neither() -> None:
-    """The gradient of a parameter is read from the pass that ran for these arrays."""
     model = model_of(L.Dense(3), Scale(), L.Dense(2))
     db = model.debug(X, DY)
     db.until("2.backward.dX")

@@ -420,17 +420,15 @@ each = pytest.mark.parametrize("rope", ROPES, ids=lambda rope: type(rope).__name
 
 
 @each
-def test_the_angle_at_a_position_does_not_depend_on_where_a_call_begins(rope: rotary.Rope) -> None:
+def test_angles_do_not_depend_on_where_a_call_begins_and_configs_tell_all(
+    rope: rotary.Rope,
+) -> None:
     """Unless the frequencies depend on the length, as in generation."""
     cos, sin = rope.cos_and_sin(0, 12, 8, np.dtype(np.float64))
     assert cos.shape == sin.shape == (12, 4)
     part = rope.cos_and_sin(5, 7, 8, np.dtype(np.float64))
     np.testing.assert_array_equal([cos[5:], sin[5:]], part)
     np.testing.assert_allclose(cos**2 + sin**2, rope.amplitude**2, rtol=1e-12)
-
-
-@each
-def test_equality_configs_and_what_depends_on_the_length(rope: rotary.Rope) -> None:
     short, long = rope.frequencies(8, 8), rope.frequencies(8, 80)
     assert np.array_equal(short, long) is not rope.by_length
     again = type(rope).from_config(rope.get_config())
@@ -439,7 +437,7 @@ def test_equality_configs_and_what_depends_on_the_length(rope: rotary.Rope) -> N
     assert all(again != other for other in ROPES if other is not rope)
 
 
-def test_llama3_keeps_fast_pairs_and_dynamic_short_sequences() -> None:
+def test_llama3_keeps_fast_pairs_dynamic_short_sequences_and_bad_ropes_are_refused() -> None:
     rope, w = rotary.Llama3Rope(8.0, 1.0, 4.0, 64, 10000.0), rotary.Rope().frequencies(32, 1)
     turns, found = 64 * w / (2 * math.pi), rope.frequencies(32, 1)
     np.testing.assert_array_equal(found[turns > 4], w[turns > 4])
@@ -453,9 +451,6 @@ def test_llama3_keeps_fast_pairs_and_dynamic_short_sequences() -> None:
     np.testing.assert_allclose(rotary.Rope().frequencies(8, 1), [1, 0.1, 0.01, 0.001], rtol=1e-12)
     np.testing.assert_array_equal(rope.frequencies(8, 16), rotary.Rope().frequencies(8, 16))
     assert (rope.frequencies(8, 17) < rotary.Rope().frequencies(8, 17))[1:].all()
-
-
-def test_refusals() -> None:
     with pytest.raises(ArgumentError, match="base must be > 1"):
         rotary.Rope(1.0)
     with pytest.raises(ArgumentError, match="more than 2 features"):

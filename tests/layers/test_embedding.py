@@ -311,7 +311,7 @@ def test_who_watches_training_sees_the_gradient_of_each_use(rng: Any) -> None:
         np.testing.assert_allclose(seen[type(layer).__name__], layer.grads["W"], rtol=1e-12)
 
 
-def test_tied_weights_are_counted_once(capsys: Any) -> None:
+def test_tied_weights_count_once_and_replicas_and_builders_tie(capsys: Any, rng: Any) -> None:
     model = tied_model()
     embedding, _ = uses(model)
     untied = sum(a.size for p in (part.params for _, part in model.walk()) for a in p.values())
@@ -322,27 +322,6 @@ def test_tied_weights_are_counted_once(capsys: Any) -> None:
     packing = model.optimizer._pack(model.layers)
     assert packing.theta.size == model.count_params()
     assert uses(model)[1].tied == {"W": (embedding, "W")}
-
-
-@pytest.mark.parametrize("trained", [False, True])
-@pytest.mark.parametrize("twinned", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
-def test_copies_keep_their_own_tie(twinned: Any, trained: bool, rng: Any) -> None:
-    model, (X, y) = tied_model(), batch(rng)
-    if trained:
-        model.train(X, y, epochs=1, verbose=0)
-    twin = twinned(model)
-    assert is_tied(twin)
-    assert uses(twin)[0] is not uses(model)[0]
-    np.testing.assert_array_equal(twin.predict(X), model.predict(X))
-    kept = uses(model)[0].W.copy()
-    twin.train(X, y, epochs=1, verbose=0)
-    np.testing.assert_array_equal(uses(model)[0].W, kept)
-    model.train(X, y, epochs=1, verbose=0)
-    np.testing.assert_allclose(uses(twin)[0].W, uses(model)[0].W, rtol=1e-10)
-    assert is_tied(model)
-
-
-def test_replicas_share_the_weights_and_builders_tie(rng: Any) -> None:
     model, (X, y) = tied_model(), batch(rng)
     model.optimizer._pack(model.layers)
     twin = model._replica()
@@ -370,6 +349,24 @@ def test_replicas_share_the_weights_and_builders_tie(rng: Any) -> None:
     )
     with pytest.raises(PhitodeepError):
         model.train(np.ones((3, 4)), np.zeros(3, int), epochs=1, verbose=0)
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("twinned", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_copies_keep_their_own_tie(twinned: Any, trained: bool, rng: Any) -> None:
+    model, (X, y) = tied_model(), batch(rng)
+    if trained:
+        model.train(X, y, epochs=1, verbose=0)
+    twin = twinned(model)
+    assert is_tied(twin)
+    assert uses(twin)[0] is not uses(model)[0]
+    np.testing.assert_array_equal(twin.predict(X), model.predict(X))
+    kept = uses(model)[0].W.copy()
+    twin.train(X, y, epochs=1, verbose=0)
+    np.testing.assert_array_equal(uses(model)[0].W, kept)
+    model.train(X, y, epochs=1, verbose=0)
+    np.testing.assert_allclose(uses(twin)[0].W, uses(model)[0].W, rtol=1e-10)
+    assert is_tied(model)
 
 
 def test_lambda_gives_backward_what_it_promises(rng: Any) -> None:

@@ -173,7 +173,7 @@ def test_windows_in_blocks(block: int, channels: int, rng: Any, monkeypatch: Any
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
-def test_images_of_another_size_and_strided_views_may_come(rng: Any) -> None:
+def test_images_of_another_size_strided_views_scales_of_weights_and_flops(rng: Any) -> None:
     layer = made(lambda: nn.Conv2D(2, 3, padding="same"), (2, 4, 4, 2))
     for sizes in ((3, 7), (1, 1)):
         check_gradients(layer, rng.standard_normal((2, *sizes, 2)), max_probes=6)
@@ -189,9 +189,6 @@ def test_images_of_another_size_and_strided_views_may_come(rng: Any) -> None:
     with pytest.raises(PhitodeepError):
         layer.build((5, 5, 4))
     np.testing.assert_array_equal(layer.forward(X), Y)
-
-
-def test_weights_begin_at_the_scale_of_their_fan_in_and_flops_count_each_product() -> None:
     for make, fan_in in (
         (lambda: nn.Conv2D(64, 3), 9 * 32),
         (lambda: nn.Conv2D(64, 3, groups=4), 9 * 8),

@@ -195,14 +195,6 @@ def test_label_forms_mean_the_same_and_rows_are_mixtures(loss: Loss) -> None:
     assert loss.loss_func(P, q, total=1) == pytest.approx(mixed)
 
 
-def test_rows_may_miss_one_by_a_thousandth() -> None:
-    for off in (-9e-4, 9e-4):
-        SoftmaxCrossEntropy().loss_func(np.zeros((1, 2)), [[0.5, 0.5 + off]])
-    for off in (-2e-3, 2e-3):
-        with pytest.raises(ArgumentError, match="summing to 1"):
-            SoftmaxCrossEntropy().loss_func(np.zeros((1, 2)), [[0.5, 0.5 + off]])
-
-
 @pytest.mark.parametrize("ignored", [-1, -100, 2, 7])
 @pytest.mark.parametrize(
     "make", [L.CategoricalCrossEntropy, SoftmaxCrossEntropy, L.NegativeLogLikelihood]
@@ -217,19 +209,14 @@ def test_ignored_labels_count_for_nothing(make: Any, ignored: int) -> None:
     short = both(make(class_weight=WEIGHTS), P[kept], y[kept], np.arange(1, 7)[kept])
     assert_both((value, gradient[kept]), short)
     assert not gradient[~kept].any()
-
-
-@pytest.mark.parametrize("class_weight", [None, WEIGHTS])
-@pytest.mark.parametrize(
-    "make", [L.CategoricalCrossEntropy, SoftmaxCrossEntropy, L.NegativeLogLikelihood]
-)
-def test_all_ignored_is_zero(make: Any, class_weight: Any) -> None:
-    loss = make(ignore_index=-1, class_weight=class_weight)
     P, _ = pair(loss, (2, 3, 4))
-    assert_both(both(loss, P, np.full((2, 3), -1)), (0.0, np.zeros(P.shape)))
+    for class_weight in (None, WEIGHTS):
+        loss = make(ignore_index=ignored, class_weight=class_weight)
+        assert_both(both(loss, P, np.full((2, 3), ignored)), (0.0, np.zeros(P.shape)))
 
 
-def test_class_weights_have_two_forms() -> None:
+def test_class_weights_have_two_forms_and_rows_may_miss_one_by_a_thousandth() -> None:
+    """Those in order are kept as plain numbers; what is wrong is refused when it is used."""
     P, y = pair(SoftmaxCrossEntropy(), (6, 4))
     wanted = both(SoftmaxCrossEntropy(class_weight=[1, 3, 1, 0]), P, y)
     named = [{1: 3, 3: 0}, {"1": 3.0, "3": 0.0}, {0: 1, 1: 3, 2: 1, 3: 0}]
@@ -238,6 +225,25 @@ def test_class_weights_have_two_forms() -> None:
     assert wanted[0] == pytest.approx(
         both(SoftmaxCrossEntropy(), P, y, np.array([1, 3, 1, 0])[y])[0]
     )
+    for weights in ([1, 2.5], (1, 2.5), np.array([1, 2.5])):
+        loss = SoftmaxCrossEntropy(class_weight=weights)
+        assert loss.class_weight == (1.0, 2.5)
+        assert all(type(weight) is float for weight in loss.class_weight)
+        assert repr(loss) == "SoftmaxCrossEntropy(class_weight=(1.0, 2.5))"
+    assert SoftmaxCrossEntropy(class_weight={1: 2}).class_weight == {1: 2}
+    for bad, says in (
+        (["a", "b"], "class_weight takes real numbers"),
+        ([[1], [1, 2]], "class_weight takes an array"),
+        ("balanced", "an option of train"),
+    ):
+        loss = SoftmaxCrossEntropy(class_weight=bad)
+        with pytest.raises(PhitodeepError, match=says):
+            loss.loss_func(np.zeros((1, 2)), [0])
+    for off in (-9e-4, 9e-4):
+        SoftmaxCrossEntropy().loss_func(np.zeros((1, 2)), [[0.5, 0.5 + off]])
+    for off in (-2e-3, 2e-3):
+        with pytest.raises(ArgumentError, match="summing to 1"):
+            SoftmaxCrossEntropy().loss_func(np.zeros((1, 2)), [[0.5, 0.5 + off]])
 
 
 # --- refusals ----------------------------------------------------------------------------------
@@ -664,24 +670,6 @@ def test_parts_of_the_negative_elbo_and_samples_without_steps() -> None:
     )
 
 
-def test_class_weights_in_order_are_kept_as_plain_numbers() -> None:
-    """So that settings can be shown and compared; what is wrong is refused when it is used."""
-    for weights in ([1, 2.5], (1, 2.5), np.array([1, 2.5])):
-        loss = SoftmaxCrossEntropy(class_weight=weights)
-        assert loss.class_weight == (1.0, 2.5)
-        assert all(type(weight) is float for weight in loss.class_weight)
-        assert repr(loss) == "SoftmaxCrossEntropy(class_weight=(1.0, 2.5))"
-    assert SoftmaxCrossEntropy(class_weight={1: 2}).class_weight == {1: 2}
-    for bad, says in (
-        (["a", "b"], "class_weight takes real numbers"),
-        ([[1], [1, 2]], "class_weight takes an array"),
-        ("balanced", "an option of train"),
-    ):
-        loss = SoftmaxCrossEntropy(class_weight=bad)
-        with pytest.raises(PhitodeepError, match=says):
-            loss.loss_func(np.zeros((1, 2)), [0])
-
-
 def test_what_losses_declare_of_classes_thresholds_and_sums() -> None:
     logits = {L.BinaryCrossEntropyWithLogits, L.Hinge, L.SquaredHinge, L.NegativeELBO}
     for loss in EXAMPLES:
@@ -750,14 +738,11 @@ def test_a_loss_may_run_layers_of_its_own(rng: np.random.Generator) -> None:
     assert abs(dP).max() > 0
 
 
-def test_a_prediction_that_is_nan_shows_in_the_loss() -> None:
+def test_a_prediction_that_is_nan_shows_and_gradients_come_alone(rng: np.random.Generator) -> None:
     for loss in EXAMPLES:
         P, y = pair(loss, (3, 4))
         P[1] = np.nan
         with np.errstate(invalid="ignore"):
             assert np.isnan(loss.loss_func(P, y)), loss
-
-
-def test_softmax_cross_entropy_gives_its_gradient_alone(rng: np.random.Generator) -> None:
     loss, P, T = SoftmaxCrossEntropy(0.1), rng.standard_normal((4, 3)), np.array([0, 2, 1, 1])
     np.testing.assert_array_equal(loss.gradient(P, T, None, None), loss.loss_gradient(P, T))
