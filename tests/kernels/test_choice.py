@@ -137,7 +137,7 @@ def test_a_kernel_runs_as_what_was_chosen() -> None:
 
 
 @pytest.fixture
-def registered(monkeypatch: Any) -> None:
+def registered(same_kernels: None, monkeypatch: Any) -> None:
     """Registrations that end with the test."""
     monkeypatch.setattr(kernels, "KERNELS", dict(KERNELS))
     monkeypatch.setattr(kernels, "TWINS", dict(TWINS))
