@@ -174,11 +174,6 @@ def find_registered(kind: str, name: Any) -> Any:
     )
 
 
-def registered_name(known: Any) -> str | None:
-    """Return the name under which a class or function is registered, or None."""
-    return _NAMES[id(known)][1] if id(known) in _NAMES else None
-
-
 # --- writing -------------------------------------------------------------------------------------
 
 
@@ -282,9 +277,8 @@ class _Writer:
 
     def name(self, known: Any, kind: str, place: Place) -> Any:
         """Return the name under which a class or function is registered."""
-        registered = registered_name(known)
-        if registered is not None:
-            return registered
+        if id(known) in _NAMES:
+            return _NAMES[id(known)][1]
         if kind == "function":
             remedy = "write @phitodeep.register above a function at module level, and use that"
             problem = name_problem(known) or "it is a function that is not registered"

@@ -20,6 +20,7 @@ from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.containers import Chain, Parallel, Residual
 from phitodeep.layers.dense import Dense
 from phitodeep.layers.dot_product import Attention
+from phitodeep.layers.dot_product import causal_softmax as causal_softmax
 from phitodeep.layers.initialization import Initializer, Xavier, check_initializer
 from phitodeep.layers.normalization import LayerNorm, RMSNorm
 from phitodeep.layers.regularization import Dropout

@@ -14,9 +14,18 @@ from typing import Any, ClassVar, Self, cast, overload
 
 import numpy as np
 
+from phitodeep.core.call import Call as Call
+from phitodeep.core.call import Event as Event
+from phitodeep.core.call import Watch as Watch
+from phitodeep.core.call import calling as calling
 from phitodeep.core.call import current as current
+from phitodeep.core.call import inference as inference
+from phitodeep.core.call import saliency as saliency
+from phitodeep.core.call import watching as watching
+from phitodeep.core.call import within as within
 from phitodeep.core.checks import as_dtype, as_float, as_real, as_tokens, check_shape
 from phitodeep.core.config import Configurable
+from phitodeep.core.frame import Buffered as Buffered
 from phitodeep.core.frame import Frame
 from phitodeep.core.types import Array, DType, Shape
 from phitodeep.derivations.language.step import Derivation

@@ -39,6 +39,7 @@ class _Convolution(Windowed):
     W = Param(decay=True)
     b = Param()
     _mask_remedy = "use Conv1D or ConvTranspose1D, on X (N, T, C)"
+    _multiplied: str
 
     def __init__(
         self,
@@ -124,12 +125,9 @@ class _Convolution(Windowed):
 
     def flops(self) -> int:
         """Count two operations per weight and position, and one addition of b per output."""
+        shape = getattr(self, self._multiplied) or (0, 0)
         outputs = math.prod(self.output_shape or ())
-        return 2 * self._positions() * self.W.size + self.bias * outputs
-
-    def _positions(self) -> int:
-        """Return the number of positions that use each weight."""
-        raise NotImplementedError
+        return 2 * math.prod(shape[:-1]) * self.W.size + self.bias * outputs
 
 
 class _Conv(_Convolution):
@@ -161,6 +159,7 @@ class _Conv(_Convolution):
     """
 
     steps = derived.convolution
+    _multiplied = "output_shape"  # has the positions at which each weight is used
 
     def _matrix(self, channels: int) -> Shape:
         return channels // self.groups, self.filters
@@ -226,9 +225,6 @@ class _Conv(_Convolution):
     def _by_group(self, W: Array) -> Array:
         """Return W (*kernel, C / G, filters) as a view (G, taps * C / G, filters / G)."""
         return W.reshape(-1, self.groups, self.filters // self.groups).transpose(1, 0, 2)
-
-    def _positions(self) -> int:
-        return math.prod(self.output_shape[:-1]) if self.output_shape else 0
 
     def _check_mask(self) -> None:
         """Refuse padding that makes the first window depend on the number of steps."""
@@ -302,6 +298,7 @@ class _ConvTranspose(_Convolution):
     """
 
     steps = derived.transposed_convolution
+    _multiplied = "input_shape"
 
     def __init__(
         self,
@@ -377,9 +374,6 @@ class _ConvTranspose(_Convolution):
             return super().matrices(name, W)
         C, filters = self.params[name].shape[-2:]
         return [W.reshape(-1, C // self.groups, filters)]
-
-    def _positions(self) -> int:
-        return math.prod(self.input_shape[:-1]) if self.input_shape else 0
 
     def _windows_on(self, X: Array) -> Windows:
         return self._windows(self._out(X.shape[1:-1]))

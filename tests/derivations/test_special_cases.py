@@ -1,4 +1,4 @@
-"""Derivations at inputs, masks, modes and settings that the table of examples lacks; in words."""
+"""Derivations at inputs, masks, modes and settings that the table lacks, and layers without any."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep import Sequential, layers
+from phitodeep import layers
 from phitodeep import loss as losses
 from phitodeep.core.call import calling
 from phitodeep.core.types import Array, Shape
 from phitodeep.derivations.language import run as stepwise
-from phitodeep.derivations.language.notation import PLAIN
+from phitodeep.derivations.language.notation import LATEX, PLAIN
 from phitodeep.derivations.language.run import Scope
 from phitodeep.derivations.language.run import passes as by_passes
 from phitodeep.derivations.language.step import Carry, Join, Let, Sum
 from phitodeep.derivations.language.terms import why
+from phitodeep.errors import ArgumentError
 from phitodeep.layers import Layer, dot_product
 from phitodeep.loss import Loss
+from phitodeep.model import Sequential
 from phitodeep.testing.examples import ELEMENTWISE, Make, data, made, pair, passes
 from tests.derivations.test_contract import (
     assert_close,
@@ -30,6 +32,7 @@ from tests.derivations.test_contract import (
     scopes,
 )
 from tests.loss.test_loss import EXAMPLES as LOSSES
+from tests.random_networks import Gate, Scale
 from tests.rows import LONG, few, over
 
 EDGES = [0, 5e-324, 1e-310, 1, 3, 20, 41, 710, 1e4, 1e30, 1e200]  # where fast passes differ
@@ -83,18 +86,6 @@ def test_softmax_along_any_axis(kind: type[Layer], axis: int) -> None:
         layer.build(X.shape[1:], dtype=np.float64)
     same_passes(layer, X, dY)
     check_terms(by_steps(layer, X, dY))
-
-
-def test_the_layout_of_a_sum_and_the_dtype_of_a_scope() -> None:
-    rng = np.random.default_rng(0)
-    X, W = rng.standard_normal((6, 3)), rng.standard_normal((3, 4))
-    for code in ("ni,ij->nj", "ni,ij->jn"):
-        assert Sum("Y", code, "X", "W").value({"X": X, "W": W}).flags.c_contiguous
-    layer = made(layers.ReLU, (2, 3))
-    X = np.ones((2, 3), np.float32)
-    with calling(step=0):
-        assert by_passes(layer, X, X)["slope"].dtype == np.float32
-        assert by_passes(layer, X, X, dtype=np.float64)["Y"].dtype == np.float64
 
 
 # --- random layers -----------------------------------------------------------------------------
@@ -185,7 +176,16 @@ def test_one_of_equal_cells_wins_and_only_winners_receive_inf_or_nan(
         same_passes(layer, X, changed)
 
 
-def test_frozen_norms_masked_pools_and_pixels_of_two_factors() -> None:
+def test_frozen_norms_masked_pools_layouts_of_sums_and_dtypes_of_scopes() -> None:
+    rng = np.random.default_rng(0)
+    X, W = rng.standard_normal((6, 3)), rng.standard_normal((3, 4))
+    for code in ("ni,ij->nj", "ni,ij->jn"):
+        assert Sum("Y", code, "X", "W").value({"X": X, "W": W}).flags.c_contiguous
+    layer = made(layers.ReLU, (2, 3))
+    X = np.ones((2, 3), np.float32)
+    with calling(step=0):
+        assert by_passes(layer, X, X)["slope"].dtype == np.float32
+        assert by_passes(layer, X, X, dtype=np.float64)["Y"].dtype == np.float64
     layer = made(layers.BatchNorm, (4, 3))
     layer.trainable = False
     same_passes(layer, *data(layer, (4, 3)))
@@ -307,7 +307,7 @@ def built(layer: Layer, shape: tuple[int, ...]) -> tuple[Layer, Any, Any]:
     return layer, X, rng.standard_normal(layer.forward(X).shape)
 
 
-def test_how_signs_choices_and_layers_inside_are_written() -> None:
+def test_how_choices_layers_inside_and_joined_arrays_are_explained() -> None:
     step = Let("y", "scale * np.where(x > 0, x, alpha * (x + np.where(x < -1, 2, z)))")
     symbols = {"x": np.array([3.0, -2.0]), "z": np.zeros(2), "alpha": 0.5, "scale": 10.0}
     symbols["y"] = step.value(symbols)
@@ -320,6 +320,13 @@ def test_how_signs_choices_and_layers_inside_are_written() -> None:
     steps = layers.Residual(layers.Dense(2, 2)).steps()
     assert steps.forward[0].formula == "F = layers.0.forward(X)"
     assert steps.backward[0].formula == "dF = layers.0.backward(dY)"
+    A, B, C = np.arange(6.0).reshape(2, 3), np.zeros((2, 0)), 10 + np.arange(4.0).reshape(2, 2)
+    step, symbols = Join("J", "A", "B", "C"), {"A": A, "B": B, "C": C}
+    symbols["J"] = step.value(symbols)
+    np.testing.assert_array_equal(symbols["J"], np.hstack([A, B, C]))
+    assert why(step, symbols, 1, 2)[0].factors == {"A[1, 2]": 5}
+    assert why(step, symbols, 1, 3)[0].factors == {"C[1, 0]": 12}
+    assert why(step, symbols, -1, -1)[0].factors == {"C[1, 1]": 13}
 
 
 @pytest.mark.parametrize("cell", [(1, 0, 2), (1, 3, 2), (0, 4, 1)])
@@ -343,6 +350,12 @@ def test_a_carried_number_comes_from_the_round_before(layer: Layer, cell: Any) -
         assert term.value == scope[step.symbol][cell]
 
 
+TYPESET = {"a <= b": r"a \le b", "a >= b": r"a \ge b", "a != b": r"a \ne b"}
+TYPESET["np.where(a < b, np.sqrt(c), np.abs(d) / 2)"] = (
+    r"\begin{cases} \sqrt{c} & a < b \\ \frac{\lvert d \rvert}{2} & \text{otherwise} \end{cases}"
+)
+
+
 @pytest.mark.parametrize(
     ("code", "written"),
     [
@@ -359,6 +372,7 @@ def test_a_carried_number_comes_from_the_round_before(layer: Layer, cell: Any) -
 )
 def test_signs_and_factors(code: str, written: str) -> None:
     assert PLAIN.expression(code) == written
+    assert {code: LATEX.expression(code) for code in TYPESET} == TYPESET
 
 
 def test_a_derivation_is_listed_with_its_loops_and_words() -> None:
@@ -508,11 +522,86 @@ def test_empty_containers_and_the_paths_of_layers_inside() -> None:
     assert "backward.dX" not in seen
 
 
-def test_a_cell_of_joined_arrays_is_a_cell_of_one_of_them() -> None:
-    A, B, C = np.arange(6.0).reshape(2, 3), np.zeros((2, 0)), 10 + np.arange(4.0).reshape(2, 2)
-    step, symbols = Join("J", "A", "B", "C"), {"A": A, "B": B, "C": C}
-    symbols["J"] = step.value(symbols)
-    np.testing.assert_array_equal(symbols["J"], np.hstack([A, B, C]))
-    assert why(step, symbols, 1, 2)[0].factors == {"A[1, 2]": 5}
-    assert why(step, symbols, 1, 3)[0].factors == {"C[1, 0]": 12}
-    assert why(step, symbols, -1, -1)[0].factors == {"C[1, 1]": 13}
+RNG = np.random.default_rng(0)
+X, DY = RNG.standard_normal((5, 3)), RNG.standard_normal((5, 2))
+
+
+def model_of(*layers: layers.Layer) -> Sequential:
+    model = Sequential(*layers, dtype="float64", seed=1)
+    model.build((3,))
+    return model
+
+
+def gate(*before: layers.Layer) -> Gate:
+    return Gate(layers.Chain(*before, layers.Dense(2)), layers.Dense(2))
+
+
+def test_steps_record_no_state_and_both_passes_drop_the_same() -> None:
+    """Outside training too, where each forward pass draws anew."""
+    model = model_of(gate(layers.BatchNorm()))
+    state = model.layers[0].inside["value"].layers[0].state["running_mean"]
+    before = state.copy()
+    fast = passes(model, X, DY)
+    assert (state != before).all()
+    state[...] = before
+    with calling(step=0):
+        slow = stepwise.passes(model, X, DY)
+    np.testing.assert_array_equal(state, before)
+    for path, gradient in stepwise.gradients(slow).items():
+        np.testing.assert_array_equal(gradient, fast[path], err_msg=path)
+    np.testing.assert_array_equal(state, before)
+    model = model_of(
+        Gate(layers.Dropout(0.5), layers.Lambda(np.ones_like, lambda dY, X, Y: 0 * dY))
+    )
+    scope = stepwise.passes(model, np.ones((5, 3)), np.ones((5, 3)))
+    assert {*scope["Y"].flat} == {0, 2}
+    np.testing.assert_array_equal(scope["dX"], scope["Y"])
+
+
+def test_gradients_of_layers_inside_belong_to_the_scope() -> None:
+    model = model_of(gate(layers.BatchNorm()), layers.Dense(1))
+    with calling(step=0):
+        scope = stepwise.passes(model, X, DY[:, :1])
+        wanted = stepwise.gradients(scope)
+        stepwise.passes(model, X + 1, 2 * DY[:, :1])
+        found = stepwise.gradients(scope)
+    assert "0.inside.value.layers.0.gamma" in wanted
+    for path, gradient in wanted.items():
+        np.testing.assert_array_equal(found[path], gradient, err_msg=path)
+
+
+# --- the debugger ------------------------------------------------------------------------------
+
+
+def test_the_debugger_knows_the_updates_of_layers_inside_and_changes_no_step() -> None:
+    """The gradient of a parameter is read from the pass that ran for these arrays."""
+    model = model_of(layers.Dense(3), gate(), layers.Tanh())
+    db = model.debug(X, DY)
+    db.cont()
+    assert not any(row.dW or row.update for row in db.diff().rows)
+    updates, trace = db._updates(), model.trace(X, DY)
+    for path in ("0", "1.inside.gate"):
+        np.testing.assert_allclose(updates[path]["W"], trace[f"{path}.update.W"].array, atol=1e-12)
+    db.edit("2.dX", 0.0)
+    db.cont()
+    assert not db._updates()["1.inside.gate"]["W"].any()
+    model = model_of(layers.Dense(3), Scale(), layers.Dense(2))
+    db = model.debug(X, DY)
+    db.until("2.backward.dX")
+    db.edit("2.dX", 0.0)
+    db.until("1.backward.dX")
+    db.diff()
+    db.step(2)
+    assert not db.p("1.dgain").any()
+    assert str(db.diff().rows[1].dW) == "1.0"
+
+
+@pytest.mark.parametrize("key", ["1.inside.gate", "1.inside.gate.forward.Y"])
+def test_the_debugger_does_not_stop_inside(key: str) -> None:
+    db = model_of(layers.Dense(3), gate()).debug(X, DY)
+    assert not any("inside" in place for place in db.places())
+    stop: Any
+    for stop in (db.set_break, db.until):
+        with pytest.raises(ArgumentError, match="a layer around it has no steps"):
+            stop(key)
+    assert db.count == 0

@@ -168,27 +168,24 @@ def test_erf_is_within_1e_14_of_math_erf() -> None:
         assert F.gaussian(np.array([1e20], np.float32)) == 0
 
 
-@pytest.mark.parametrize("axis", [-1, 0, 1, 2, -2])
-def test_softmax_family_by_direct_formulas(axis: int, rng: Any) -> None:
-    X = 3 * rng.standard_normal((2, 3, 4))
-    total = np.exp(X).sum(axis=axis, keepdims=True)
-    np.testing.assert_allclose(F.softmax(X, axis), np.exp(X) / total, rtol=1e-13)
-    np.testing.assert_allclose(F.log_softmax(X, axis), X - np.log(total), atol=1e-13)
-    np.testing.assert_allclose(F.logsumexp(X, axis, keepdims=True), np.log(total), rtol=1e-13)
-    np.testing.assert_allclose(F.logsumexp(X, axis), np.log(total).squeeze(axis), rtol=1e-13)
-    for f in (F.softmax, F.log_softmax, F.logsumexp):
-        assert f(X.astype(np.float32), axis).dtype == np.float32
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_softmax_family_stays_finite(dtype: type) -> None:
-    X = np.array([[1e4, -1e4, 0], [-1e4, -1e4, -1e4]], dtype)
-    with np.errstate(all="raise", under="ignore"):
-        np.testing.assert_allclose(F.softmax(X), [[1, 0, 0], [1 / 3] * 3], rtol=1e-6)
-        np.testing.assert_allclose(F.log_softmax(X)[0], [0, -2e4, -1e4])
-        np.testing.assert_allclose(F.logsumexp(X), [1e4, -1e4 + math.log(3)], rtol=1e-6)
-        np.testing.assert_allclose(F.softmax(np.array([[0, -INF, 0]], dtype)), [[0.5, 0, 0.5]])
-        np.testing.assert_array_equal(F.log_softmax(np.array([[0, -INF]], dtype)), [[0, -INF]])
+def test_softmax_family_by_direct_formulas_and_finite_far_out(rng: Any) -> None:
+    for axis in (-1, 0, 1, 2, -2):
+        X = 3 * rng.standard_normal((2, 3, 4))
+        total = np.exp(X).sum(axis=axis, keepdims=True)
+        np.testing.assert_allclose(F.softmax(X, axis), np.exp(X) / total, rtol=1e-13)
+        np.testing.assert_allclose(F.log_softmax(X, axis), X - np.log(total), atol=1e-13)
+        np.testing.assert_allclose(F.logsumexp(X, axis, keepdims=True), np.log(total), rtol=1e-13)
+        np.testing.assert_allclose(F.logsumexp(X, axis), np.log(total).squeeze(axis), rtol=1e-13)
+        for f in (F.softmax, F.log_softmax, F.logsumexp):
+            assert f(X.astype(np.float32), axis).dtype == np.float32
+    for dtype in (np.float32, np.float64):
+        X = np.array([[1e4, -1e4, 0], [-1e4, -1e4, -1e4]], dtype)
+        with np.errstate(all="raise", under="ignore"):
+            np.testing.assert_allclose(F.softmax(X), [[1, 0, 0], [1 / 3] * 3], rtol=1e-6)
+            np.testing.assert_allclose(F.log_softmax(X)[0], [0, -2e4, -1e4])
+            np.testing.assert_allclose(F.logsumexp(X), [1e4, -1e4 + math.log(3)], rtol=1e-6)
+            np.testing.assert_allclose(F.softmax(np.array([[0, -INF, 0]], dtype)), [[0.5, 0, 0.5]])
+            np.testing.assert_array_equal(F.log_softmax(np.array([[0, -INF]], dtype)), [[0, -INF]])
     X = np.array([[-INF, -INF], [-INF, 2], [INF, 2], [INF, -INF], [NAN, 2]])
     with np.errstate(all="raise", under="ignore"):
         np.testing.assert_array_equal(F.logsumexp(X), [-INF, 2, INF, INF, NAN])
@@ -369,7 +366,7 @@ def test_targets_and_weights_of_other_kinds() -> None:
                 function(np.zeros((3, 4)), np.zeros(shape, int))
 
 
-def test_discrepancy_by_its_definition() -> None:
+def test_discrepancy_by_its_definition_exact_far_from_0_and_refused() -> None:
     rng = np.random.default_rng(6)
     X, Y = rng.standard_normal((5, 2, 3)) + 100, rng.standard_normal((7, 2, 3)) + 101
     distance = [math.dist(a.ravel(), b.ravel()) for a, b in itertools.combinations([*X, *Y], 2)]
@@ -382,9 +379,6 @@ def test_discrepancy_by_its_definition() -> None:
         wanted -= 2 * mean(itertools.product(X, Y))
         assert F.maximum_mean_discrepancy(X, Y, bandwidth) == pytest.approx(wanted, rel=1e-9)
         assert F.maximum_mean_discrepancy(Y, X, bandwidth) == pytest.approx(wanted, rel=1e-9)
-
-
-def test_discrepancy_is_exact_far_from_0_and_for_equal_rows_and_takes_float32() -> None:
     X, Y = np.random.default_rng(6).standard_normal((2, 40, 7))
     wanted = F.maximum_mean_discrepancy(X, Y)
     assert F.maximum_mean_discrepancy(X + 2.0**24, Y + 2.0**24) == pytest.approx(wanted, rel=1e-6)
@@ -444,7 +438,8 @@ def test_llama3_keeps_fast_pairs_dynamic_short_sequences_and_bad_ropes_are_refus
     np.testing.assert_allclose(found[turns < 1], w[turns < 1] / 8, rtol=1e-12)
     between = (turns > 1) & (turns < 4)
     assert between.any()
-    assert ((found > w / 8) & (found < w))[between].all()
+    share = (turns - 1) / 3  # of w that is kept, between 1 and 4 turns
+    np.testing.assert_allclose(found[between], (share * w + (1 - share) * w / 8)[between])
     same = rotary.YarnRope(4.0, 32, 1.0, 1.0, truncate=False)  # no pair between fast and slow
     assert np.isfinite(same.frequencies(8, 1)).all()
     rope = rotary.DynamicRope(4.0, 16)

@@ -91,21 +91,6 @@ def test_the_time_of_compilation_is_reported_during_training_or_at_the_end(tmp_p
         assert last in shown[-1]
 
 
-def test_the_environment_chooses(monkeypatch: Any) -> None:
-    assert run(PHITODEEP_KERNELS="numpy").stdout.split() == ["False", "1.0", "numpy", "False"]
-    monkeypatch.setattr(kernels, "_chosen", None)
-    monkeypatch.setenv("PHITODEEP_KERNELS", "fortran")
-    with pytest.raises(ArgumentError, match="KERNELS must be one of numpy, numba, auto, got 'fort"):
-        kernels.chosen()
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert kernels.use("auto") == "numpy"
-    with pytest.raises(MissingExtraError, match=r"phitodeep\[fast\]"):
-        kernels.use("numba")
-    with pytest.raises(ArgumentError, match="got 'cuda'"):
-        kernels.use("cuda")
-    assert kernels.chosen() == "numpy"
-
-
 def test_a_cache_that_cannot_be_written_only_warns(monkeypatch: Any) -> None:
     caching = pytest.importorskip("numba.core.caching")
     from phitodeep.kernels.compiled.jit import NOTICE, jit
@@ -125,7 +110,7 @@ def test_a_cache_that_cannot_be_written_only_warns(monkeypatch: Any) -> None:
     np.testing.assert_array_equal(X, 2)
 
 
-def test_a_kernel_runs_as_what_was_chosen() -> None:
+def test_the_environment_chooses_and_a_kernel_runs_as_what_was_chosen(monkeypatch: Any) -> None:
     softmax_rows = functional.softmax_rows
     assert softmax_rows is KERNELS["softmax_rows"]
     assert isinstance(softmax_rows, Kernel)
@@ -134,6 +119,18 @@ def test_a_kernel_runs_as_what_was_chosen() -> None:
     if kernels.use("auto") == "numba":
         assert softmax_rows.run is not softmax_rows.plain
     assert softmax_rows.__doc__ == softmax_rows.plain.__doc__
+    assert run(PHITODEEP_KERNELS="numpy").stdout.split() == ["False", "1.0", "numpy", "False"]
+    monkeypatch.setattr(kernels, "_chosen", None)
+    monkeypatch.setenv("PHITODEEP_KERNELS", "fortran")
+    with pytest.raises(ArgumentError, match="KERNELS must be one of numpy, numba, auto, got 'fort"):
+        kernels.chosen()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert kernels.use("auto") == "numpy"
+    with pytest.raises(MissingExtraError, match=r"phitodeep\[fast\]"):
+        kernels.use("numba")
+    with pytest.raises(ArgumentError, match="got 'cuda'"):
+        kernels.use("cuda")
+    assert kernels.chosen() == "numpy"
 
 
 @pytest.fixture

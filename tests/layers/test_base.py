@@ -303,9 +303,6 @@ def test_build_remembers_both_shapes_and_refuses_others() -> None:
     weights["1.W"] = weights.pop("0.W")
     with pytest.raises(errors.ArgumentError, match=r"lack \['0.W'\] and have extra \['1.W'\]"):
         layer.set_weights(weights)
-
-
-def test_other_dtypes_and_bad_shapes_and_gradients_are_refused() -> None:
     for dtype in (np.float16, np.int32, complex, str, "no such dtype"):
         with pytest.raises(errors.ArgumentTypeError, match="dtype must be float32 or float64"):
             Dense(4, 3).build((4,), dtype=dtype)

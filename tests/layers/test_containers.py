@@ -66,7 +66,7 @@ def test_backward_ends_at_the_first_layer_that_learns(rng: Any) -> None:
     assert not second.grads
 
 
-def test_shapes_run_through_a_chain_and_its_last_layer() -> None:
+def test_shapes_run_through_a_chain_known_sizes_build_themselves_and_flops_add_up() -> None:
     chain = nn.Chain(
         nn.Flatten(),
         nn.Dense(5),
@@ -82,9 +82,6 @@ def test_shapes_run_through_a_chain_and_its_last_layer() -> None:
     assert nn.Chain(end, residual)._last is residual  # which adds to the output of its last layer
     assert nn.Chain()._last is None
     assert nn.Chain(end, nn.Chain())._last is None
-
-
-def test_known_sizes_build_themselves_alike_anywhere_and_flops_add_up() -> None:
     assert nn.Chain(nn.Dense(3, 4), nn.Dense(2)).known_input() == (3,)
     assert nn.Chain(nn.ReLU(), nn.Dense(3, 4)).known_input() is None
     assert nn.Chain().known_input() is None
@@ -265,9 +262,7 @@ def test_a_container_of_ones_own_trains_as_the_first_layer(held: Any, rng: Any) 
             model.train(X, Y, epochs=1, verbose=0)  # replicas find the layers too
 
 
-def test_a_container_may_cope_with_none_and_replicas_keep_their_frames(
-    rng: Any,
-) -> None:
+def test_a_container_may_cope_with_none_and_replicas_keep_their_frames(rng: Any) -> None:
     asked = []
 
     class Copes(Own):

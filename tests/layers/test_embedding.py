@@ -58,7 +58,7 @@ def test_tokens_out_of_range_are_refused_with_their_place(token: int) -> None:
         model.train(X, np.zeros((2, 3, 2)), epochs=1, verbose=0)
 
 
-def test_tokens_are_any_integers_and_nothing_else() -> None:
+def test_embedding_takes_any_integers_of_any_length_and_nothing_else() -> None:
     layer = made(lambda: Embedding(6, 3), (2,), np.float32)
     for kind in (np.int8, np.uint8, np.int32, np.int64, np.uint64, list):
         X = [[0, 5]] if kind is list else np.array([[0, 5]], kind)
@@ -69,6 +69,24 @@ def test_tokens_are_any_integers_and_nothing_else() -> None:
             layer.forward(np.array(bad))
         with pytest.raises(ArgumentTypeError, match="integer tokens"):
             model.predict(np.array(bad))
+    layer = Embedding(5, 2)
+    assert layer.W.shape == (5, 2)
+    assert layer.forward(np.zeros((2, 7), int)).shape == (2, 7, 2)
+    assert {n for n, p in Embedding._declared.items() if p.decay} == {"W"}
+    wide = Embedding(400, 50)
+    wide.build((), seed=1)
+    assert wide.W.std() == pytest.approx(1, rel=0.02)
+    small = PositionalEmbedding(400)
+    small.build((3, 50), seed=1)
+    assert small.W.std() == pytest.approx(0.02, rel=0.02)
+    layer = made(lambda: PositionalEmbedding(3), (1, 2, 4))
+    memory: dict[Any, Any] = {}
+    with calling(memory=memory):
+        layer.forward(np.ones((1, 2, 4)))
+        kept = dict(memory)
+        with pytest.raises(ShapeError, match="3 positions, got a sequence of 4"):
+            layer.forward(np.ones((1, 2, 4)))
+    assert memory == kept
 
 
 def test_learnt_places(rng: Any) -> None:
@@ -101,27 +119,6 @@ def test_turning_keeps_lengths_and_tells_distances(rng: Any) -> None:
         turned = z * np.exp(1j * angle)
         assert Q[4, i] == pytest.approx(turned.real)
         assert Q[4, i + 3] == pytest.approx(turned.imag)
-
-
-def test_embedding_needs_no_length_and_a_refused_step_changes_nothing() -> None:
-    layer = Embedding(5, 2)
-    assert layer.W.shape == (5, 2)
-    assert layer.forward(np.zeros((2, 7), int)).shape == (2, 7, 2)
-    assert {n for n, p in Embedding._declared.items() if p.decay} == {"W"}
-    wide = Embedding(400, 50)
-    wide.build((), seed=1)
-    assert wide.W.std() == pytest.approx(1, rel=0.02)
-    small = PositionalEmbedding(400)
-    small.build((3, 50), seed=1)
-    assert small.W.std() == pytest.approx(0.02, rel=0.02)
-    layer = made(lambda: PositionalEmbedding(3), (1, 2, 4))
-    memory: dict[Any, Any] = {}
-    with calling(memory=memory):
-        layer.forward(np.ones((1, 2, 4)))
-        kept = dict(memory)
-        with pytest.raises(ShapeError, match="3 positions, got a sequence of 4"):
-            layer.forward(np.ones((1, 2, 4)))
-    assert memory == kept
 
 
 RATE = 0.5

@@ -41,9 +41,7 @@ def test_numbers_keep_their_order(layer: Any, shape: Any, wanted: Any) -> None:
     assert layer.flops() == 0
 
 
-def test_arrays_are_read_in_their_own_order_and_sizes_must_fit(
-    rng: Any,
-) -> None:
+def test_arrays_are_read_in_their_own_order_and_sizes_must_fit(rng: Any) -> None:
     X = np.arange(12.0).reshape(3, 2, 2).T
     np.testing.assert_array_equal(nn.Flatten().forward(X), X.reshape(2, 6))
     says = r"Reshape\(.*does not fit samples of shape \(3, 4\) \(12 elements\)"

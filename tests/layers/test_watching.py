@@ -136,20 +136,6 @@ class Scaled(nn.Dense):
         return super().backward(2 * dY)
 
 
-def test_super_is_not_told_again_and_ones_own_containers_have_paths() -> None:
-    layer, notes = Scaled(3, 2), Notes()
-    with watching(notes):
-        layer.backward(layer.forward(np.ones((4, 3))))
-    assert notes.told() == ["before forward", "after forward", "before backward", "after backward"]
-    notes = Notes()
-    with watching(notes):
-        nn.Chain(Own({"a": (nn.Dense(3, 3), nn.Tanh()), "out": nn.Dense(3, 2)})).forward(
-            np.ones((5, 3))
-        )
-    paths = ("", ".inside.a.0", ".inside.a.1", ".inside.out")
-    assert notes.told("forward", "before")[1:] == [f"before forward 0{path}" for path in paths]
-
-
 @pytest.mark.parametrize("recomputed", [False, True])
 def test_a_checkpoint_tells_of_its_second_forward_if_asked(recomputed: bool, rng: Any) -> None:
     chain, notes = nn.Chain(nn.Dense(3, 3), nn.Tanh(), checkpoint=True), Notes()
@@ -212,9 +198,23 @@ def test_a_replaced_gradient_of_the_loss_reaches_the_layers(rng: Any) -> None:
     with watching(no_gradient):
         model.train(X, y, epochs=1, verbose=0)
     np.testing.assert_array_equal(model.layers[0].W, before)
+    loss, wanted = MeanSquaredError(), MeanSquaredError().loss_func(2 * y, X[:, :2])
+    with watching(lambda e: 2 * y if (e.what, e.when) == ("loss", "before") else None):
+        assert loss.loss_func(y, X[:, :2]) == wanted
 
 
-def test_paths_from_a_root_and_of_branches(rng: Any) -> None:
+def test_paths_from_a_root_of_branches_and_of_containers_of_ones_own(rng: Any) -> None:
+    layer, notes = Scaled(3, 2), Notes()
+    with watching(notes):
+        layer.backward(layer.forward(np.ones((4, 3))))
+    assert notes.told() == ["before forward", "after forward", "before backward", "after backward"]
+    notes = Notes()
+    with watching(notes):
+        nn.Chain(Own({"a": (nn.Dense(3, 3), nn.Tanh()), "out": nn.Dense(3, 2)})).forward(
+            np.ones((5, 3))
+        )
+    paths = ("", ".inside.a.0", ".inside.a.1", ".inside.out")
+    assert notes.told("forward", "before")[1:] == [f"before forward 0{path}" for path in paths]
     model, notes = Sequential(nn.Dense(3, 4), nn.Tanh(), seed=0), Notes()
     X = rng.standard_normal((5, 3))
     with watching(notes, root=model):
