@@ -28,6 +28,7 @@ ALIASES = {  # old path below phitodeep: where the module is now
     "layers.call": "core.call",
     "layers.chain": "layers.containers",
     "layers.container": "layers.containers",
+    "layers.dot_product": "layers.attention",
     "layers.gelu": "layers.activation",
     "layers.joined": "layers.dense",
     "layers.param": "layers.base",

@@ -8,7 +8,6 @@ from phitodeep.layers.base import *
 from phitodeep.layers.containers import *
 from phitodeep.layers.convolution import *
 from phitodeep.layers.dense import *
-from phitodeep.layers.dot_product import *
 from phitodeep.layers.embedding import *
 from phitodeep.layers.images import *
 from phitodeep.layers.lora import *

@@ -14,11 +14,10 @@ from phitodeep.core.config import being_written
 from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import dense as derived
 from phitodeep.errors import ArgumentError
-from phitodeep.layers.attention import MultiHeadAttention
+from phitodeep.layers.attention import MultiHeadAttention, ScaledDotProductAttention
 from phitodeep.layers.base import Layer, Param, PerStep
 from phitodeep.layers.containers import Chain, Container, Parallel
 from phitodeep.layers.dense import Dense
-from phitodeep.layers.dot_product import ScaledDotProductAttention
 from phitodeep.layers.initialization import He, Initializer, check_initializer
 
 __all__ = ["LowRank"]

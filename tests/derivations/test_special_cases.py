@@ -18,7 +18,7 @@ from phitodeep.derivations.language.run import passes as by_passes
 from phitodeep.derivations.language.step import Carry, Join, Let, Sum
 from phitodeep.derivations.language.terms import why
 from phitodeep.errors import ArgumentError
-from phitodeep.layers import Layer, dot_product
+from phitodeep.layers import Layer, attention
 from phitodeep.loss import Loss
 from phitodeep.model import Sequential
 from phitodeep.testing.examples import ELEMENTWISE, Make, data, made, pair, passes
@@ -368,6 +368,7 @@ TYPESET["np.where(a < b, np.sqrt(c), np.abs(d) / 2)"] = (
         ("-(a + b) * c", "-(a + b) · c"),
         ("np.logaddexp(0, X)", "log(1 + exp(X))"),
         ("X * Phi", "X · Φ"),
+        ("x ** 3 / y ** k", "x³ / y^k"),
     ],
 )
 def test_signs_and_factors(code: str, written: str) -> None:
@@ -457,7 +458,7 @@ def test_scores_may_be_large() -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_dropout_of_probabilities_in_blocks(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dot_product, "SCORES", 10)
+    monkeypatch.setattr(attention, "SCORES", 10)
 
     def make() -> Layer:
         return layers.MultiHeadAttention(4, causal=causal, kv_heads=2, dropout=0.4)

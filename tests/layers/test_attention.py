@@ -13,7 +13,7 @@ from phitodeep import layers
 from phitodeep import layers as nn
 from phitodeep.core.call import calling, inference, saliency
 from phitodeep.core.types import Array, Shape
-from phitodeep.layers import Layer, dot_product
+from phitodeep.layers import Layer, attention
 from phitodeep.testing.examples import made, passes
 from tests.conftest import assert_same
 from tests.derivations.test_contract import same_passes
@@ -59,7 +59,7 @@ def test_queries_see_what_they_may(given: Any, mask: Any, rng: Any, monkeypatch:
     np.testing.assert_allclose(P.sum(-1), np.broadcast_to(visible.any(-1), P.shape[:3]), rtol=1e-12)
     wanted = passes(layer, X, dY, mask=mask, training=False)
     for size in BLOCKS:
-        monkeypatch.setattr(dot_product, "SCORES", size)
+        monkeypatch.setattr(attention, "SCORES", size)
         found = passes(layer, X, dY, mask=mask, training=False)
         assert_same(found, wanted, rtol=1e-10, atol=1e-12)
         assert (layer.cache["P"] is None) == (size < 25)
@@ -68,7 +68,7 @@ def test_queries_see_what_they_may(given: Any, mask: Any, rng: Any, monkeypatch:
 def test_dropout_drops_its_share_of_the_weights(monkeypatch: Any) -> None:
     """With values of 1 and no key better than another, Y is the sum of what stayed."""
     for size in (2**18, 64 * 8):
-        monkeypatch.setattr(dot_product, "SCORES", size)
+        monkeypatch.setattr(attention, "SCORES", size)
         layer = nn.MultiHeadAttention(2, dropout=0.3, bias=True)
         layer.build((64, 4), seed=1, dtype=np.float64)
         layer.Wqkv = np.zeros((4, 12))
@@ -96,7 +96,7 @@ def test_dropout_drops_its_share_of_the_weights(monkeypatch: Any) -> None:
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_parts_of_a_batch_drop_what_the_whole_would(block: int, rng: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(dot_product, "SCORES", block)
+    monkeypatch.setattr(attention, "SCORES", block)
     layer, X, dY = heads(OPTIONS["all, dropping"]), *rng.standard_normal((2, 6, 5, 8))
     whole = passes(layer, X, dY, step=3)
     head = passes(layer, X[:2], dY[:2], step=3)
@@ -200,7 +200,7 @@ def test_steps_of_generation_equal_the_whole(call: str, rng: Any, monkeypatch: A
     scores = (2**18, 1, 10, 19)[: 4 if call in ATTENTION else 1]  # queries at once: all, 1, 2, 3
     masks = (None, GAPS) if call in RECURRENT else (None,)
     for steps, block, mask in itertools.product(STEPS, scores, masks):
-        monkeypatch.setattr(dot_product, "SCORES", block)
+        monkeypatch.setattr(attention, "SCORES", block)
         X = rng.standard_normal((2, 5, 8))
         with inference(), calling(mask=mask):
             wanted = layer.forward(X)

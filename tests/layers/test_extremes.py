@@ -14,7 +14,7 @@ from phitodeep.core.types import Shape
 from phitodeep.errors import ShapeError
 from phitodeep.functional import log_softmax, softmax
 from phitodeep.kernels import KERNELS
-from phitodeep.layers import BatchNorm, LayerNorm, dot_product
+from phitodeep.layers import BatchNorm, LayerNorm, attention
 from phitodeep.testing.examples import made, passes
 from tests.rows import KINDS, LONG, TOOLS, Row, few
 
@@ -70,7 +70,7 @@ def test_very_low_scores_hide_nothing(
     dtype: Any, causal: bool, scores: int, monkeypatch: Any
 ) -> None:
     """All scores are -1e34 and less, in float32 near its end."""
-    monkeypatch.setattr(dot_product, "SCORES", scores)
+    monkeypatch.setattr(attention, "SCORES", scores)
     layer = nn.MultiHeadAttention(1, causal=causal, bias=False)
     layer.build((4, 2), seed=0, dtype=dtype)
     layer.Wqkv = np.concatenate([1e17 * np.eye(2), -1e17 * np.eye(2), np.eye(2)], axis=1)

@@ -398,7 +398,7 @@ def test_bad_settings_are_refused() -> None:
         with pytest.raises(ArgumentError, match=says):
             L.NegativeELBO(1).loss_func(np.zeros((1, 4)), [[1.0, bad]])
         with pytest.raises(ArgumentError, match=says):
-            L.NegativeELBO(1).targets([[1.0, bad]], (1, 4), "y_val")
+            L.NegativeELBO(1).targets([[bad]], (1, 3), "y_val")
 
 
 # --- extremes ----------------------------------------------------------------------------------

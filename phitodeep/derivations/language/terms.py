@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, overload
 
@@ -131,7 +131,8 @@ def why(step: Step, symbols: Any, *cell: int) -> Why:
     place = _checked(cell, shape, step.symbol)
     name = f"{step.symbol}[{', '.join(map(str, place))}]" if place else step.symbol
     if type(step) in EXPLAINED:
-        return EXPLAINED[type(step)](step, symbols, place, name)
+        found: Why = EXPLAINED[type(step)](step, symbols, place, name)
+        return found
     if isinstance(step, Join):
         return _moved(name, symbols, *joined_from(step, symbols, place))
     if isinstance(step, Carry):
@@ -296,9 +297,4 @@ def _moved(name: str, symbols: Any, of: str, place: tuple[int, ...]) -> Why:
     return Why(name, value, at, {f"{of}[{', '.join(map(str, place))}]": value}, "")
 
 
-EXPLAINED: dict[type, Callable[..., Why]] = {
-    Sum: _why_sum,
-    Max: _why_max,
-    Let: _why_let,
-    Arrange: _why_arranged,
-}
+EXPLAINED: dict[Any, Any] = {Sum: _why_sum, Max: _why_max, Let: _why_let, Arrange: _why_arranged}

@@ -18,8 +18,8 @@ from phitodeep.exchange.torch.library import load
 from phitodeep.exchange.torch.losses import torch_loss
 from phitodeep.exchange.torch.pairs import moves_of
 from phitodeep.exchange.torch.write.writing import Place, Written, tensor_of, write
+from phitodeep.layers.attention import Attention
 from phitodeep.layers.base import Layer
-from phitodeep.layers.dot_product import Attention
 from phitodeep.training.inputs import validate_inputs
 
 QUIET = {L.Dropout: "rate", L.GaussianNoise: "std", Attention: "dropout"}
