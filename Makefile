@@ -51,11 +51,11 @@ demo: $(VENV)/.demo
 
 # What depends on kernels with their NumPy forms, then all tests with compiled kernels.
 NUMERIC := tests/layers/test_contract.py tests/layers/test_references.py tests/layers/test_attention.py \
-	tests/layers/test_recurrent.py tests/layers/test_convolution.py tests/loss/test_loss.py \
+	tests/layers/test_recurrent.py tests/layers/test_windows.py tests/loss/test_loss.py \
 	tests/optimization/test_optimizers.py tests/functional/test_functional.py \
 	tests/test_recorded_trainings.py tests/test_gpt2_parity.py tests/test_resnet_parity.py
 COMPUTED := derivative or dtype or buffers or pytorch or digits or finite or blocks or recurrent \
-	or convolution or attention or functional or trainings or parity
+	or windows or attention or functional or trainings or parity
 
 test: $(VENV)/.test
 	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup $(NUMERIC) -k "$(COMPUTED)"

@@ -176,3 +176,11 @@ def noted(case: object) -> Iterator[None]:
     except BaseException as error:
         error.add_note(f"case: {case}")
         raise
+
+
+@pytest.fixture
+def same_kernels() -> Iterator[None]:
+    """After the test, the kernels are those that ran before."""
+    before = kernels.chosen()
+    yield
+    kernels.use(before)

@@ -73,7 +73,7 @@ COMPILED = "kernels/compiled/*.py"
 ALL = (COMPILED, "io/*.py", "cli/*.py", "training/*.py", "distributed/*.py")  # every function
 IN_FILES = ("distributed/*.py",)  # whose tests start processes: these read what is broken
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides
-    "layers/*.py": ("layers/test_contract.py", ["layers"]),
+    "layers/*.py": ("layers/test_contract.py", ["layers", "derivations"]),
     "loss/*.py": ("loss/test_loss.py", ["training/test_shortcuts.py"]),
     "derivations/language/*.py": ("derivations/test_contract.py", ["derivations"]),
     **dict.fromkeys(
@@ -90,7 +90,7 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     "optimization/rules.py": ("optimization/test_optimizers.py", ["optimization/test_memory.py"]),
     "optimization/lbfgs.py": ("optimization/test_lbfgs.py", ["optimization/test_divergence.py"]),
     "optimization/packing.py": (
-        *("optimization/test_optimizers.py", ["layers/test_tying.py", "optimization"]),
+        *("optimization/test_optimizers.py", ["layers/test_embedding.py", "optimization"]),
     ),
     "optimization/muon.py": ("optimization/test_muon.py", []),
     COMPILED: ("kernels/test_kernels.py", []),

@@ -58,7 +58,7 @@ def _attention(layer: Any, QKV: str, Z: str) -> tuple[list[Step], list[Step]]:
     m = Given("m", "0 for a dropped probability, otherwise 1 / (1 - dropout)", _factors(layer))
     forward = [
         Given("d", "the number of features of a head", lambda s: s[QKV].shape[2] // parts),
-        *(angles(_rotation(layer), _frequencies(layer)) if layer.rope else []),
+        *(_angles(layer) if layer.rope else []),
         *(step for path, _ in paths for step in path),
         *_softmax(layer),
         *([m, Let("A", "P * m", "the probabilities after dropout")] if drops else []),
@@ -147,16 +147,11 @@ def _factors(layer: Any) -> Any:
     return factors
 
 
-def _rotation(layer: Any) -> Any:
-    """cos and sin (T, d / 2) for the queries and keys of all positions."""
-    return lambda s: layer.rotary.cos_and_sin(0, s["T"], s["d"], s["X"].dtype)
-
-
-def _frequencies(layer: Any) -> str:
-    """The frequencies w_i in words."""
-    if type(layer.rotary) is Rope:
-        return f"{layer.rotary.base:g}^(-2i / d)"
-    return f"as in {layer.rotary!r}"
+def _angles(layer: Any) -> list[Step]:
+    """cos and sin (T, d / 2) for the queries and keys of all positions, with w_i in words."""
+    rope = layer.rotary
+    w = f"{rope.base:g}^(-2i / d)" if type(rope) is Rope else f"as in {rope!r}"
+    return angles(lambda s: rope.cos_and_sin(0, s["T"], s["d"], s["X"].dtype), w)
 
 
 def _operand(layer: Any, name: str, QKV: str) -> tuple[list[Step], list[Step]]:

@@ -42,12 +42,12 @@ def positional_embedding(layer: Any) -> Derivation:
 def sinusoidal_encoding(layer: Any) -> Derivation:
     """y_t = x_t + e_t with a constant e_t."""
 
-    def encoding(symbols: Any) -> Any:
-        return layer._encoding(symbols["start"], symbols["X"])
-
     words = "sin(t w_i) at [t, 2i] and cos(t w_i) at [t, 2i + 1], with w_i = 10000^(-2i / D)"
     return Derivation.of(
-        *_steps(layer), Given("e", words, encoding), Let("Y", "X + e"), Let("dX", "dY")
+        *_steps(layer),
+        Given("e", words, lambda s: layer._encoding(s["start"], s["X"])),
+        Let("Y", "X + e"),
+        Let("dX", "dY"),
     )
 
 

@@ -17,10 +17,9 @@ def dropout(layer: Any) -> Derivation:
         return _unchanged()
     words = "drawn: 1 for what is kept, 0 for what is dropped"
 
-    def kept(symbols: Any) -> Array:
+    def kept(symbols: Any) -> Any:
         X = symbols["X"]
-        drawn: Array = layer.uniform(layer._mask_shape(X.shape))
-        return (drawn >= layer.rate).astype(X.dtype)
+        return (layer.uniform(layer._mask_shape(X.shape)) >= layer.rate).astype(X.dtype)
 
     return Derivation.of(
         Given("kept", words, kept),
@@ -95,10 +94,6 @@ def random_flip(layer: Any) -> Derivation:
 def random_crop(layer: Any) -> Derivation:
     """Y is a window of X with zeros around it; dX is dY in the window, and 0 outside."""
 
-    def shift(symbols: Any) -> Array:
-        found: Array = layer._offsets(symbols["X"]) - layer.pads
-        return found
-
     def places(symbols: Any, axis: int) -> Array:
         shape = symbols["X"].shape[1:]
         window = layer._window_size(shape)
@@ -110,7 +105,11 @@ def random_crop(layer: Any) -> Derivation:
 
     frame = "np.pad({}, ((0, 0), (1, 1), (1, 1), (0, 0)))"
     return Derivation.of(
-        Given("shift", "how far each window is moved down and right", shift),
+        Given(
+            "shift",
+            "how far each window is moved down and right",
+            lambda s: layer._offsets(s["X"]) - layer.pads,
+        ),
         *_image("row", "column", places),
         Arrange("framed", frame.format("X"), "X", "X with one pixel of zeros around it"),
         Arrange("Y", "framed[n, row, column]", "framed", "the windows in framed"),

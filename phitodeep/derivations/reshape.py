@@ -6,20 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.core.types import Shape
 from phitodeep.derivations.language.step import Arrange, Derivation, Given, Let, Sum
 from phitodeep.functional import one_hot
 
 
 def reshape(layer: Any) -> Derivation:
     """The elements keep their order, so dX is dY in the shape of X."""
-
-    def shape(symbols: Any) -> Shape:
-        X = symbols["X"]
-        return (len(X), *layer.create(X.shape[1:]))
-
     return Derivation.of(
-        Given("shape_Y", "the shape of Y", shape),
+        Given(
+            "shape_Y", "the shape of Y", lambda s: (len(s["X"]), *layer.create(s["X"].shape[1:]))
+        ),
         Arrange("Y", "X.reshape(shape_Y)", "X", "X in the shape of Y, in the same order"),
         Given("shape_X", "the shape of X", lambda symbols: symbols["X"].shape),
         Arrange("dX", "dY.reshape(shape_X)", "dY", "dY in the shape of X, in the same order"),
@@ -40,13 +36,10 @@ def permute(layer: Any) -> Derivation:
 def select(layer: Any) -> Derivation:
     """y_j = x_{c_j}: x_i receives the dy_j of all columns j that show it."""
 
-    def columns(symbols: Any) -> Any:
-        return np.array(layer._indices(symbols["X"].shape[1:]))
-
     def places(symbols: Any) -> Any:
         return one_hot(symbols["c"], symbols["X"].shape[-1], symbols["dY"].dtype)
 
-    c = Given("c", "the selected columns", columns)
+    c = Given("c", "the selected columns", lambda s: np.array(layer._indices(s["X"].shape[1:])))
     if layer.tokens:
         chosen = Arrange("chosen", "X[..., c]", "X", "the columns c of X")
         return Derivation.of(c, chosen, Let("Y", "np.int64(chosen)", "tokens"))

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from phitodeep.core.checks import check_count, check_list, check_number, class_hint
-from phitodeep.core.config import Configurable
-from phitodeep.core.types import Array, describe, settings
+from phitodeep.core.config import Value
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 
 
-class Rope(Configurable):
+class Rope(Value):
     """The original frequencies, w_i = base^(-2i / d).
 
     Source: Su et al. 2021, "RoFormer", arXiv:2104.09864, sec. 3.2.2.
@@ -29,14 +29,6 @@ class Rope(Configurable):
 
     def __init__(self, base: float = 10000.0) -> None:
         self.base = check_number(base, f"{type(self).__name__} base", above=1)
-
-    __repr__ = describe
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and settings(self) == settings(other)
-
-    def __hash__(self) -> int:
-        return hash(repr(self))
 
     def frequencies(self, d: int, T: int) -> Array:
         """Return w (d / 2,), float64, for sequences of T steps."""

@@ -24,8 +24,8 @@ from phitodeep.errors import (
 )
 from phitodeep.inspect.cache import run_with_cache
 from phitodeep.inspect.hooks import At, Hooked
-from phitodeep.layers.dot_product import Attention
-from phitodeep.layers.resizing import resize
+from phitodeep.layers.attention import Attention
+from phitodeep.layers.images import resize
 from phitodeep.training.inputs import model_mask, validate_inputs
 from phitodeep.training.objective import Trainable
 from phitodeep.training.shortcuts import logits

@@ -4,13 +4,12 @@ from phitodeep.layers import activation as activation
 from phitodeep.layers import base as base
 from phitodeep.layers.activation import *
 from phitodeep.layers.attention import *
-from phitodeep.layers.augmentation import *
 from phitodeep.layers.base import *
 from phitodeep.layers.containers import *
 from phitodeep.layers.convolution import *
 from phitodeep.layers.dense import *
-from phitodeep.layers.dot_product import *
 from phitodeep.layers.embedding import *
+from phitodeep.layers.images import *
 from phitodeep.layers.lora import *
 from phitodeep.layers.normalization import *
 from phitodeep.layers.pooling import *

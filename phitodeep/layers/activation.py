@@ -19,7 +19,7 @@ from phitodeep.derivations import activation as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import log_softmax, softmax, sum_rows
 from phitodeep.kernels.activation import gelu, gelu_back, gelu_tanh, gelu_tanh_back, relu, relu_back
-from phitodeep.layers.base import Layer, Param
+from phitodeep.layers.base import Layer, Param, PerStep
 
 __all__ = [
     "CELU",
@@ -44,10 +44,8 @@ __all__ = [
 ]
 
 
-class Elementwise(Layer, registered=False):
+class Elementwise(PerStep, registered=False):
     """Y = f(X), elementwise; X, Y, dX and dY have the same shape (N, ...)."""
-
-    independent_samples, time_steps = True, "independent"
 
     def value(self, X: Array) -> Array:
         """Return f(x)."""
@@ -71,14 +69,13 @@ class Elementwise(Layer, registered=False):
         return self.buffer(name, X.shape, X.dtype)
 
 
-class ReLU(Layer):
+class ReLU(PerStep):
     """y = max(x, 0); the slope is 1 for x > 0, else 0.
 
     Shapes: X, Y, dX, dY are (N, ...).
     Source: Nair and Hinton 2010, "Rectified linear units improve restricted Boltzmann machines".
     """
 
-    independent_samples, time_steps = True, "independent"
     gives = "numbers"
     steps = derived.relu
 
@@ -115,7 +112,7 @@ class LeakyReLU(Elementwise):
         return F.leaky_relu_slope(X, self.alpha, out=self.like("slope", X))
 
 
-class PReLU(Layer):
+class PReLU(PerStep):
     """y = x for x > 0, else alpha x, with one learnt alpha for each feature of the last axis.
 
     Shapes: X, Y, dX, dY are (..., D); alpha is (D,) and starts at `init`.
@@ -126,7 +123,6 @@ class PReLU(Layer):
     Source: He et al. 2015, "Delving deep into rectifiers", arXiv:1502.01852, eq. 1 and 8.
     """
 
-    independent_samples, time_steps = True, "independent"
     gives = "numbers"
     alpha = Param()  # never decayed: decay would turn it into ReLU (sec. 2.1 of the paper)
     steps = derived.prelu
@@ -140,11 +136,7 @@ class PReLU(Layer):
         return shape
 
     def forward(self, X: Array) -> Array:
-        if X.shape[-1:] != self.alpha.shape:
-            raise ShapeError(
-                f"{self!r} was built for D = {self.alpha.size} features on the last axis, "
-                f"got X of shape {X.shape}."
-            )
+        self._check_features(X.shape, self.alpha.size)
         self.save_for_backward(X=X)
         return np.maximum(X, 0) + self.alpha * np.minimum(X, 0)
 
@@ -375,7 +367,7 @@ def __getattr__(name: str) -> Any:
     return globals()[new]
 
 
-class GELU(Layer):
+class GELU(PerStep):
     """y = x Phi(x), with Phi the standard normal distribution function; or its tanh approximation.
 
     Shapes: X, Y, dX, dY are (N, ...).
@@ -395,7 +387,6 @@ class GELU(Layer):
     """
 
     _flops_per_output = 8
-    independent_samples, time_steps = True, "independent"
     gives = "numbers"
 
     steps = derived.gelu

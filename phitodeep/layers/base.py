@@ -10,7 +10,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast, overload
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from phitodeep.core.checks import as_dtype, as_float, as_real, as_tokens, check_
 from phitodeep.core.config import Configurable
 from phitodeep.core.frame import Buffered as Buffered
 from phitodeep.core.frame import Frame
-from phitodeep.core.types import Array, DType, Shape, describe
+from phitodeep.core.types import Array, DType, Shape
 from phitodeep.derivations.language.step import Derivation
 from phitodeep.errors import (
     ArgumentError,
@@ -37,18 +37,74 @@ from phitodeep.errors import (
     OrderError,
     ShapeError,
 )
-from phitodeep.layers.param import Param as Param
-from phitodeep.layers.param import State as State
 from phitodeep.layers.random import _SHAPES_ONLY, LARGEST, Seeded
 from phitodeep.layers.random import RandomKey as RandomKey
 
 __all__ = ["Layer", "Param", "State"]
 
-STEPS = {  # the values of `Layer.time_steps`: what step t of Y depends on
-    "independent": "step t of X only",
-    "remembered": "steps up to t of X, which generation keeps in the call's memory",
-    "joined": "possibly all steps of X",
-}
+
+class Param:
+    """A parameter of a layer: `layer.W` reads it, `layer.W = a` writes into it.
+
+    decay    whether weight decay and penalties apply: they do for a layer's weight matrices,
+             and never for biases or the scales of norms
+    """
+
+    store = "params"
+
+    def __init__(self, *, decay: bool = False) -> None:
+        self.decay = decay
+
+    def __set_name__(self, owner: type[Layer], name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, layer: None, owner: type[Layer]) -> Self: ...
+    @overload
+    def __get__(self, layer: Layer, owner: type[Layer]) -> Array: ...
+    def __get__(self, layer: Layer | None, owner: type[Layer]) -> Self | Array:
+        if layer is None:
+            return self
+        store: dict[str, Array] = getattr(layer, self.store)
+        try:
+            return store[self.name]
+        except KeyError:
+            layer._make_parameters()
+            return self._existing(layer)
+
+    def __set__(self, layer: Layer, value: Any) -> None:
+        """Write into the array, because other objects may hold views of it; `create` makes it.
+
+        A layer that is built again keeps the values that it has.
+        """
+        new = value
+        if type(new) is not np.ndarray or new.dtype.kind not in "fiub":
+            new = as_real(new, f"{layer!r}: parameter {self.name!r}")
+        store: dict[str, Array] = getattr(layer, self.store)
+        if self.name not in store:
+            if layer._creating:
+                store[self.name] = new if layer._shapes_only else np.array(new, layer.dtype)
+                return
+            layer._make_parameters()
+        old = self._existing(layer)
+        if old.shape != new.shape:
+            raise ShapeError(
+                f"{layer!r}: parameter {self.name!r} has shape {old.shape}, got {new.shape}."
+            )
+        if not layer._creating:
+            old[...] = new
+
+    def _existing(self, layer: Layer) -> Array:
+        store: dict[str, Array] = getattr(layer, self.store)
+        if self.name not in store:
+            raise NotBuiltError(f"{layer!r} has no parameter {self.name!r}.")
+        return store[self.name]
+
+
+class State(Param):
+    """An array that a layer remembers but does not learn, such as running statistics."""
+
+    store = "state"
 
 
 def _nested_items(name: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -137,9 +193,9 @@ class Layer(Seeded, Configurable, registered=False):
     # Declarations. A class that overrides `forward` must declare all of them again, and a class
     # that overrides only `backward` must declare the first one again.
     independent_samples: Any = False  # whether sample i of Y depends only on sample i of X
-    time_steps: Any = (
-        "joined"  # how the steps of (N, T, ...) depend on each other: a key of `STEPS`
-    )
+    # What step t of Y (N, T, ...) depends on: "independent", step t of X only; "remembered", steps
+    # up to t, which generation keeps in the call's memory; "joined", possibly all steps of X.
+    time_steps: Any = "joined"
     output_shape: Shape | None = None  # the shape of one output; None until built
     gives: Any = ""  # "probabilities", "log-probabilities", "numbers", or "" if unknown
     max_steps: int | None = None  # the maximum number of steps, if there is one
@@ -191,8 +247,6 @@ class Layer(Seeded, Configurable, registered=False):
         self._trainable = True
         self._generator: np.random.Generator | None = None
         self._seed: np.random.SeedSequence | None = None
-
-    __repr__ = describe
 
     # --- what an author writes -------------------------------------------------------------
 
@@ -339,6 +393,11 @@ class Layer(Seeded, Configurable, registered=False):
                 f"got {mask.dtype} of shape {mask.shape}."
             )
         return mask
+
+    def _check_features(self, shape: Shape, D: int) -> None:
+        """Refuse an array of this shape, of X or of a sample, unless its last axis has size D."""
+        if shape[-1:] != (D,):
+            raise ShapeError(f"{self!r} takes {D} features on the last axis, got shape {shape}.")
 
     # --- building --------------------------------------------------------------------------
 
@@ -589,3 +648,9 @@ class Layer(Seeded, Configurable, registered=False):
                 f"{self!r}: forward returned Y of shape {Y.shape} for X of shape {X.shape}, "
                 f"but {wrong}"
             )
+
+
+class PerStep(Layer, registered=False):
+    """Base class of layers that treat each sample, and each step in it, on its own."""
+
+    independent_samples, time_steps = True, "independent"

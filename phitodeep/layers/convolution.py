@@ -20,7 +20,7 @@ import numpy as np
 from phitodeep.core.call import current
 from phitodeep.core.checks import check_count, check_flag
 from phitodeep.core.types import Array, Shape
-from phitodeep.derivations import convolution as derived
+from phitodeep.derivations import windows as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import sum_rows
 from phitodeep.layers import winograd
@@ -39,6 +39,7 @@ class _Convolution(Windowed):
     W = Param(decay=True)
     b = Param()
     _mask_remedy = "use Conv1D or ConvTranspose1D, on X (N, T, C)"
+    _multiplied: str
 
     def __init__(
         self,
@@ -66,21 +67,34 @@ class _Convolution(Windowed):
         if self.filters % self.groups:
             raise ArgumentError(f"{name}: {filters} filters are not divisible by {groups} groups.")
 
-    def _check_channels(self, shape: Shape) -> int:
-        """Return the number of channels of `shape`; refuse samples that do not fit the layer."""
+    def create(self, shape: Shape) -> Shape:
         self._check_rank(shape)
         if shape[-1] % self.groups:
             raise ShapeError(
                 f"{self!r}: {shape[-1]} channels are not divisible by {self.groups} groups."
             )
-        return shape[-1]
+        self.W = self.draw(self.initializer, (*self.kernel, *self._matrix(shape[-1])))
+        if self.bias:
+            self.b = self.full(self.filters, 0)
+        return (*self._out(shape[:-1]), self.filters)
 
-    def _check(self, X: Array) -> None:
+    def _matrix(self, channels: int) -> Shape:
+        """Return the shape of W at each tap."""
+        raise NotImplementedError
+
+    def _out(self, sizes: Shape) -> Shape:
+        """Return the spatial sizes of the output, for an input of `sizes`."""
+        return self._windows(sizes).out
+
+    def _unmasked(self, X: Array) -> tuple[Array, Array | None]:
+        """Return X with zeros at the steps that the mask leaves out, and the mask (N, T, 1)."""
         if X.ndim != self.rank + 2 or X.shape[-1] != self.input_shape[-1]:  # type: ignore[index]
             raise ShapeError(
                 f"{self!r} was built for samples of shape {self.input_shape}, "
                 f"got X of shape {X.shape}."
             )
+        mask = self._step_mask(X)
+        return (X if mask is None else X * mask), mask
 
     def _windows_on(self, X: Array) -> Windows:
         """Return the windows on X, or in a transposed convolution on Y."""
@@ -111,12 +125,9 @@ class _Convolution(Windowed):
 
     def flops(self) -> int:
         """Count two operations per weight and position, and one addition of b per output."""
+        shape = getattr(self, self._multiplied) or (0, 0)
         outputs = math.prod(self.output_shape or ())
-        return 2 * self._positions() * self.W.size + self.bias * outputs
-
-    def _positions(self) -> int:
-        """Return the number of positions that use each weight."""
-        raise NotImplementedError
+        return 2 * math.prod(shape[:-1]) * self.W.size + self.bias * outputs
 
 
 class _Conv(_Convolution):
@@ -148,19 +159,14 @@ class _Conv(_Convolution):
     """
 
     steps = derived.convolution
+    _multiplied = "output_shape"  # has the positions at which each weight is used
 
-    def create(self, shape: Shape) -> Shape:
-        channels = self._check_channels(shape)
-        self.W = self.draw(self.initializer, (*self.kernel, channels // self.groups, self.filters))
-        if self.bias:
-            self.b = self.full(self.filters, 0)
-        return (*self._windows(shape[:-1]).out, self.filters)
+    def _matrix(self, channels: int) -> Shape:
+        return channels // self.groups, self.filters
 
     def forward(self, X: Array) -> Array:
-        self._check(X)
-        mask = self._step_mask(X)
-        X = X if mask is None else X * mask
-        windows = self._windows(X.shape[1:-1])
+        X, mask = self._unmasked(X)
+        windows = self._windows_on(X)
         Y = self.buffer("Y", (len(X), *windows.out, self.filters), X.dtype)
         if self._in_tiles(len(X), windows):
             X = np.ascontiguousarray(X)
@@ -219,9 +225,6 @@ class _Conv(_Convolution):
     def _by_group(self, W: Array) -> Array:
         """Return W (*kernel, C / G, filters) as a view (G, taps * C / G, filters / G)."""
         return W.reshape(-1, self.groups, self.filters // self.groups).transpose(1, 0, 2)
-
-    def _positions(self) -> int:
-        return math.prod(self.output_shape[:-1]) if self.output_shape else 0
 
     def _check_mask(self) -> None:
         """Refuse padding that makes the first window depend on the number of steps."""
@@ -295,6 +298,7 @@ class _ConvTranspose(_Convolution):
     """
 
     steps = derived.transposed_convolution
+    _multiplied = "input_shape"
 
     def __init__(
         self,
@@ -326,18 +330,12 @@ class _ConvTranspose(_Convolution):
                 f'{name}: padding "same" sets the output size, so leave out output_padding.'
             )
 
-    def create(self, shape: Shape) -> Shape:
-        channels = self._check_channels(shape)
-        self.W = self.draw(self.initializer, (*self.kernel, channels, self.filters // self.groups))
-        if self.bias:
-            self.b = self.full(self.filters, 0)
-        return (*self._out(shape[:-1]), self.filters)
+    def _matrix(self, channels: int) -> Shape:
+        return channels, self.filters // self.groups
 
     def forward(self, X: Array) -> Array:
-        self._check(X)
-        mask = self._step_mask(X)
-        X = X if mask is None else X * mask
-        windows = self._windows(self._out(X.shape[1:-1]))
+        X, mask = self._unmasked(X)
+        windows = self._windows_on(X)
         images = windows.col2im(by_group(X, self.groups), self._taps(), self.buffer)
         self.save_for_backward(X=X, windows=windows, mask=mask)
         Y = self.buffer("Y", images.shape, X.dtype)
@@ -377,14 +375,10 @@ class _ConvTranspose(_Convolution):
         C, filters = self.params[name].shape[-2:]
         return [W.reshape(-1, C // self.groups, filters)]
 
-    def _positions(self) -> int:
-        return math.prod(self.input_shape[:-1]) if self.input_shape else 0
-
     def _windows_on(self, X: Array) -> Windows:
         return self._windows(self._out(X.shape[1:-1]))
 
     def _out(self, sizes: Shape) -> Shape:
-        """Return the spatial sizes of the output, for an input of `sizes`."""
         out = tuple(self._output_size(n, axis) for axis, n in enumerate(sizes))
         if min(out) < 1:
             raise ShapeError(

@@ -16,14 +16,14 @@ from phitodeep.functional import product, sum_rows
 from phitodeep.kernels import kernel
 from phitodeep.kernels.activation import relu, relu_back
 from phitodeep.layers.activation import ReLU
-from phitodeep.layers.base import Layer, Param
+from phitodeep.layers.base import Param, PerStep
 from phitodeep.layers.containers import Chain
 from phitodeep.layers.initialization import He, Initializer, check_initializer
 
 __all__ = ["Dense"]
 
 
-class Dense(Layer):
+class Dense(PerStep):
     """A fully connected layer: Y = X W + b on the last axis.
 
     Shapes: X, dX are (..., input_size); Y, dY are (..., output_size); W is
@@ -43,7 +43,6 @@ class Dense(Layer):
 
     W = Param(decay=True)
     b = Param()
-    independent_samples, time_steps = True, "independent"
     gives = "numbers"
     kept_as: ClassVar = {"input_size": "_given_size"}  # as given, not as inferred by `create`
 

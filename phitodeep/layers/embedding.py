@@ -10,9 +10,9 @@ from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import embedding as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import all_finite, one_hot, position_angles
-from phitodeep.functional.rotary import Rope as Rope
+from phitodeep.functional.rotary import Rope
 from phitodeep.kernels import kernel
-from phitodeep.layers.base import Layer, Param
+from phitodeep.layers.base import Layer, Param, PerStep
 from phitodeep.layers.initialization import Initializer, Normal, check_initializer
 
 __all__ = ["Embedding", "PositionalEmbedding", "RotaryEmbedding", "SinusoidalEncoding"]
@@ -20,7 +20,7 @@ __all__ = ["Embedding", "PositionalEmbedding", "RotaryEmbedding", "SinusoidalEnc
 ONE_HOT = 512  # up to this vocabulary size, dW is a product with one-hot rows
 
 
-class Embedding(Layer):
+class Embedding(PerStep):
     """y = W[x]: look up a learnt vector for each token.
 
     Shapes: X is (N, ...) integers from 0 to vocab_size - 1; Y, dY are (N, ..., dim); W is
@@ -32,7 +32,6 @@ class Embedding(Layer):
 
     W = Param(decay=True)
     takes_tokens = True
-    independent_samples, time_steps = True, "independent"
     _flops_per_output = 0
 
     steps = derived.embedding

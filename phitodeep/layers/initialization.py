@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from phitodeep.core.checks import check_number, class_hint
-from phitodeep.core.config import Configurable, register
-from phitodeep.core.types import Array, Shape, describe, settings
+from phitodeep.core.config import Value, register
+from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentTypeError
 
 
@@ -35,7 +35,7 @@ def fans(shape: Shape) -> tuple[int, int]:
     return area * n_in, area * n_out
 
 
-class Initializer(Configurable, registered=False):
+class Initializer(Value, registered=False):
     """Draws the initial values of a parameter."""
 
     config_kind = "initializer"
@@ -43,14 +43,6 @@ class Initializer(Configurable, registered=False):
     def draw(self, shape: Shape, rng: np.random.Generator) -> Array:
         """Return float64 values; the layer casts them, so all dtypes start from the same ones."""
         raise NotImplementedError(f"{type(self).__name__} must implement draw(shape, rng).")
-
-    __repr__ = describe
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and settings(self) == settings(other)
-
-    def __hash__(self) -> int:
-        return hash(repr(self))
 
 
 def check_initializer(value: Any, who: str) -> Initializer:

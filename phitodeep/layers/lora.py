@@ -13,18 +13,17 @@ from phitodeep.core.checks import check_count, check_number
 from phitodeep.core.config import being_written
 from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import dense as derived
-from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.layers.attention import MultiHeadAttention
-from phitodeep.layers.base import Layer, Param
+from phitodeep.errors import ArgumentError
+from phitodeep.layers.attention import MultiHeadAttention, ScaledDotProductAttention
+from phitodeep.layers.base import Layer, Param, PerStep
 from phitodeep.layers.containers import Chain, Container, Parallel
 from phitodeep.layers.dense import Dense
-from phitodeep.layers.dot_product import ScaledDotProductAttention
 from phitodeep.layers.initialization import He, Initializer, check_initializer
 
 __all__ = ["LowRank"]
 
 
-class LowRank(Layer):
+class LowRank(PerStep):
     """A product with a matrix of low rank: Y = s X A B on the last axis, with s = alpha / rank.
 
     Shapes: X, dX are (..., D); Y, dY are (..., output_size); A is (D, rank) and B is
@@ -42,7 +41,6 @@ class LowRank(Layer):
 
     A = Param(decay=True)
     B = Param(decay=True)
-    independent_samples, time_steps = True, "independent"
     gives = "numbers"
 
     steps = derived.low_rank
@@ -73,10 +71,7 @@ class LowRank(Layer):
         return (*shape[:-1], self.output_size)
 
     def forward(self, X: Array) -> Array:
-        if X.shape[-1] != len(self.A):
-            raise ShapeError(
-                f"{self!r} takes {len(self.A)} features on the last axis, got shape {X.shape}."
-            )
+        self._check_features(X.shape, len(self.A))
         rows = X.reshape(-1, X.shape[-1])
         H = np.matmul(rows, self.A, out=self.buffer("H", (len(rows), self.rank), X.dtype))
         H *= self.alpha / self.rank

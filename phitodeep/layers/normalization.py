@@ -19,29 +19,21 @@ from phitodeep.derivations import normalization as derived
 from phitodeep.errors import ShapeError
 from phitodeep.functional import ones, sum_rows
 from phitodeep.kernels import kernel
-from phitodeep.layers.base import Layer, Param, State
+from phitodeep.layers.base import Param, PerStep, State
 
 __all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
 
 
-class _Scale(Layer):
+class _Scale(PerStep):
     """Base class of all norms, with gamma (D,) and its gradient."""
 
     gamma = Param()  # scale; never decayed: gamma = 0 would switch the layer off
-    independent_samples, time_steps = True, "independent"
     _flops_per_output = 8  # mean, centring, squares, their mean, scaling, gamma and beta
     eps: float
 
     def create(self, shape: Shape) -> Shape:
         self.gamma = self.full(shape[-1], 1)
         return shape
-
-    def _check(self, X: Array) -> None:
-        if X.shape[-1:] != self.gamma.shape:
-            raise ShapeError(
-                f"{self!r} was built for D = {self.gamma.size} features on the last axis, "
-                f"got X of shape {X.shape}."
-            )
 
     def _gamma_gradient(self, dY: Array, X_hat: Array) -> Array:
         """Write dgamma = sum_rows(dy x_hat): every row uses the same gamma."""
@@ -103,7 +95,7 @@ class LayerNorm(_ScaleAndShift):
         self.eps = check_number(eps, "LayerNorm eps (a constant row has var = 0)", above=0)
 
     def forward(self, X: Array) -> Array:
-        self._check(X)
+        self._check_features(X.shape, self.gamma.size)
         rows = X.reshape(-1, X.shape[-1])
         X_hat, Y = (self.buffer(name, rows.shape, X.dtype) for name in ("X_hat", "Y"))
         r = self.buffer("r", (len(rows), 1), X.dtype)
@@ -203,7 +195,7 @@ class GroupNorm(_ScaleAndShift):
         return super().create(shape)
 
     def forward(self, X: Array) -> Array:
-        self._check(X)
+        self._check_features(X.shape, self.gamma.size)
         if X.size == 0:
             raise ShapeError(f"{self!r} needs at least one element, got shape {X.shape}.")
         self._check_groups(X.shape[1:])
@@ -284,7 +276,7 @@ class RMSNorm(_Scale):
         self.eps = check_number(eps, "RMSNorm eps (a row of zeros has mean square 0)", above=0)
 
     def forward(self, X: Array) -> Array:
-        self._check(X)
+        self._check_features(X.shape, self.gamma.size)
         mean_square = np.einsum("...d,...d->...", X, X)[..., None] / X.shape[-1]
         r = 1 / np.sqrt(mean_square + self.eps)
         X_hat = np.multiply(X, r, out=self.buffer("X_hat", X.shape, X.dtype))
@@ -366,7 +358,7 @@ class BatchNorm(_ScaleAndShift):
         return super().create(shape)
 
     def forward(self, X: Array) -> Array:
-        self._check(X)
+        self._check_features(X.shape, self.gamma.size)
         call = current()
         batch = call.training and self.trainable
         mask = None if call.mask is None else self.check_steps(X)

@@ -10,24 +10,15 @@ import numpy as np
 
 from phitodeep.core.call import current
 from phitodeep.core.types import Array, DType, Shape
-from phitodeep.derivations import pooling as derived
+from phitodeep.derivations import windows as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer
-from phitodeep.layers.resizing import Upsample2D as Upsample2D
-from phitodeep.layers.resizing import ZeroPad2D as ZeroPad2D
+from phitodeep.layers.images import Upsample2D as Upsample2D
+from phitodeep.layers.images import ZeroPad2D as ZeroPad2D
 from phitodeep.layers.windows import Windowed, Windows, check_padding, spread
 
-__all__ = [
-    "AvgPool1D",
-    "AvgPool2D",
-    "GlobalAvgPool",
-    "GlobalMaxPool",
-    "MaxPool1D",
-    "MaxPool2D",
-    "Upsample2D",
-    "ZeroPad2D",
-]
+__all__ = ["AvgPool1D", "AvgPool2D", "GlobalAvgPool", "GlobalMaxPool", "MaxPool1D", "MaxPool2D"]
 
 
 class _Pool(Windowed):

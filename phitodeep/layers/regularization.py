@@ -9,12 +9,12 @@ from phitodeep.core.checks import check_number
 from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import random as derived
 from phitodeep.errors import ShapeError
-from phitodeep.layers.base import Layer
+from phitodeep.layers.base import PerStep
 
 __all__ = ["Dropout", "GaussianNoise", "Reparameterize", "SpatialDropout"]
 
 
-class Dropout(Layer):
+class Dropout(PerStep):
     """Set each element to 0 with probability `rate` in training, and scale up the others.
 
     Shapes: X, Y, dX, dY are (N, ...).
@@ -25,8 +25,6 @@ class Dropout(Layer):
 
     Source: Srivastava et al. 2014, "Dropout", JMLR 15, sec. 10 (the scaled form).
     """
-
-    independent_samples, time_steps = True, "independent"
 
     steps = derived.dropout
 
@@ -69,7 +67,7 @@ class SpatialDropout(Dropout):
         return (shape[0], *(1,) * (len(shape) - 2), *shape[1:][-1:])
 
 
-class GaussianNoise(Layer):
+class GaussianNoise(PerStep):
     """Add normal noise with standard deviation `std` in training; at inference y = x.
 
     Shapes: X, Y, dX, dY are (N, ...). `std` has the unit of X.
@@ -80,8 +78,6 @@ class GaussianNoise(Layer):
     Source: Bishop 1995, "Training with noise is equivalent to Tikhonov regularization", Neural
     Computation 7.
     """
-
-    independent_samples, time_steps = True, "independent"
 
     steps = derived.gaussian_noise
 
@@ -100,7 +96,7 @@ class GaussianNoise(Layer):
         return dY.copy()
 
 
-class Reparameterize(Layer):
+class Reparameterize(PerStep):
     """Draw from the normal distributions whose means and log variances are in X.
 
     Shapes: X, dX are (N, ..., 2 L), means m and then log variances s; Y, dY are (N, ..., L).
@@ -113,8 +109,6 @@ class Reparameterize(Layer):
     A check by eye: for s = -inf, Y is m; for m = s = 0, it is e.
     Source: Kingma and Welling 2014, arXiv:1312.6114, sec. 2.4 and eq. 10.
     """
-
-    independent_samples, time_steps = True, "independent"
 
     steps = derived.reparameterize
 

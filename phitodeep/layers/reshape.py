@@ -28,33 +28,36 @@ class _Rearrangement(Layer):
     )
 
 
-class Flatten(_Rearrangement):
+class _Reshaping(_Rearrangement):
+    """Base class of layers that only give samples another shape, which `create` returns."""
+
+    steps = derived.reshape
+
+    def forward(self, X: Array) -> Array:
+        shape = self.create(X.shape[1:])
+        self.save_for_backward(shape=X.shape)
+        return X.reshape(len(X), *shape)
+
+    def backward(self, dY: Array) -> Array:
+        return dY.reshape(self.saved("shape"))
+
+
+class Flatten(_Reshaping):
     """Flatten each sample into one row: X (N, ...) -> Y (N, D), with D the product of all sizes.
 
     Backward: Y holds the elements of X in the same order, so dX is dY reshaped like X.
     Y may be a view of X.
     """
 
-    steps = derived.reshape
-
     def create(self, shape: Shape) -> Shape:
         return (math.prod(shape),)
 
-    def forward(self, X: Array) -> Array:
-        self.save_for_backward(shape=X.shape)
-        return X.reshape(len(X), math.prod(X.shape[1:]))
 
-    def backward(self, dY: Array) -> Array:
-        return dY.reshape(self.saved("shape"))
-
-
-class Reshape(_Rearrangement):
+class Reshape(_Reshaping):
     """Give each sample another shape: X (N, ...) -> Y (N, *shape); one size may be -1.
 
     Backward: dX is dY reshaped like X. Y may be a view of X.
     """
-
-    steps = derived.reshape
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
@@ -84,14 +87,6 @@ class Reshape(_Rearrangement):
         if size % known or (-1 not in self.shape and size != known):
             raise ShapeError(f"{self!r} does not fit samples of shape {shape} ({size} elements).")
         return tuple(size // known if n == -1 else n for n in self.shape)
-
-    def forward(self, X: Array) -> Array:
-        shape = self.create(X.shape[1:])
-        self.save_for_backward(shape=X.shape)
-        return X.reshape(len(X), *shape)
-
-    def backward(self, dY: Array) -> Array:
-        return dY.reshape(self.saved("shape"))
 
 
 class Permute(_Rearrangement):

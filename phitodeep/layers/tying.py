@@ -13,7 +13,7 @@ from phitodeep.core.checks import check_flag, check_option
 from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import dense as derived
 from phitodeep.errors import ArgumentTypeError, ShapeError
-from phitodeep.layers.base import Layer
+from phitodeep.layers.base import Layer, PerStep
 from phitodeep.layers.embedding import Embedding
 
 __all__ = ["Lambda", "TiedDense"]
@@ -21,7 +21,7 @@ __all__ = ["Lambda", "TiedDense"]
 LARGEST_SAMPLE = 1 << 26  # numbers: as many as a quarter of a gigabyte holds
 
 
-class TiedDense(Layer):
+class TiedDense(PerStep):
     """Scores of all tokens: Y = X W^T, with the W of an Embedding.
 
     Shapes: X, dX are (..., dim); Y, dY are (..., vocab_size); W (vocab_size, dim) belongs to the
@@ -33,7 +33,6 @@ class TiedDense(Layer):
     Source: Press and Wolf 2017, "Using the output embedding", arXiv:1608.05859.
     """
 
-    independent_samples, time_steps = True, "independent"
     refers_to = ("embedding",)  # which the model holds at another path
 
     steps = derived.tied_dense
@@ -49,11 +48,11 @@ class TiedDense(Layer):
         return {"W": (self.embedding, "W")}
 
     def create(self, shape: Shape) -> Shape:
-        self._check(shape)
+        self._check_features(shape, self.embedding.dim)
         return (*shape[:-1], self.embedding.vocab_size)
 
     def forward(self, X: Array) -> Array:
-        self._check(X.shape)
+        self._check_features(X.shape, self.embedding.dim)
         W, rows = self.embedding.W, X.reshape(-1, X.shape[-1])
         Y = self.buffer("Y", (len(rows), len(W)), X.dtype)
         np.matmul(rows, W.T, out=Y)
@@ -73,12 +72,6 @@ class TiedDense(Layer):
     def flops(self) -> int:
         positions = int(np.prod(self.output_shape[:-1])) if self.output_shape else 0
         return 2 * positions * self.embedding.vocab_size * self.embedding.dim
-
-    def _check(self, shape: Shape) -> None:
-        if shape[-1:] != (self.embedding.dim,):
-            raise ShapeError(
-                f"{self!r} takes {self.embedding.dim} features on the last axis, got shape {shape}."
-            )
 
     def __repr__(self) -> str:
         return f"TiedDense({self.embedding!r})"

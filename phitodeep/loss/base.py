@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from phitodeep.core.call import calling, current
 from phitodeep.core.checks import as_float, as_real, check_finite, check_number
 from phitodeep.core.config import Configurable
 from phitodeep.core.frame import Buffered, Frame
-from phitodeep.core.types import Array, Shape, describe
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations.language.step import Derivation
 from phitodeep.errors import ArgumentError, ShapeError
 
@@ -47,8 +47,6 @@ class Loss(Buffered, Configurable, registered=False):
     def __init__(self) -> None:
         self._frame = Frame()
 
-    __repr__ = describe
-
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_frame": Frame()}
 
@@ -60,13 +58,14 @@ class Loss(Buffered, Configurable, registered=False):
         Shapes: y_pred (N, ...); y_true as the class documents; sample_weight (N,), or one weight
         per position. `total` replaces the divisor.
         """
-        return self._watched_value(*self._validated(y_pred, y_true, sample_weight, total))
+        return self._watched(*self._validated(y_pred, y_true, sample_weight, total), whole=False)[0]
 
     def loss_gradient(
         self, y_pred: Any, y_true: Any, sample_weight: Any = None, total: float | None = None
     ) -> Array:
         """Return the gradient of the loss with respect to y_pred, in y_pred's shape and dtype."""
-        return self._watched(*self._validated(y_pred, y_true, sample_weight, total))[1]
+        dP: Array = self._watched(*self._validated(y_pred, y_true, sample_weight, total))[1]
+        return dP
 
     def _validated(
         self, y_pred: Any, y_true: Any, sample_weight: Any, total: float | None
@@ -131,25 +130,15 @@ class Loss(Buffered, Configurable, registered=False):
     # --- with a watcher --------------------------------------------------------------------
 
     def _watched(
-        self, P: Array, T: Array, w: Array | None, total: float | None
-    ) -> tuple[float, Array]:
-        """`value_and_gradient`, with a watcher that may replace P before it and dP after it."""
+        self, P: Array, T: Array, w: Array | None, total: float | None, whole: bool = True
+    ) -> tuple[float, Any]:
+        """The value and, if `whole`, the gradient; a watcher may replace P before, and dP after."""
         watch = current().watch
-        if watch is None:
-            return self.value_and_gradient(P, T, w, total)
-        P = watch.notify("loss", "before", self, P)
-        value, dP = self.value_and_gradient(P, T, w, total)
-        return value, watch.notify("loss", "after", self, dP, value)
-
-    def _watched_value(self, P: Array, T: Array, w: Array | None, total: float | None) -> float:
-        """`value`, with a watcher that may replace P before it, and sees the value after it."""
-        watch = current().watch
-        if watch is None:
-            return self.value(P, T, w, total)
-        P = watch.notify("loss", "before", self, P)
-        value = self.value(P, T, w, total)
-        watch.notify("loss", "after", self, None, value)
-        return value
+        if watch is not None:
+            P = watch.notify("loss", "before", self, P)
+        given = P, T, w, total
+        value, dP = self.value_and_gradient(*given) if whole else (self.value(*given), None)
+        return value, dP if watch is None else watch.notify("loss", "after", self, dP, value)
 
     # --- helpers for the author ------------------------------------------------------------
 
@@ -175,6 +164,20 @@ class Elementwise(Loss, registered=False):
     An element of their results may depend only on the same element of P and T, because large
     batches are computed in parts.
     """
+
+    target_range: ClassVar[tuple[float, float] | None] = None  # of what targets may be, if limited
+    targets_are = ""  # such as "counts ", for errors
+
+    def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
+        T = super().targets(y, shape, name)
+        low, high = self.target_range or (-math.inf, math.inf)
+        if self.target_range and T.size and not low <= T.min() <= T.max() <= high:
+            limits = f"from {low} to {high}" if high < math.inf else f">= {low}"
+            raise ArgumentError(
+                f"{self!r} takes {self.targets_are}{name} {limits}, "
+                f"got values from {T.min():g} to {T.max():g}."
+            )
+        return T
 
     def each(self, P: Array, T: Array) -> Array:
         """The loss of each element, in a new array."""

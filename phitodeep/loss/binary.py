@@ -14,21 +14,7 @@ from phitodeep.loss.base import Elementwise, reciprocal
 __all__ = ["BinaryCrossEntropy", "BinaryCrossEntropyWithLogits", "Hinge", "SquaredHinge"]
 
 
-class _Binary(Elementwise):
-    """A loss whose targets are probabilities of the positive class, usually 0 or 1."""
-
-    labels: tuple[int, ...] | None = (0, 1)
-
-    def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
-        T = super().targets(y, shape, name)
-        if T.size and (T.min() < 0 or T.max() > 1):
-            raise ArgumentError(
-                f"{self!r} takes {name} from 0 to 1, got values from {T.min():g} to {T.max():g}."
-            )
-        return T
-
-
-class BinaryCrossEntropy(_Binary):
+class BinaryCrossEntropy(Elementwise):
     """The mean of -t log p - (1 - t) log(1 - p), for probabilities p (the output of Sigmoid).
 
     The argument of each logarithm is clipped at the dtype's smallest normal number, so the loss is
@@ -38,6 +24,8 @@ class BinaryCrossEntropy(_Binary):
     """
 
     wants = "probabilities"
+    target_range = (0, 1)  # probabilities of the positive class, usually 0 or 1
+    labels: tuple[int, ...] | None = (0, 1)
 
     steps = derived.binary_cross_entropy
 
@@ -51,7 +39,7 @@ class BinaryCrossEntropy(_Binary):
         return reciprocal(1 - P) * (1 - T) - reciprocal(P) * T
 
 
-class BinaryCrossEntropyWithLogits(_Binary):
+class BinaryCrossEntropyWithLogits(Elementwise):
     """BinaryCrossEntropy of sigmoid(z), computed from z: the mean of softplus(z) - t z.
 
     The slope is sigmoid(z) - t. Let u be t for negative z and 1 - t otherwise, which is how much
@@ -64,6 +52,8 @@ class BinaryCrossEntropyWithLogits(_Binary):
     """
 
     wants = "logits"
+    target_range = (0, 1)
+    labels: tuple[int, ...] | None = (0, 1)
     threshold = 0.0
 
     steps = derived.binary_cross_entropy_with_logits

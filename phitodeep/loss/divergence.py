@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from phitodeep import functional as F
 from phitodeep.core.checks import check_count, check_number
 from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import losses as derived
-from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.errors import ShapeError
 from phitodeep.loss.base import Elementwise, Rowwise
 from phitodeep.loss.binary import BinaryCrossEntropyWithLogits
 
@@ -26,16 +27,9 @@ class KLDivergence(Elementwise):
     """
 
     wants = "log-probabilities"
+    target_range, targets_are = (0, math.inf), "probabilities "
 
     steps = derived.kl_divergence
-
-    def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
-        T = super().targets(y, shape, name)
-        if (T < 0).any():
-            raise ArgumentError(
-                f"{self!r} takes probabilities {name} >= 0, got a minimum of {T.min():g}."
-            )
-        return T
 
     def divisor(self, T: Array, w: Array | None, shape: Shape) -> float:
         if w is None:

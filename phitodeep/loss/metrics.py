@@ -30,7 +30,7 @@ from phitodeep.core.checks import (
     snake_case,
 )
 from phitodeep.core.config import Configurable
-from phitodeep.core.types import Array, describe
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 
 
@@ -45,8 +45,6 @@ class Metric(Configurable, registered=False):
     def name(self) -> str:
         """The key of the metric in reports, such as `top_k_accuracy`."""
         return snake_case(type(self).__name__)
-
-    __repr__ = describe
 
     def __call__(self, y_pred: Any, y_true: Any) -> float:
         return self.result(self.sums(np.asarray(y_pred), np.asarray(y_true)))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from phitodeep.core.checks import check_flag, check_number
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Array
 from phitodeep.derivations import losses as derived
-from phitodeep.errors import ArgumentError
 from phitodeep.loss.base import Elementwise, Rowwise, reciprocal
 
 __all__ = [
@@ -111,17 +109,13 @@ class PoissonNLL(Elementwise):
     Source: Cameron and Trivedi 1998, "Regression analysis of count data", eq. 3.4.
     """
 
+    target_range, targets_are = (0, math.inf), "counts "
+
     steps = derived.poisson_nll
 
     def __init__(self, log_input: bool = True) -> None:
         super().__init__()
         self.log_input = check_flag(log_input, "PoissonNLL log_input")
-
-    def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
-        T = super().targets(y, shape, name)
-        if (T < 0).any():
-            raise ArgumentError(f"{self!r} takes counts {name} >= 0, got a minimum of {T.min():g}.")
-        return T
 
     def each(self, P: Array, T: Array) -> Array:
         if self.log_input:

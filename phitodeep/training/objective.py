@@ -102,7 +102,7 @@ class Objective:
             n = len(batch.X)
             P = predictions(self.body, forward, n, n, flops, threads)
             with inference():
-                totals.loss += self.loss._watched_value(P, batch.T, batch.w, 1.0)
+                totals.loss += self.loss._watched(P, batch.T, batch.w, 1.0, whole=False)[0]
             total += self.divisor(batch)
             self.add_metrics(totals.sums, P, batch)
         totals, total = ranks.merged(totals, self.metrics), ranks.add(total)

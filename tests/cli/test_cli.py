@@ -365,7 +365,7 @@ def own_layer(here, factor=2):
 
 @pytest.fixture
 def _forgetting(monkeypatch):
-    registry = import_module("phitodeep.core.config.registry")
+    registry = import_module("phitodeep.core.config")
     monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
     monkeypatch.setattr(registry, "_NAMES", dict(registry._NAMES))
     monkeypatch.setattr(sys, "path", [*sys.path])

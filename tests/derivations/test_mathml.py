@@ -26,15 +26,11 @@ class Linear(Plain):
     """
 
     over = 0, 0
-
-    def fraction(self, above: str, below: str) -> str:
-        return f"\u27e8{above}/{below}\u27e9"
+    fraction = "\u27e8{}/{}\u27e9"
+    choice = "{{{1}if {0}{2}otherwise"
 
     def power(self, base: str, exponent: str) -> str:
         return f"\u27e8{base}^{exponent}\u27e9"
-
-    def choice(self, condition: str, yes: str, no: str) -> str:
-        return f"{{{yes}if {condition}{no}otherwise"
 
 
 def read(node: ET.Element) -> str:

@@ -1,4 +1,4 @@
-"""Derivations at inputs, masks, modes and settings that the table of examples lacks; in words."""
+"""Derivations at inputs, masks, modes and settings that the table lacks, and layers without any."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ import pytest
 from phitodeep import layers
 from phitodeep import loss as losses
 from phitodeep.core.call import calling
-from phitodeep.core.types import Shape
-from phitodeep.derivations.language.notation import PLAIN
+from phitodeep.core.types import Array, Shape
+from phitodeep.derivations.language import run as stepwise
+from phitodeep.derivations.language.notation import LATEX, PLAIN
+from phitodeep.derivations.language.run import Scope
 from phitodeep.derivations.language.run import passes as by_passes
-from phitodeep.derivations.language.step import Carry, Let, Sum
+from phitodeep.derivations.language.step import Carry, Join, Let, Sum
 from phitodeep.derivations.language.terms import why
-from phitodeep.layers import Layer
+from phitodeep.errors import ArgumentError
+from phitodeep.layers import Layer, attention
 from phitodeep.loss import Loss
+from phitodeep.model import Sequential
 from phitodeep.testing.examples import ELEMENTWISE, Make, data, made, pair, passes
 from tests.derivations.test_contract import (
     assert_close,
@@ -25,9 +29,11 @@ from tests.derivations.test_contract import (
     check_written,
     loss_scope,
     same_passes,
+    scopes,
 )
 from tests.loss.test_loss import EXAMPLES as LOSSES
-from tests.rows import over
+from tests.random_networks import Gate, Scale
+from tests.rows import LONG, few, over
 
 EDGES = [0, 5e-324, 1e-310, 1, 3, 20, 41, 710, 1e4, 1e30, 1e200]  # where fast passes differ
 EDGES += [np.nextafter(1, 0), np.nextafter(3, 0), np.nextafter(3, 4)]
@@ -71,12 +77,6 @@ def test_batch_norm_with_a_mask(shape: Shape, kept: float, training: bool, train
     check_terms(by_steps(layer, np.nan_to_num(X), np.nan_to_num(dY), **call))
 
 
-def test_frozen_batch_norm_uses_the_running_statistics() -> None:
-    layer = made(layers.BatchNorm, (4, 3))
-    layer.trainable = False
-    same_passes(layer, *data(layer, (4, 3)))
-
-
 @pytest.mark.parametrize("axis", [-3, -2, -1, 1, 2, 3])
 @pytest.mark.parametrize("kind", [layers.Softmax, layers.LogSoftmax])
 def test_softmax_along_any_axis(kind: type[Layer], axis: int) -> None:
@@ -86,21 +86,6 @@ def test_softmax_along_any_axis(kind: type[Layer], axis: int) -> None:
         layer.build(X.shape[1:], dtype=np.float64)
     same_passes(layer, X, dY)
     check_terms(by_steps(layer, X, dY))
-
-
-def test_the_layout_of_a_sum_is_always_the_same() -> None:
-    rng = np.random.default_rng(0)
-    X, W = rng.standard_normal((6, 3)), rng.standard_normal((3, 4))
-    for code in ("ni,ij->nj", "ni,ij->jn"):
-        assert Sum("Y", code, "X", "W").value({"X": X, "W": W}).flags.c_contiguous
-
-
-def test_a_scope_converts_to_its_dtype() -> None:
-    layer = made(layers.ReLU, (2, 3))
-    X = np.ones((2, 3), np.float32)
-    with calling(step=0):
-        assert by_passes(layer, X, X)["slope"].dtype == np.float32
-        assert by_passes(layer, X, X, dtype=np.float64)["Y"].dtype == np.float64
 
 
 # --- random layers -----------------------------------------------------------------------------
@@ -191,16 +176,25 @@ def test_one_of_equal_cells_wins_and_only_winners_receive_inf_or_nan(
         same_passes(layer, X, changed)
 
 
-@pytest.mark.parametrize("make", [layers.GlobalMaxPool, layers.GlobalAvgPool])
-def test_global_pools_of_masked_images(make: Make) -> None:
-    layer = made(make, (3, 4, 2, 2))
-    X, dY = data(layer, (3, 4, 2, 2))
-    same_passes(layer, X, dY, mask=np.arange(4) < np.array([[4], [2], [0]]))
-
-
-def test_nearest_pixels_of_two_factors() -> None:
+def test_frozen_norms_masked_pools_layouts_of_sums_and_dtypes_of_scopes() -> None:
+    rng = np.random.default_rng(0)
+    X, W = rng.standard_normal((6, 3)), rng.standard_normal((3, 4))
+    for code in ("ni,ij->nj", "ni,ij->jn"):
+        assert Sum("Y", code, "X", "W").value({"X": X, "W": W}).flags.c_contiguous
+    layer = made(layers.ReLU, (2, 3))
+    X = np.ones((2, 3), np.float32)
+    with calling(step=0):
+        assert by_passes(layer, X, X)["slope"].dtype == np.float32
+        assert by_passes(layer, X, X, dtype=np.float64)["Y"].dtype == np.float64
+    layer = made(layers.BatchNorm, (4, 3))
+    layer.trainable = False
+    same_passes(layer, *data(layer, (4, 3)))
     layer = made(lambda: layers.Upsample2D((3, 2)), (2, 3, 4, 2))
     same_passes(layer, *data(layer, (2, 3, 4, 2)))
+    for make in (layers.GlobalMaxPool, layers.GlobalAvgPool):
+        layer = made(make, (3, 4, 2, 2))
+        X, dY = data(layer, (3, 4, 2, 2))
+        same_passes(layer, X, dY, mask=np.arange(4) < np.array([[4], [2], [0]]))
 
 
 # --- losses: terms that do not count, ignored labels, float32 ----------------------------------
@@ -313,7 +307,7 @@ def built(layer: Layer, shape: tuple[int, ...]) -> tuple[Layer, Any, Any]:
     return layer, X, rng.standard_normal(layer.forward(X).shape)
 
 
-def test_a_choice_is_shown_as_the_branch_that_was_taken() -> None:
+def test_how_choices_layers_inside_and_joined_arrays_are_explained() -> None:
     step = Let("y", "scale * np.where(x > 0, x, alpha * (x + np.where(x < -1, 2, z)))")
     symbols = {"x": np.array([3.0, -2.0]), "z": np.zeros(2), "alpha": 0.5, "scale": 10.0}
     symbols["y"] = step.value(symbols)
@@ -323,6 +317,16 @@ def test_a_choice_is_shown_as_the_branch_that_was_taken() -> None:
     assert second.total == 0
     assert second.words.endswith("(since not x > 0)  (since x < -1, with x -2)")
     assert sorted(term.value for term in second) == [-10, 10]
+    steps = layers.Residual(layers.Dense(2, 2)).steps()
+    assert steps.forward[0].formula == "F = layers.0.forward(X)"
+    assert steps.backward[0].formula == "dF = layers.0.backward(dY)"
+    A, B, C = np.arange(6.0).reshape(2, 3), np.zeros((2, 0)), 10 + np.arange(4.0).reshape(2, 2)
+    step, symbols = Join("J", "A", "B", "C"), {"A": A, "B": B, "C": C}
+    symbols["J"] = step.value(symbols)
+    np.testing.assert_array_equal(symbols["J"], np.hstack([A, B, C]))
+    assert why(step, symbols, 1, 2)[0].factors == {"A[1, 2]": 5}
+    assert why(step, symbols, 1, 3)[0].factors == {"C[1, 0]": 12}
+    assert why(step, symbols, -1, -1)[0].factors == {"C[1, 1]": 13}
 
 
 @pytest.mark.parametrize("cell", [(1, 0, 2), (1, 3, 2), (0, 4, 1)])
@@ -346,6 +350,12 @@ def test_a_carried_number_comes_from_the_round_before(layer: Layer, cell: Any) -
         assert term.value == scope[step.symbol][cell]
 
 
+TYPESET = {"a <= b": r"a \le b", "a >= b": r"a \ge b", "a != b": r"a \ne b"}
+TYPESET["np.where(a < b, np.sqrt(c), np.abs(d) / 2)"] = (
+    r"\begin{cases} \sqrt{c} & a < b \\ \frac{\lvert d \rvert}{2} & \text{otherwise} \end{cases}"
+)
+
+
 @pytest.mark.parametrize(
     ("code", "written"),
     [
@@ -358,16 +368,12 @@ def test_a_carried_number_comes_from_the_round_before(layer: Layer, cell: Any) -
         ("-(a + b) * c", "-(a + b) · c"),
         ("np.logaddexp(0, X)", "log(1 + exp(X))"),
         ("X * Phi", "X · Φ"),
+        ("x ** 3 / y ** k", "x³ / y^k"),
     ],
 )
 def test_signs_and_factors(code: str, written: str) -> None:
     assert PLAIN.expression(code) == written
-
-
-def test_a_layer_inside_is_written_as_its_call() -> None:
-    steps = layers.Residual(layers.Dense(2, 2)).steps()
-    assert steps.forward[0].formula == "F = layers.0.forward(X)"
-    assert steps.backward[0].formula == "dF = layers.0.backward(dY)"
+    assert {code: LATEX.expression(code) for code in TYPESET} == TYPESET
 
 
 def test_a_derivation_is_listed_with_its_loops_and_words() -> None:
@@ -382,3 +388,221 @@ def test_a_derivation_is_listed_with_its_loops_and_words() -> None:
     )
     assert lines[-1] == "  dX_ntd = Σ_g da_t,ntg Wx_dg"
     assert len(lines) == 2 + len([*layer.steps().every()])
+
+
+HOLES = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 0], [0, 0, 0, 0, 0]], bool)
+LENGTHS = np.arange(5) < np.array([[5], [3], [1]])
+RECURRENT = (layers.RNN, layers.LSTM, layers.GRU)
+
+
+def check_same(make: Make, shape: Shape, tokens: int = 0, **call: Any) -> Scope:
+    layer = made(make, shape)
+    X, dY = data(layer, shape, tokens)
+    return check_arrays(layer, X, dY, **call)
+
+
+def check_arrays(layer: Layer, X: Array, dY: Array, **call: Any) -> Scope:
+    """Both passes and all terms, in this mode."""
+    scope = same_passes(layer, X, dY, **call)
+    for inner in scopes(scope):
+        check_terms(inner)
+    return scope
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_recurrent_layers(kind: Any) -> None:
+    modes: list[tuple[Array | None, bool]]
+    modes = [(None, False), (HOLES, True), (LENGTHS, False), (HOLES, False)]
+    for mask, sequences in modes[1::2] if kind is layers.RNN and not LONG else modes:
+        check_same(lambda s=sequences: kind(3, return_sequences=s), (3, 4, 2), mask=part(mask))
+
+
+def part(mask: Array | None) -> Array | None:
+    return None if mask is None else mask[:, :4]
+
+
+@pytest.mark.parametrize(
+    ("kind", "merge", "mask", "sequences"),
+    few(
+        [
+            (layers.LSTM, "concat", LENGTHS[1:, :3], True),
+            (layers.GRU, "add", HOLES[:2, :3], True),
+            (layers.RNN, "add", LENGTHS[1:, :3], False),
+            (layers.GRU, "concat", HOLES[:2, :3], False),
+            (layers.LSTM, "add", HOLES[:2, :3], True),
+            (layers.RNN, "concat", LENGTHS[1:, :3], True),
+        ],
+        3,
+    ),
+)
+def test_bidirectional(kind: Any, merge: Any, mask: Array, sequences: bool) -> None:
+    def make() -> Layer:
+        return layers.Bidirectional(kind(2, return_sequences=sequences), merge)
+
+    check_same(make, (2, 3, 2), mask=mask)
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_gates_may_be_saturated(kind: Any) -> None:
+    layer = made(lambda: kind(3), (3, 5, 2))
+    X, dY = data(layer, (3, 5, 2))
+    check_arrays(layer, 1e4 * X, dY)  # exp overflows
+
+
+def test_scores_may_be_large() -> None:
+    for causal in (True, False):
+        layer = made(lambda c=causal: layers.MultiHeadAttention(2, causal=c), (3, 5, 4))
+        X, dY = data(layer, (3, 5, 4))
+        check_arrays(layer, 1e3 * X, dY)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_dropout_of_probabilities_in_blocks(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "SCORES", 10)
+
+    def make() -> Layer:
+        return layers.MultiHeadAttention(4, causal=causal, kv_heads=2, dropout=0.4)
+
+    scope = check_same(make, (3, 5, 8), mask=HOLES, first=4)
+    assert "A" in scope
+    assert "A" not in check_same(make, (3, 5, 8), training=False)
+
+
+def test_each_step_of_time_distributed_is_a_sample() -> None:
+    def inner() -> Layer:
+        return layers.TimeDistributed(layers.MultiHeadAttention(2, dropout=0.5))
+
+    check_same(inner, (2, 3, 4, 6), first=5)
+    check_same(lambda: layers.TimeDistributed(inner()), (2, 2, 3, 4, 2), first=3)
+    check_same(lambda: layers.TimeDistributed(layers.Dense(2)), (3, 5, 4), mask=HOLES)
+    check_same(lambda: layers.TimeDistributed(layers.LSTM(2)), (3, 5, 4, 2), mask=HOLES)
+
+
+def test_tokens_have_no_gradient() -> None:
+    embedding = layers.Embedding
+    makes: list[Make] = [
+        lambda: layers.TimeDistributed(embedding(5, 2)),
+        lambda: layers.Parallel(embedding(5, 2), layers.Chain(embedding(5, 3), layers.Tanh())),
+        lambda: layers.Parallel(embedding(5, 2), embedding(5, 2), merge="add"),
+        lambda: layers.Parallel(embedding(5, 2), embedding(5, 2), merge="multiply"),
+        lambda: Sequential(Sequential(embedding(5, 4)), layers.LSTM(3)),
+    ]
+    for make in makes:
+        assert check_same(make, (3, 4), tokens=5).find("dX") is None
+
+
+@pytest.mark.parametrize(("checkpoint", "mask"), few([(True, HOLES[:2, :3]), (False, None)], 1))
+def test_nested_chains(checkpoint: bool, mask: Array | None) -> None:
+    def make() -> Layer:
+        inside = layers.Chain(layers.RNN(4), layers.Dense(4), checkpoint=checkpoint)
+        return Sequential(
+            layers.Residual(inside, layers.Dropout(0.3), checkpoint=checkpoint),
+            Sequential(layers.SkipConcat(layers.GRU(2)), layers.BatchNorm()),
+            layers.Parallel(layers.LSTM(3), layers.MultiHeadAttention(2), layers.Dense(1)),
+            layers.TransformerBlock(2, checkpoint=checkpoint, dropout=0.2),
+            layers.LSTM(2, return_sequences=False),
+            layers.Dense(2),
+        )
+
+    check_same(make, (2, 3, 4), mask=mask)
+
+
+def test_empty_containers_and_the_paths_of_layers_inside() -> None:
+    for make in (layers.Chain, layers.Residual, layers.SkipConcat, Sequential):
+        check_same(make, (2, 3))
+    layer = made(lambda: layers.Chain(layers.Parallel(layers.Chain(layers.Dense(2)))), (2, 3))
+    X, dY = data(layer, (2, 3))
+    assert [s.path for s in scopes(by_steps(layer, X, dY))] == [path for path, _ in layer.walk()]
+    layer = made(lambda: layers.Parallel(layers.Embedding(5, 2)), (2, 3))
+    X, dY = data(layer, (2, 3), 5)
+    seen = []
+    with calling(step=0):
+        scope = Scope(layer, X=X)
+        stepwise.run(stepwise.forward(scope))
+        stepwise.run(stepwise.backward(scope, dY), lambda at, value: seen.append(at.key) or value)
+    assert "backward.dX" not in seen
+
+
+RNG = np.random.default_rng(0)
+X, DY = RNG.standard_normal((5, 3)), RNG.standard_normal((5, 2))
+
+
+def model_of(*layers: layers.Layer) -> Sequential:
+    model = Sequential(*layers, dtype="float64", seed=1)
+    model.build((3,))
+    return model
+
+
+def gate(*before: layers.Layer) -> Gate:
+    return Gate(layers.Chain(*before, layers.Dense(2)), layers.Dense(2))
+
+
+def test_steps_record_no_state_and_both_passes_drop_the_same() -> None:
+    """Outside training too, where each forward pass draws anew."""
+    model = model_of(gate(layers.BatchNorm()))
+    state = model.layers[0].inside["value"].layers[0].state["running_mean"]
+    before = state.copy()
+    fast = passes(model, X, DY)
+    assert (state != before).all()
+    state[...] = before
+    with calling(step=0):
+        slow = stepwise.passes(model, X, DY)
+    np.testing.assert_array_equal(state, before)
+    for path, gradient in stepwise.gradients(slow).items():
+        np.testing.assert_array_equal(gradient, fast[path], err_msg=path)
+    np.testing.assert_array_equal(state, before)
+    model = model_of(
+        Gate(layers.Dropout(0.5), layers.Lambda(np.ones_like, lambda dY, X, Y: 0 * dY))
+    )
+    scope = stepwise.passes(model, np.ones((5, 3)), np.ones((5, 3)))
+    assert {*scope["Y"].flat} == {0, 2}
+    np.testing.assert_array_equal(scope["dX"], scope["Y"])
+
+
+def test_gradients_of_layers_inside_belong_to_the_scope() -> None:
+    model = model_of(gate(layers.BatchNorm()), layers.Dense(1))
+    with calling(step=0):
+        scope = stepwise.passes(model, X, DY[:, :1])
+        wanted = stepwise.gradients(scope)
+        stepwise.passes(model, X + 1, 2 * DY[:, :1])
+        found = stepwise.gradients(scope)
+    assert "0.inside.value.layers.0.gamma" in wanted
+    for path, gradient in wanted.items():
+        np.testing.assert_array_equal(found[path], gradient, err_msg=path)
+
+
+# --- the debugger ------------------------------------------------------------------------------
+
+
+def test_the_debugger_knows_the_updates_of_layers_inside_and_changes_no_step() -> None:
+    """The gradient of a parameter is read from the pass that ran for these arrays."""
+    model = model_of(layers.Dense(3), gate(), layers.Tanh())
+    db = model.debug(X, DY)
+    db.cont()
+    assert not any(row.dW or row.update for row in db.diff().rows)
+    updates, trace = db._updates(), model.trace(X, DY)
+    for path in ("0", "1.inside.gate"):
+        np.testing.assert_allclose(updates[path]["W"], trace[f"{path}.update.W"].array, atol=1e-12)
+    db.edit("2.dX", 0.0)
+    db.cont()
+    assert not db._updates()["1.inside.gate"]["W"].any()
+    model = model_of(layers.Dense(3), Scale(), layers.Dense(2))
+    db = model.debug(X, DY)
+    db.until("2.backward.dX")
+    db.edit("2.dX", 0.0)
+    db.until("1.backward.dX")
+    db.diff()
+    db.step(2)
+    assert not db.p("1.dgain").any()
+    assert str(db.diff().rows[1].dW) == "1.0"
+
+
+@pytest.mark.parametrize("key", ["1.inside.gate", "1.inside.gate.forward.Y"])
+def test_the_debugger_does_not_stop_inside(key: str) -> None:
+    db = model_of(layers.Dense(3), gate()).debug(X, DY)
+    assert not any("inside" in place for place in db.places())
+    stop: Any
+    for stop in (db.set_break, db.until):
+        with pytest.raises(ArgumentError, match="a layer around it has no steps"):
+            stop(key)
+    assert db.count == 0

@@ -15,7 +15,9 @@ import pytest
 from phitodeep import functional as F
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.functional import rotary
 from phitodeep.kernels import constants
+from phitodeep.layers import MultiHeadAttention
 from phitodeep.testing import numeric_gradient
 
 INF, NAN = np.inf, np.nan
@@ -51,7 +53,7 @@ each = pytest.mark.parametrize("f", ELEMENTWISE, ids=lambda f: f.__name__)
 
 
 @each
-def test_elementwise_functions_by_their_formulas(f: Callable[[Array], Array]) -> None:
+def test_elementwise_functions_by_their_formulas_for_any_rank(f: Any) -> None:
     X = np.linspace(-30, 30, 601).reshape(1, -1)
     wanted = np.vectorize(ELEMENTWISE[f])(X)
     tail = 1e-13 if f is F.gelu else 0  # exact to the rounding error of x, not of its tiny result
@@ -60,10 +62,6 @@ def test_elementwise_functions_by_their_formulas(f: Callable[[Array], Array]) ->
     assert single.dtype == np.float32
     assert single.shape == X.shape
     np.testing.assert_allclose(single, wanted, rtol=3e-6, atol=max(1e7 * tail, 1e-18))
-
-
-@each
-def test_elementwise_functions_take_any_rank_and_integers(f: Any) -> None:
     X = np.linspace(-2, 2, 12).reshape(2, 2, 3)
     X.flags.writeable = False
     Y = f(X)
@@ -136,21 +134,17 @@ def test_every_activation_has_a_slope_which_takes_the_value_if_it_is_known() -> 
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    ("f", "wanted"),
-    [
-        (F.sigmoid, [0, 0, 0.5, 1, 1, NAN]),
-        (F.softplus, [0, 0, math.log(2), 1e4, INF, NAN]),
-        (F.log_sigmoid, [-INF, -1e4, -math.log(2), 0, 0, NAN]),
-        (F.gaussian, [0, 0, 1 / math.sqrt(2 * math.pi), 0, 0, NAN]),
-        (F.erf, [-1, -1, 0, 1, 1, NAN]),
-    ],
-    ids=lambda v: getattr(v, "__name__", ""),
-)
-def test_elementwise_functions_far_out(f: Any, wanted: list[float], dtype: type) -> None:
-    with np.errstate(all="raise", under="ignore"):
-        Y = f(np.array([-INF, -1e4, 0, 1e4, INF, NAN], dtype))
-    np.testing.assert_allclose(Y, wanted, rtol=1e-6)
+def test_elementwise_functions_far_out(dtype: type) -> None:
+    for f, wanted in {
+        F.sigmoid: [0, 0, 0.5, 1, 1, NAN],
+        F.softplus: [0, 0, math.log(2), 1e4, INF, NAN],
+        F.log_sigmoid: [-INF, -1e4, -math.log(2), 0, 0, NAN],
+        F.gaussian: [0, 0, 1 / math.sqrt(2 * math.pi), 0, 0, NAN],
+        F.erf: [-1, -1, 0, 1, 1, NAN],
+    }.items():
+        with np.errstate(all="raise", under="ignore"):
+            Y = f(np.array([-INF, -1e4, 0, 1e4, INF, NAN], dtype))
+        np.testing.assert_allclose(Y, wanted, rtol=1e-6, err_msg=f.__name__)
 
 
 def test_erf_is_within_1e_14_of_math_erf() -> None:
@@ -174,47 +168,47 @@ def test_erf_is_within_1e_14_of_math_erf() -> None:
         assert F.gaussian(np.array([1e20], np.float32)) == 0
 
 
-@pytest.mark.parametrize("axis", [-1, 0, 1, 2, -2])
-def test_softmax_family_by_direct_formulas(axis: int, rng: Any) -> None:
-    X = 3 * rng.standard_normal((2, 3, 4))
-    total = np.exp(X).sum(axis=axis, keepdims=True)
-    np.testing.assert_allclose(F.softmax(X, axis), np.exp(X) / total, rtol=1e-13)
-    np.testing.assert_allclose(F.log_softmax(X, axis), X - np.log(total), atol=1e-13)
-    np.testing.assert_allclose(F.logsumexp(X, axis, keepdims=True), np.log(total), rtol=1e-13)
-    np.testing.assert_allclose(F.logsumexp(X, axis), np.log(total).squeeze(axis), rtol=1e-13)
-    for f in (F.softmax, F.log_softmax, F.logsumexp):
-        assert f(X.astype(np.float32), axis).dtype == np.float32
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_softmax_family_stays_finite(dtype: type) -> None:
-    X = np.array([[1e4, -1e4, 0], [-1e4, -1e4, -1e4]], dtype)
-    with np.errstate(all="raise", under="ignore"):
-        np.testing.assert_allclose(F.softmax(X), [[1, 0, 0], [1 / 3] * 3], rtol=1e-6)
-        np.testing.assert_allclose(F.log_softmax(X)[0], [0, -2e4, -1e4])
-        np.testing.assert_allclose(F.logsumexp(X), [1e4, -1e4 + math.log(3)], rtol=1e-6)
-        np.testing.assert_allclose(F.softmax(np.array([[0, -INF, 0]], dtype)), [[0.5, 0, 0.5]])
-        np.testing.assert_array_equal(F.log_softmax(np.array([[0, -INF]], dtype)), [[0, -INF]])
+def test_softmax_family_by_direct_formulas_and_finite_far_out(rng: Any) -> None:
+    for axis in (-1, 0, 1, 2, -2):
+        X = 3 * rng.standard_normal((2, 3, 4))
+        total = np.exp(X).sum(axis=axis, keepdims=True)
+        np.testing.assert_allclose(F.softmax(X, axis), np.exp(X) / total, rtol=1e-13)
+        np.testing.assert_allclose(F.log_softmax(X, axis), X - np.log(total), atol=1e-13)
+        np.testing.assert_allclose(F.logsumexp(X, axis, keepdims=True), np.log(total), rtol=1e-13)
+        np.testing.assert_allclose(F.logsumexp(X, axis), np.log(total).squeeze(axis), rtol=1e-13)
+        for f in (F.softmax, F.log_softmax, F.logsumexp):
+            assert f(X.astype(np.float32), axis).dtype == np.float32
+    for dtype in (np.float32, np.float64):
+        X = np.array([[1e4, -1e4, 0], [-1e4, -1e4, -1e4]], dtype)
+        with np.errstate(all="raise", under="ignore"):
+            np.testing.assert_allclose(F.softmax(X), [[1, 0, 0], [1 / 3] * 3], rtol=1e-6)
+            np.testing.assert_allclose(F.log_softmax(X)[0], [0, -2e4, -1e4])
+            np.testing.assert_allclose(F.logsumexp(X), [1e4, -1e4 + math.log(3)], rtol=1e-6)
+            np.testing.assert_allclose(F.softmax(np.array([[0, -INF, 0]], dtype)), [[0.5, 0, 0.5]])
+            np.testing.assert_array_equal(F.log_softmax(np.array([[0, -INF]], dtype)), [[0, -INF]])
     X = np.array([[-INF, -INF], [-INF, 2], [INF, 2], [INF, -INF], [NAN, 2]])
     with np.errstate(all="raise", under="ignore"):
         np.testing.assert_array_equal(F.logsumexp(X), [-INF, 2, INF, INF, NAN])
         np.testing.assert_array_equal(F.logsumexp(X[:1], axis=0), [-INF, -INF])
 
 
-@pytest.mark.parametrize(
-    "shape", [(5,), (4, 5), (2, 3, 5), (2, 2, 2, 1), (0, 5), (3, 0, 5), (3, 0), (2, 3, 0)]
-)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_sum_rows_is_the_sum_over_all_axes_but_the_last(shape: Any, dtype: type) -> None:
-    X = np.random.default_rng(0).standard_normal(shape).astype(dtype)
-    wanted = X.sum(axis=tuple(range(X.ndim - 1)))
-    Y, out = F.sum_rows(X), np.empty(shape[-1], dtype)
-    assert Y.dtype == dtype
-    assert F.sum_rows(X, out=out) is out
-    for found in (Y, out):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
-    if X.ndim == 3:
-        np.testing.assert_allclose(F.sum_rows(X.swapaxes(0, 1)), wanted, rtol=1e-5, atol=1e-6)
+def test_sum_rows_is_the_sum_over_all_axes_but_the_last(dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    empty: list[tuple[int, ...]] = [(0, 5), (3, 0, 5), (3, 0), (2, 3, 0)]
+    for shape in ((5,), (4, 5), (2, 3, 5), (2, 2, 2, 1), *empty):
+        X = rng.standard_normal(shape).astype(dtype)
+        wanted = X.sum(axis=tuple(range(X.ndim - 1)))
+        Y, out = F.sum_rows(X), np.empty(shape[-1], dtype)
+        assert Y.dtype == dtype
+        assert F.sum_rows(X, out=out) is out
+        for found in (Y, out):
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+        if X.ndim == 3:
+            np.testing.assert_allclose(F.sum_rows(X.swapaxes(0, 1)), wanted, rtol=1e-5, atol=1e-6)
+    X = np.arange(2 * (constants.KEPT + 3), dtype=dtype).reshape(-1, 2) % 7  # more than are kept
+    np.testing.assert_array_equal(F.sum_rows(X), X.sum(axis=0))
+    np.testing.assert_array_equal(F.sum_rows(X, out=np.empty(2, dtype)), X.sum(axis=0))
 
 
 @pytest.mark.parametrize(("make", "value"), [(F.ones, 1), (F.zeros, 0)])
@@ -232,13 +226,6 @@ def test_constants_of_many_lengths_take_the_memory_of_one(make: Any, value: int)
         assert a.shape == (n,)
         assert a.min() == a.max() == value
         assert not a.flags.writeable
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_sum_rows_of_more_rows_than_are_kept(dtype: Any) -> None:
-    X = np.arange(2 * (constants.KEPT + 3), dtype=dtype).reshape(-1, 2) % 7
-    np.testing.assert_array_equal(F.sum_rows(X), X.sum(axis=0))
-    np.testing.assert_array_equal(F.sum_rows(X, out=np.empty(2, dtype)), X.sum(axis=0))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -264,7 +251,18 @@ def test_log_softmax_has_the_digits_of_a_sure_class(gap: int, dtype: Any) -> Non
         assert found.dtype == dtype
 
 
-def test_one_hot_and_labels_that_are_ignored() -> None:
+BAD_LABELS: list[tuple[Any, type[Exception], str]] = [
+    ([0.0, 1.0], ArgumentTypeError, r"integers, got dtype float64.*astype\(int\)"),
+    ([True, False], ArgumentTypeError, "bool"),
+    (["0"], ArgumentTypeError, "integers"),
+    ([None], ArgumentTypeError, "integers"),
+    ([0, 3], ArgumentError, r"0 to 2 for 3 classes, got 3 at y\[1\]"),
+    ([[0, 1], [-1, 2]], ArgumentError, r"got -1 at y\[1, 0\]"),
+    (np.array([2**63 + 1], np.uint64), ArgumentError, "got 9223372036854775809"),
+]
+
+
+def test_one_hot_and_labels_that_are_ignored_or_bad() -> None:
     np.testing.assert_array_equal(F.one_hot([2, 0], 3), [[0, 0, 1], [1, 0, 0]])
     assert F.one_hot([2, 0], 3).dtype == np.float32
     assert F.one_hot(np.array([[1]], np.uint8), 4, np.float64).dtype == np.float64
@@ -277,24 +275,10 @@ def test_one_hot_and_labels_that_are_ignored() -> None:
     assert found.dtype == np.int64
     with pytest.raises(ArgumentError, match=r"got -2 at y\[1\]"):
         F.check_labels([-1, -2], 3, ignore_index=-1)
-
-
-@pytest.mark.parametrize(
-    ("labels", "error", "says"),
-    [
-        ([0.0, 1.0], ArgumentTypeError, r"integers, got dtype float64.*astype\(int\)"),
-        ([True, False], ArgumentTypeError, "bool"),
-        (["0"], ArgumentTypeError, "integers"),
-        ([None], ArgumentTypeError, "integers"),
-        ([0, 3], ArgumentError, r"0 to 2 for 3 classes, got 3 at y\[1\]"),
-        ([[0, 1], [-1, 2]], ArgumentError, r"got -1 at y\[1, 0\]"),
-        (np.array([2**63 + 1], np.uint64), ArgumentError, "got 9223372036854775809"),
-    ],
-)
-def test_bad_labels_are_refused(labels: Any, error: type[Exception], says: str) -> None:
-    for function in (F.one_hot, F.check_labels):
-        with pytest.raises(error, match=says):
-            function(labels, 3)
+    for bad, error, says in BAD_LABELS:
+        for function in (F.one_hot, F.check_labels):
+            with pytest.raises(error, match=says):
+                function(bad, 3)
 
 
 def rows_of(targets: Array, classes: int) -> Array:
@@ -376,16 +360,13 @@ def test_targets_and_weights_of_other_kinds() -> None:
             value, gradient = F.cross_entropy_and_gradient(Z.astype(dtype), np.array([1, 2]))
         assert value == pytest.approx(1e4)
         np.testing.assert_allclose(gradient, [[0.5, -0.5, 0], [0, 0, 0]])
+    for shape in ((2,), (3, 1), (1, 3), (3, 3), (3, 4, 1), ()):
+        for function in (F.cross_entropy, F.cross_entropy_gradient):
+            with pytest.raises(ShapeError, match=r"of shape \(3,\) or rows of shape \(3, 4\)"):
+                function(np.zeros((3, 4)), np.zeros(shape, int))
 
 
-@pytest.mark.parametrize("shape", [(2,), (3, 1), (1, 3), (3, 3), (3, 4, 1), ()])
-def test_cross_entropy_refuses_targets_that_do_not_fit(shape: tuple[int, ...]) -> None:
-    for f in (F.cross_entropy, F.cross_entropy_gradient):
-        with pytest.raises(ShapeError, match=r"labels of shape \(3,\) or rows of shape \(3, 4\)"):
-            f(np.zeros((3, 4)), np.zeros(shape, int))
-
-
-def test_discrepancy_by_its_definition() -> None:
+def test_discrepancy_by_its_definition_exact_far_from_0_and_refused() -> None:
     rng = np.random.default_rng(6)
     X, Y = rng.standard_normal((5, 2, 3)) + 100, rng.standard_normal((7, 2, 3)) + 101
     distance = [math.dist(a.ravel(), b.ravel()) for a, b in itertools.combinations([*X, *Y], 2)]
@@ -398,9 +379,6 @@ def test_discrepancy_by_its_definition() -> None:
         wanted -= 2 * mean(itertools.product(X, Y))
         assert F.maximum_mean_discrepancy(X, Y, bandwidth) == pytest.approx(wanted, rel=1e-9)
         assert F.maximum_mean_discrepancy(Y, X, bandwidth) == pytest.approx(wanted, rel=1e-9)
-
-
-def test_discrepancy_is_exact_far_from_0_and_for_equal_rows_and_takes_float32() -> None:
     X, Y = np.random.default_rng(6).standard_normal((2, 40, 7))
     wanted = F.maximum_mean_discrepancy(X, Y)
     assert F.maximum_mean_discrepancy(X + 2.0**24, Y + 2.0**24) == pytest.approx(wanted, rel=1e-6)
@@ -411,19 +389,117 @@ def test_discrepancy_is_exact_far_from_0_and_for_equal_rows_and_takes_float32() 
     found = F.maximum_mean_discrepancy(X, Y)
     assert type(found) is float
     assert found == F.maximum_mean_discrepancy(X.astype(float), Y.astype(float))
-
-
-@pytest.mark.parametrize(
-    ("X", "Y", "bandwidth", "error", "says"),
-    [
+    refused: list[tuple[Any, Any, Any, type[Exception], str]] = [
         ((3, 2), (3, 3), None, ShapeError, r"got shapes \(3, 2\) and \(3, 3\)"),
         ((1, 2), (3, 2), None, ShapeError, "at least two samples each"),
         ((3, 2), (1, 2), None, ShapeError, "at least two samples each"),
         ((3, 2), (3, 2), None, ArgumentError, "got 0.0: by default it is the median"),
         ((3, 2), (3, 2), -1.0, ArgumentError, "bandwidth > 0, got -1"),
         ((3, 2), (3, 2), math.nan, ArgumentError, "got nan"),
-    ],
-)
-def test_discrepancy_refuses(X: Any, Y: Any, bandwidth: Any, error: Any, says: str) -> None:
-    with pytest.raises(error, match=says):
-        F.maximum_mean_discrepancy(np.ones(X), np.ones(Y), bandwidth)
+    ]
+    for one, other, bandwidth, error, says in refused:
+        with pytest.raises(error, match=says):
+            F.maximum_mean_discrepancy(np.ones(one), np.ones(other), bandwidth)
+
+
+ROPES = [
+    rotary.Rope(500.0),
+    rotary.LinearRope(3.0),
+    rotary.DynamicRope(2.0, 16),
+    rotary.Llama3Rope(max_positions=64),
+    rotary.YarnRope(4.0, 32),
+    rotary.LongRope([1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.0, 5.0], 16, 1.5),
+]
+each = pytest.mark.parametrize("rope", ROPES, ids=lambda rope: type(rope).__name__)
+
+
+@each
+def test_angles_do_not_depend_on_where_a_call_begins_and_configs_tell_all(
+    rope: rotary.Rope,
+) -> None:
+    """Unless the frequencies depend on the length, as in generation."""
+    cos, sin = rope.cos_and_sin(0, 12, 8, np.dtype(np.float64))
+    assert cos.shape == sin.shape == (12, 4)
+    part = rope.cos_and_sin(5, 7, 8, np.dtype(np.float64))
+    np.testing.assert_array_equal([cos[5:], sin[5:]], part)
+    np.testing.assert_allclose(cos**2 + sin**2, rope.amplitude**2, rtol=1e-12)
+    short, long = rope.frequencies(8, 8), rope.frequencies(8, 80)
+    assert np.array_equal(short, long) is not rope.by_length
+    again = type(rope).from_config(rope.get_config())
+    assert again == rope
+    assert hash(again) == hash(rope)
+    assert all(again != other for other in ROPES if other is not rope)
+
+
+def test_llama3_keeps_fast_pairs_dynamic_short_sequences_and_bad_ropes_are_refused() -> None:
+    rope, w = rotary.Llama3Rope(8.0, 1.0, 4.0, 64, 10000.0), rotary.Rope().frequencies(32, 1)
+    turns, found = 64 * w / (2 * math.pi), rope.frequencies(32, 1)
+    np.testing.assert_array_equal(found[turns > 4], w[turns > 4])
+    np.testing.assert_allclose(found[turns < 1], w[turns < 1] / 8, rtol=1e-12)
+    between = (turns > 1) & (turns < 4)
+    assert between.any()
+    share = (turns - 1) / 3  # of w that is kept, between 1 and 4 turns
+    np.testing.assert_allclose(found[between], (share * w + (1 - share) * w / 8)[between])
+    same = rotary.YarnRope(4.0, 32, 1.0, 1.0, truncate=False)  # no pair between fast and slow
+    assert np.isfinite(same.frequencies(8, 1)).all()
+    rope = rotary.DynamicRope(4.0, 16)
+    np.testing.assert_allclose(rotary.Rope().frequencies(8, 1), [1, 0.1, 0.01, 0.001], rtol=1e-12)
+    np.testing.assert_array_equal(rope.frequencies(8, 16), rotary.Rope().frequencies(8, 16))
+    assert (rope.frequencies(8, 17) < rotary.Rope().frequencies(8, 17))[1:].all()
+    with pytest.raises(ArgumentError, match="base must be > 1"):
+        rotary.Rope(1.0)
+    with pytest.raises(ArgumentError, match="more than 2 features"):
+        rotary.DynamicRope(2.0, 4).frequencies(2, 8)
+    with pytest.raises(ArgumentError, match="has 2 factors, but heads of 8 features have 4"):
+        rotary.LongRope([1, 2], [1, 2], 8).frequencies(8, 1)
+    with pytest.raises(ArgumentError, match="high must be > 4"):
+        rotary.Llama3Rope(low=4.0, high=4.0)
+    with pytest.raises(ArgumentTypeError, match=r"got 'yes'"):
+        rotary.check_rope("yes", "x")
+    with pytest.raises(ArgumentTypeError, match=r"write Rope\(\)"):
+        MultiHeadAttention(2, rope=rotary.Rope)
+
+
+def draw(rng: Any, kind: str, d: int) -> tuple[dict[str, Any], Any]:
+    """Return random parameters as transformers takes them, and the same angles as ours."""
+    base, factor = float(rng.uniform(2, 1e6)), float(rng.uniform(1, 40))
+    first = int(rng.integers(2, 20000))
+    own = {"rope_type": kind, "rope_theta": base, "factor": factor}
+    if kind == "linear":
+        return own, rotary.LinearRope(factor, base)
+    if kind == "dynamic":
+        return own, rotary.DynamicRope(factor, first, base)
+    own["original_max_position_embeddings"] = first
+    if kind == "llama3":
+        low = float(rng.uniform(0.1, 4))
+        high = low + float(rng.uniform(0.1, 8))
+        own |= {"low_freq_factor": low, "high_freq_factor": high}
+        return own, rotary.Llama3Rope(factor, low, high, first, base)
+    if kind == "yarn":
+        slow = float(rng.uniform(0.1, 3))
+        fast, truncate = slow + float(rng.uniform(0, 40)), bool(rng.integers(2))
+        own |= {"beta_fast": fast, "beta_slow": slow, "truncate": truncate}
+        return own, rotary.YarnRope(factor, first, fast, slow, None, truncate, base)
+    short, long = (rng.uniform(0.5, 60, d // 2).tolist() for _ in range(2))
+    own |= {"short_factor": short, "long_factor": long, "attention_factor": 1.3}
+    return own, rotary.LongRope(short, long, first, 1.3, base)
+
+
+@pytest.mark.parametrize("kind", ["linear", "dynamic", "llama3", "yarn", "longrope"])
+def test_frequencies_of_transformers(kind: str) -> None:
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    functions = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS
+    rng = np.random.default_rng(len(kind))
+    for _ in range(100):
+        d, T = 2 * int(rng.integers(2, 80)), int(rng.integers(1, 40000))
+        own, rope = draw(rng, kind, d)
+        longest = getattr(rope, "max_positions", 2048)
+        config = transformers.LlamaConfig(
+            head_dim=d, rope_parameters=own, max_position_embeddings=longest
+        )
+        wanted, amplitude = functions[kind](config, "cpu", seq_len=T)
+        # their powers are float32; a factor at a boundary may round to its other side
+        found = rope.frequencies(d, T)
+        np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-4, err_msg=repr((rope, d, T)))
+        assert rope.amplitude == pytest.approx(amplitude)

@@ -11,7 +11,7 @@ import pytest
 from phitodeep import layers as L
 from phitodeep.core.call import Event, inference, watching
 from phitodeep.core.types import Array
-from phitodeep.layers.resizing import resize
+from phitodeep.layers.images import resize
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
 from phitodeep.testing import numeric_gradient

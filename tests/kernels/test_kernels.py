@@ -25,38 +25,29 @@ numba = pytest.importorskip("numba")
 for module in pkgutil.walk_packages(phitodeep.__path__, "phitodeep."):
     if not {"compiled", "exchange", "sklearn"} & {*module.name.split(".")}:  # the last two: extras
         importlib.import_module(module.name)
+pytestmark = pytest.mark.usefixtures("same_kernels")
 Arguments = Callable[[np.random.Generator, Any], list[Any]]
 N, D = 7, 11
 
 
-def normal(*shape: int) -> Callable[..., Any]:
-    return lambda rng, t: rng.standard_normal(shape).astype(t)
+NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
+    "normal": lambda rng, shape: rng.standard_normal(shape),
+    # scores whose exponentials overflow, unless the greatest of the row is taken off
+    "peaked": lambda rng, shape: rng.standard_normal(shape) + 1000 * np.eye(*shape[-2:]),
+    "positive": lambda rng, shape: rng.uniform(0.1, 2, shape),
+    "cut": lambda rng, shape: np.maximum(rng.standard_normal(shape), 0),  # as by a ReLU
+    "share": lambda rng, shape: rng.uniform(0.05, 0.95, shape),
+    "rows": lambda rng, shape: rng.dirichlet(np.ones(shape[1]), shape[0]),
+    "empty": lambda rng, shape: np.full(shape, np.nan),
+}
 
 
-def peaked(*shape: int) -> Callable[..., Any]:
-    """Scores whose exponentials overflow, unless the greatest of the row is taken off."""
-    return lambda rng, t: (rng.standard_normal(shape) + 1000 * np.eye(*shape[-2:])).astype(t)
+def drawn(kind: str) -> Callable[..., Callable[..., Any]]:
+    """A function of a shape, whose value draws such numbers, given a generator and a dtype."""
+    return lambda *shape: lambda rng, t: NUMBERS[kind](rng, shape).astype(t)
 
 
-def positive(*shape: int) -> Callable[..., Any]:
-    return lambda rng, t: rng.uniform(0.1, 2, shape).astype(t)
-
-
-def cut(*shape: int) -> Callable[..., Any]:
-    """What a ReLU gives."""
-    return lambda rng, t: np.maximum(rng.standard_normal(shape), 0).astype(t)
-
-
-def share(*shape: int) -> Callable[..., Any]:
-    return lambda rng, t: rng.uniform(0.05, 0.95, shape).astype(t)
-
-
-def rows(n: int, k: int) -> Callable[..., Any]:
-    return lambda rng, t: rng.dirichlet(np.ones(k), n).astype(t)
-
-
-def empty(*shape: int) -> Callable[..., Any]:
-    return lambda rng, t: np.full(shape, np.nan, t)
+normal, peaked, positive, cut, share, rows, empty = map(drawn, NUMBERS)
 
 
 def integers(high: int, *shape: int) -> Callable[..., Any]:
@@ -166,14 +157,7 @@ SUMS = {"product": 300}  # their size: some cancel
 CASES = [(name, i) for name, calls in CALLS.items() for i in range(len(calls))]
 
 
-@pytest.fixture(autouse=True)
-def _restored() -> Any:
-    before = kernels.chosen()
-    yield
-    kernels.use(before)
-
-
-def test_every_kernel_is_called_here_and_has_a_twin_with_its_arguments() -> None:
+def test_every_kernel_is_called_here_and_has_one_twin_with_its_arguments() -> None:
     kernels.use("numba")
     assert KERNELS.keys() == CALLS.keys() == TWINS.keys()
     for name, function in TWINS.items():
@@ -181,10 +165,6 @@ def test_every_kernel_is_called_here_and_has_a_twin_with_its_arguments() -> None
         plain = KERNELS[name].plain
         counts = [len(inspect.signature(f).parameters) for f in (function, plain)]
         assert counts[0] == counts[1], name
-
-
-def test_no_file_defines_a_kernel_twice() -> None:
-    """Such a second definition would look like a reload, which replaces the first."""
     defined = re.compile(r"^@(?:kernel|twin)\n(?:@.*\n)*def (\w+)", re.MULTILINE)
     count = 0
     for path in Path(phitodeep.__file__).parent.rglob("*.py"):
@@ -337,10 +317,10 @@ def test_scalar_functions_are_exact_to_rounding(dtype: Any, scalar: Any) -> None
 )
 def test_float32_is_not_computed_in_float64(name: str, arguments: str) -> None:
     """As a quotient with an integer would be, unnoticed, at half the speed."""
-    from phitodeep.kernels.compiled import normalization, softmax, winograd
+    from phitodeep.kernels.compiled import layers, softmax, winograd
     from phitodeep.kernels.compiled.jit import OPTIONS
 
-    home = next(m for m in (normalization, softmax, winograd) if hasattr(m, name))
+    home = next(m for m in (layers, softmax, winograd) if hasattr(m, name))
     f, i = numba.float32, numba.int64
     types = {"f": f, "i": i, "V": f[::1], "A": f[:, ::1], "S": f[:, :, ::1]}
     types |= {"X": f[:, :, :, ::1], "T": f[:, :, :, :, :, ::1]}
@@ -361,6 +341,7 @@ def test_both_max_pools_let_the_last_nan_win(
     X[rng.random(X.shape) < 0.1] = -np.inf
     height, width = ((n - k) // s + 1 for n, k, s in zip((7, 8), kernel, stride, strict=True))
     dY = rng.integers(1, 9, (3, height, width, 5)).astype(dtype)
+    dY[0, 0, 0], dY[1, -1, -1] = np.nan, np.inf  # which only the winners receive
     wanted = np.empty_like(dY), np.empty(dY.shape, np.uint8), np.zeros_like(X)
     for n, i, j, c in np.ndindex(dY.shape):
         top, left = i * stride[0], j * stride[1]

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from phitodeep import kernels
 
 
 @pytest.fixture(params=["numpy", "numba"])
-def kernel_set(request: pytest.FixtureRequest) -> Iterator[str]:
+def kernel_set(request: pytest.FixtureRequest, same_kernels: None) -> str:
     """Run a test with the kernels in NumPy, and with compiled ones."""
     if request.param == "numba":
         pytest.importorskip("numba")
-    before = kernels.chosen()
-    yield kernels.use(request.param)
-    kernels.use(before)
+    return kernels.use(request.param)

@@ -1,9 +1,7 @@
-"""Activations beyond the contract: formulas, kinks, far ends, and what Softmax promises."""
+"""Activations beyond the contract: kinks, far ends, and what Softmax promises."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,48 +18,23 @@ pytestmark = pytest.mark.usefixtures("kernel_set")
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 SCALE, ALPHA = 1.0507009873554805, 1.6732632423543772  # of SELU
 
-
-def Phi(x: float) -> float:
-    return (1 + math.erf(x / math.sqrt(2))) / 2
-
-
-def tanh_gelu(x: float) -> float:
-    return x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x))
-
-
-# the call -> its formula, and its slope far below 0 and far above
-ACTIVATIONS: dict[str, tuple[Callable[[float], float], float, float]] = {
-    "ReLU()": (lambda x: max(x, 0), 0, 1),
-    "LeakyReLU()": (lambda x: x if x > 0 else 0.01 * x, 0.01, 1),
-    "LeakyReLU(0.3)": (lambda x: x if x > 0 else 0.3 * x, 0.3, 1),
-    "PReLU()": (lambda x: x if x > 0 else 0.25 * x, 0.25, 1),
-    "ELU()": (lambda x: x if x > 0 else math.exp(x) - 1, 0, 1),
-    "ELU(1.7)": (lambda x: x if x > 0 else 1.7 * (math.exp(x) - 1), 0, 1),
-    "CELU(0.6)": (lambda x: x if x > 0 else 0.6 * (math.exp(x / 0.6) - 1), 0, 1),
-    "SELU()": (lambda x: SCALE * (x if x > 0 else ALPHA * math.expm1(x)), 0, SCALE),
-    "GELU()": (lambda x: x * Phi(x), 0, 1),
-    "GELU('tanh')": (tanh_gelu, 0, 1),
-    "SiLU()": (lambda x: x * sigmoid(x), 0, 1),
-    "Mish()": (lambda x: x * math.tanh(math.log1p(math.exp(x))), 0, 1),
-    "HardSigmoid()": (lambda x: min(max(x / 6 + 0.5, 0), 1), 0, 0),
-    "HardSwish()": (lambda x: x * min(max(x / 6 + 0.5, 0), 1), 0, 1),
-    "HardTanh()": (lambda x: min(max(x, -1), 1), 0, 0),
-    "Sigmoid()": (sigmoid, 0, 0),
-    "Tanh()": (math.tanh, 0, 0),
-    "Softplus()": (lambda x: math.log1p(math.exp(x)), 0, 1),
-    "Softsign()": (lambda x: x / (1 + abs(x)), 0, 0),
+# the call -> its slope far below 0 and far above; the values are compared with PyTorch's, and at
+# edges with those of derivations
+FAR: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("ReLU()", "SiLU()", "Mish()", "ELU()", "GELU()", "GELU('tanh')"), (0, 1)),
+    **dict.fromkeys(("ELU(1.7)", "CELU(0.6)", "HardSwish()", "Softplus()"), (0, 1)),
+    **dict.fromkeys(("HardSigmoid()", "HardTanh()", "Sigmoid()", "Tanh()", "Softsign()"), (0, 0)),
+    "LeakyReLU()": (0.01, 1),
+    "LeakyReLU(0.3)": (0.3, 1),
+    "PReLU()": (0.25, 1),
+    "SELU()": (0, SCALE),
 }
 KINDS = {type(make()): repr(make()) for make, _ in EXAMPLES}
-CALLS = {**dict.fromkeys(ACTIVATIONS), **{  # and those that have no formula here
-    call: None for kind, call in KINDS.items()
+CALLS = dict.fromkeys([*FAR, *(  # and those without slopes here
+    call for kind, call in KINDS.items()
     if kind.__module__ == activation.__name__ and kind not in (Softmax, LogSoftmax)
-}}  # fmt: skip
+)])  # fmt: skip
 each = pytest.mark.parametrize("call", CALLS)
-X = np.linspace(-6, 6, 97).reshape(1, -1)  # with -3, -1, 0, 1 and 3 among them
 
 
 def make(call: str, features: int, dtype: Any = np.float64) -> Layer:
@@ -75,15 +48,6 @@ def slopes(layer: Layer, X: Array) -> Array:
     dX = layer.backward(np.ones_like(X))
     assert dX is not None
     return dX
-
-
-@pytest.mark.parametrize("call", ACTIVATIONS)
-def test_value_by_its_formula(call: str) -> None:
-    wanted = np.vectorize(ACTIVATIONS[call][0], otypes=[float])(X)
-    np.testing.assert_allclose(make(call, 97).forward(X), wanted, rtol=1e-12, atol=1e-15)
-    single = make(call, 97, np.float32).forward(X.astype(np.float32))
-    assert single.dtype == np.float32
-    np.testing.assert_allclose(single, wanted, rtol=1e-5, atol=1e-6)
 
 
 KINKS: list[tuple[str, float, float]] = [  # the call, x, and the slope that is documented
@@ -119,8 +83,8 @@ def test_activations_are_finite_over_the_whole_range(call: str, dtype: Any) -> N
     found = passes(make(call, X.size, dtype), X, np.ones_like(X))
     assert np.isfinite(found["Y"]).all()
     assert np.isfinite(found["dX"]).all()
-    if call in ACTIVATIONS:
-        far, lines = np.array([[-1e30, 1e30]], dtype), np.array(ACTIVATIONS[call][1:])
+    if call in FAR:
+        far, lines = np.array([[-1e30, 1e30]], dtype), np.array(FAR[call])
         found = passes(make(call, 2, dtype), far, np.ones_like(far))
         np.testing.assert_allclose(found["dX"][0], lines, rtol=1e-6, atol=1e-30)
         np.testing.assert_allclose(found["Y"][0], lines * far[0], rtol=1e-6, atol=2)

@@ -1,4 +1,4 @@
-"""Attention: heads and keys by hand, who sees whom, query blocks, generation, and refusals."""
+"""Attention: who sees whom, query blocks, refusals, and generation in several calls."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep import layers
 from phitodeep import layers as nn
-from phitodeep.core.call import calling, saliency
+from phitodeep.core.call import calling, inference, saliency
 from phitodeep.core.types import Array, Shape
-from phitodeep.functional.rotary import Rope
-from phitodeep.layers import dot_product
-from phitodeep.layers.embedding import rotate
-from phitodeep.testing import check_gradients
+from phitodeep.layers import Layer, attention
 from phitodeep.testing.examples import made, passes
 from tests.conftest import assert_same
-from tests.rows import few
+from tests.derivations.test_contract import same_passes
 
 HOLES = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 1], [1, 1, 1, 1, 1]], bool)
 MASKS: dict[str, Array | None] = {
@@ -34,6 +32,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "causal": {"heads": 2, "causal": True},
     "shared keys": {"heads": 4, "kv_heads": 2},
     "one key": {"heads": 4, "kv_heads": 1, "causal": True, "bias": False},
+    "own keys": {"heads": 4, "kv_heads": 4, "rope": True},
     "turned": {"heads": 2, "rope": True},
     "all": {"heads": 4, "kv_heads": 2, "rope": True, "causal": True},
     "dropping": {"heads": 2, "dropout": 0.4},
@@ -47,56 +46,29 @@ def heads(given: dict[str, Any], shape: Shape = (3, 5, 8), dtype: Any = np.float
     return made(lambda: nn.MultiHeadAttention(**given), shape, dtype)
 
 
-def by_hand(layer: Any, X: Array, mask: Array | None) -> Array:
-    """One query of one head of one sample at a time."""
-    N, T, D = X.shape
-    h, k, p = layer.heads, layer.kv_heads or layer.heads, layer.params
-    d = D // h
-    QKV = X @ p["Wqkv"] + p.get("bqkv", 0)
-    Z = np.zeros((N, T, D))
-    turn = Rope().cos_and_sin(0, T, d, X.dtype)
-    sees = np.tri(T, dtype=bool) if layer.causal else np.ones((T, T), bool)
-    for n, i in itertools.product(range(N), range(h)):
-        j = i // (h // k)
-        Q, K, V = (QKV[n, :, s * d : (s + 1) * d] for s in (i, h + j, h + k + j))
-        if layer.rope:
-            Q, K = rotate(Q, *turn), rotate(K, *turn)
-        for t in range(T):
-            seen = sees[t] if mask is None else sees[t] & mask[n]
-            e = np.exp(K[seen] @ Q[t] / np.sqrt(d))
-            Z[n, t, i * d : (i + 1) * d] = (e / e.sum() @ V[seen]) if seen.any() else 0
-    return Z @ p["Wo"] + p.get("bo", 0)
-
-
 @masked
 @options
 def test_queries_see_what_they_may(given: Any, mask: Any, rng: Any, monkeypatch: Any) -> None:
+    """As by the derivation, which computes all scores at once."""
     layer, X, dY = heads(given), *rng.standard_normal((2, 3, 5, 8))
+    steps = same_passes(layer, X, dY, mask=mask, training=False)
+    P, (N, T) = steps["P"], X.shape[:2]
+    visible = np.ones((N, T), bool) if mask is None else mask
+    visible = visible[:, None, None, :] & (np.tri(T, dtype=bool) | (not layer.causal))
+    assert not P[~np.broadcast_to(visible, P.shape)].any()
+    np.testing.assert_allclose(P.sum(-1), np.broadcast_to(visible.any(-1), P.shape[:3]), rtol=1e-12)
     wanted = passes(layer, X, dY, mask=mask, training=False)
-    np.testing.assert_allclose(wanted["Y"], by_hand(layer, X, mask), rtol=1e-11)
     for size in BLOCKS:
-        monkeypatch.setattr(dot_product, "SCORES", size)
+        monkeypatch.setattr(attention, "SCORES", size)
         found = passes(layer, X, dY, mask=mask, training=False)
         assert_same(found, wanted, rtol=1e-10, atol=1e-12)
         assert (layer.cache["P"] is None) == (size < 25)
 
 
-@options
-def test_attention_gradients(given: Any, rng: Any, monkeypatch: Any) -> None:
-    """Under some masks in one block, and with dropout in several; of one step or sample, too."""
-    layer = heads(given)
-    for mask in few(list(MASKS.values())[::-1], 2):
-        with calling(mask=mask):
-            check_gradients(layer, rng.standard_normal((3, 5, 8)), max_probes=4)
-    monkeypatch.setattr(dot_product, "SCORES", 10 if layer.dropout else 2**18)
-    for shape in few([(1, 4, 8), (2, 1, 8), (1, 1, 8)], 1 + 2 * (given["heads"] == 4)):
-        check_gradients(layer, rng.standard_normal(shape), max_probes=6)
-
-
 def test_dropout_drops_its_share_of_the_weights(monkeypatch: Any) -> None:
     """With values of 1 and no key better than another, Y is the sum of what stayed."""
     for size in (2**18, 64 * 8):
-        monkeypatch.setattr(dot_product, "SCORES", size)
+        monkeypatch.setattr(attention, "SCORES", size)
         layer = nn.MultiHeadAttention(2, dropout=0.3, bias=True)
         layer.build((64, 4), seed=1, dtype=np.float64)
         layer.Wqkv = np.zeros((4, 12))
@@ -124,7 +96,7 @@ def test_dropout_drops_its_share_of_the_weights(monkeypatch: Any) -> None:
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_parts_of_a_batch_drop_what_the_whole_would(block: int, rng: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(dot_product, "SCORES", block)
+    monkeypatch.setattr(attention, "SCORES", block)
     layer, X, dY = heads(OPTIONS["all, dropping"]), *rng.standard_normal((2, 6, 5, 8))
     whole = passes(layer, X, dY, step=3)
     head = passes(layer, X[:2], dY[:2], step=3)
@@ -159,7 +131,7 @@ def test_long_sequences_never_hold_all_scores(causal: bool) -> None:
     assert peak < 16e6
 
 
-def test_weights_and_blocks_are_what_the_docstrings_say(rng: Any) -> None:
+def test_weights_and_blocks_are_what_the_docstrings_and_settings_say(rng: Any) -> None:
     layer = nn.MultiHeadAttention(6, kv_heads=2)
     layer.build((5, 12), seed=1)
     shapes = {n: a.shape for n, a in layer.params.items()}
@@ -184,9 +156,6 @@ def test_weights_and_blocks_are_what_the_docstrings_say(rng: Any) -> None:
         look, norm_1, net, norm_2 = post.layers
         Z = norm_1.forward(X + look.layers[0].forward(X))
         np.testing.assert_allclose(post.forward(X), norm_2.forward(Z + net.layers[0].forward(Z)))
-
-
-def test_block_passes_its_settings_on() -> None:
     block = nn.TransformerBlock(
         4, mlp_ratio=1.5, activation="relu", causal=True, rope=True, dropout=0.25
     )
@@ -210,3 +179,47 @@ def test_block_passes_its_settings_on() -> None:
             layer.build((3, 4), seed=1)
         inner = block.layers[1].layers[1]
         assert [repr(chain.layers[1]) for chain in (net, inner)] == [shown, shown]
+
+
+RECURRENT = [f"{kind}({a})" for kind in ("RNN", "LSTM", "GRU")
+             for a in ("3", "3, return_sequences=False")]  # fmt: skip
+PLACES = ("PositionalEmbedding(6)", "SinusoidalEncoding()", "RotaryEmbedding(20.0)")
+ATTENTION = (
+    "MultiHeadAttention(2, causal=True)",
+    "MultiHeadAttention(4, causal=True, kv_heads=2, rope=True, dropout=0.5)",
+    "TransformerBlock(2, causal=True, rope=True)",
+    "TransformerBlock(2, causal=True, norm='rms', pre_norm=False)",
+)
+STEPS = [(1, 1, 1, 1, 1), (3, 1, 1), (2, 3), (5,)]
+GAPS = np.array([[1, 0, 1, 1, 0], [1, 1, 0, 1, 1]], bool)
+
+
+@pytest.mark.parametrize("call", [*RECURRENT, *PLACES, *ATTENTION])
+def test_steps_of_generation_equal_the_whole(call: str, rng: Any, monkeypatch: Any) -> None:
+    layer = made(lambda: eval(call, dict(vars(layers))), (2, 5, 8))
+    scores = (2**18, 1, 10, 19)[: 4 if call in ATTENTION else 1]  # queries at once: all, 1, 2, 3
+    masks = (None, GAPS) if call in RECURRENT else (None,)
+    for steps, block, mask in itertools.product(STEPS, scores, masks):
+        monkeypatch.setattr(attention, "SCORES", block)
+        X = rng.standard_normal((2, 5, 8))
+        with inference(), calling(mask=mask):
+            wanted = layer.forward(X)
+        memory: dict[Layer, Any] = {}
+        parts, t = [], 0
+        for n in steps:
+            now = None if mask is None else mask[:, t : t + n]
+            with inference(), calling(memory=memory, mask=now):
+                parts.append(layer.forward(X[:, t : t + n]))
+            t += n
+        found = parts[-1] if wanted.ndim == 2 else np.concatenate(parts, axis=1)
+        np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-12)
+        if call in RECURRENT:
+            assert set(memory) == {layer}
+    with inference():  # outside, from the first step again
+        np.testing.assert_array_equal(layer.forward(X), layer.copy().forward(X))
+
+
+def test_layers_that_look_ahead_cannot_generate() -> None:
+    both = made(lambda: layers.Bidirectional(layers.LSTM(3)), (1, 4, 2))
+    with pytest.raises(ValueError, match=r"Bidirectional.*cannot generate"), calling(memory={}):
+        both.forward(np.ones((2, 4, 2)))

@@ -13,17 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phitodeep import errors
 from phitodeep.core.call import Call, calling, current, inference, saliency
 from phitodeep.core.types import Array, Shape
-from phitodeep.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    BackwardError,
-    NotBuiltError,
-    OrderError,
-    PhitodeepError,
-    ShapeError,
-)
 from phitodeep.layers import GELU, BatchNorm, Chain, Dense, Dropout, LayerNorm, PReLU, ReLU, Tanh
 from phitodeep.layers.base import Layer, Param, State
 from phitodeep.layers.containers import Container
@@ -103,9 +95,6 @@ def test_calls_are_values_that_nest_and_are_left_even_by_errors() -> None:
     assert current() == Call(True, True, True, True, False, None, 0)
     with pytest.raises(AttributeError):
         current().training = False
-
-
-def test_a_thread_starts_outside_and_inside_a_copied_context() -> None:
     with inference(), ThreadPoolExecutor(1) as pool:
         assert pool.submit(current).result() == Call()
         assert pool.submit(copy_context().run, current).result() == current()
@@ -114,7 +103,7 @@ def test_a_thread_starts_outside_and_inside_a_copied_context() -> None:
 # --- parameters --------------------------------------------------------------------------------
 
 
-def test_param_reads_and_writes_the_dict() -> None:
+def test_param_reads_and_writes_the_dict_but_no_bad_values() -> None:
     layer = Dense(3, 2)
     assert isinstance(Dense.W, Param)
     W = layer.W
@@ -128,6 +117,13 @@ def test_param_reads_and_writes_the_dict() -> None:
     assert W[0, 0] == 1
     layer.b = [5.0, 6.0]
     np.testing.assert_array_equal(layer.forward(np.zeros((1, 3))), [[5, 6]])
+    layer = Dense(3, 2)
+    layer.W = np.ones((3, 2))
+    assert layer.output_shape == (2,)
+    assert layer.b.shape == (2,)
+    for value, error in BAD_VALUES:
+        check_refused("setattr(layer, 'W', value)", error, {"layer": layer, "value": value})
+        np.testing.assert_array_equal(layer.W, np.ones((3, 2)))
 
 
 BAD_VALUES: list[tuple[Any, str]] = [
@@ -141,34 +137,24 @@ BAD_VALUES: list[tuple[Any, str]] = [
 ]
 
 
-def test_writing_first_builds_and_then_writes_but_no_bad_values() -> None:
-    layer = Dense(3, 2)
-    layer.W = np.ones((3, 2))
-    assert layer.output_shape == (2,)
-    assert layer.b.shape == (2,)
-    for value, error in BAD_VALUES:
-        check_refused("setattr(layer, 'W', value)", error, {"layer": layer, "value": value})
-        np.testing.assert_array_equal(layer.W, np.ones((3, 2)))
-
-
 def test_reading_too_early_says_what_to_do_and_decay_is_declared() -> None:
     for layer in (Dense(3), LayerNorm(), PReLU(), BatchNorm()):
         name = next(iter(layer._declared))
-        with pytest.raises(NotBuiltError, match=r"does not know its input shape yet: call build"):
+        with pytest.raises(errors.NotBuiltError, match="not know its input shape yet: call build"):
             getattr(layer, name)
         assert not hasattr(layer, name)  # NotBuiltError is an AttributeError
-        with pytest.raises(NotBuiltError, match=type(layer).__name__):
+        with pytest.raises(errors.NotBuiltError, match=type(layer).__name__):
             layer.forward(np.ones((2, 3)))
-        with pytest.raises(NotBuiltError):
+        with pytest.raises(errors.NotBuiltError):
             layer.get_weights()
     for layer in (Dense(3, 2, bias=False), Dense(3, 2, bias=False)):
-        with pytest.raises(NotBuiltError, match="no parameter 'b'"):
+        with pytest.raises(errors.NotBuiltError, match="no parameter 'b'"):
             _ = layer.b
-        with pytest.raises(NotBuiltError, match="no parameter 'b'"):
+        with pytest.raises(errors.NotBuiltError, match="no parameter 'b'"):
             layer.b = np.zeros(2)
         assert layer.params.keys() == {"W"}
-    assert issubclass(NotBuiltError, OrderError)
-    assert issubclass(OrderError, RuntimeError)
+    assert issubclass(errors.NotBuiltError, errors.OrderError)
+    assert issubclass(errors.OrderError, RuntimeError)
     decays = {(c.__name__, n): p.decay for c in (Dense, LayerNorm, PReLU, BatchNorm, Scale)
               for n, p in c._declared.items()}  # fmt: skip
     assert {key for key, decay in decays.items() if decay} == {("Dense", "W"), ("Scale", "s")}
@@ -198,7 +184,7 @@ def test_an_authors_layer_does_what_every_layer_does(shape: Shape) -> None:
     assert layer.flops() == np.prod(shape[1:])
 
 
-def test_saved_values_and_gradients_have_names() -> None:
+def test_saved_values_and_gradients_have_names_and_what_an_author_forgot_too() -> None:
     layer = Layer()
     layer.save_for_backward(a=1, b=2)
     assert layer.saved("a") == 1
@@ -217,11 +203,9 @@ def test_saved_values_and_gradients_have_names() -> None:
     chain = Chain(Tanh(), Wrong())
     chain.build((3,))
     chain.forward(np.ones((2, 3)))
-    with pytest.raises(ArgumentError, match=r"in layer 1 .* no parameter 'S': it has s"):
+    with pytest.raises(errors.ArgumentError, match=r"in layer 1 .* no parameter 'S': it has s"):
         chain.backward(np.ones((2, 3)))
 
-
-def test_what_an_author_forgot_is_named() -> None:
     class Half(Layer):
         pass
 
@@ -235,7 +219,7 @@ def test_what_an_author_forgot_is_named() -> None:
             super().__init__()
             self.inner = [Dense(2, 2)]
 
-    with pytest.raises(ArgumentTypeError, match="contains layers: derive it from Container"):
+    with pytest.raises(errors.ArgumentTypeError, match="contains layers: derive it from Container"):
         Holder().build((2,))
 
 
@@ -249,7 +233,7 @@ def test_a_dataclass_may_be_a_layer_if_it_is_not_compared_by_value() -> None:
         def forward(self, X: Array) -> Array:
             return X**self.n
 
-    with pytest.raises(ArgumentTypeError, match=r"Power .*: write @dataclass\(eq=False\)"):
+    with pytest.raises(errors.ArgumentTypeError, match=r"Power .*: write @dataclass\(eq=False\)"):
         dataclass(type("Power", (Power,), {"__annotations__": {"n": int}}))()
     made: Any = dataclass(eq=False)(Power)(3)
     assert made.forward(np.full((1, 1), 2.0)) == 8
@@ -298,7 +282,7 @@ def test_an_authors_container_is_a_tree_and_freezes_as_one() -> None:
 # --- building ----------------------------------------------------------------------------------
 
 
-def test_build_remembers_both_shapes_and_layers_without_parameters_take_numbers() -> None:
+def test_build_remembers_both_shapes_and_refuses_others() -> None:
     dense, layer = Dense(4), Tanh()
     assert dense.build((2, 3)) == dense.output_shape == (2, 4)
     assert (dense.input_shape, dense.dtype) == ((2, 3), np.float32)
@@ -306,13 +290,10 @@ def test_build_remembers_both_shapes_and_layers_without_parameters_take_numbers(
     assert layer.flops() == 1
     np.testing.assert_allclose(layer.forward(np.ones(3)), np.tanh(np.ones(3)), rtol=1e-6)
     assert GELU()._measured((5,)).flops() == 8 * 5
-
-
-def test_other_shapes_and_weights_are_refused_and_nothing_changes() -> None:
     for layer in (Dense(4), LayerNorm(), PReLU(), BatchNorm(), Chain(Dense(4), LayerNorm())):
         layer.build((3,), seed=1)
         weights = layer.get_weights()
-        with pytest.raises(ShapeError, match="5"):
+        with pytest.raises(errors.ShapeError, match="5"):
             layer.build((5,))
         assert layer.input_shape == (3,)
         assert_same(layer.get_weights(), weights)
@@ -320,23 +301,20 @@ def test_other_shapes_and_weights_are_refused_and_nothing_changes() -> None:
     layer = Chain(Dense(2, 2))
     weights = layer.get_weights()
     weights["1.W"] = weights.pop("0.W")
-    with pytest.raises(ArgumentError, match=r"lack \['0.W'\] and have extra \['1.W'\]"):
+    with pytest.raises(errors.ArgumentError, match=r"lack \['0.W'\] and have extra \['1.W'\]"):
         layer.set_weights(weights)
-
-
-def test_other_dtypes_and_bad_shapes_and_gradients_are_refused() -> None:
     for dtype in (np.float16, np.int32, complex, str, "no such dtype"):
-        with pytest.raises(ArgumentTypeError, match="dtype must be float32 or float64"):
+        with pytest.raises(errors.ArgumentTypeError, match="dtype must be float32 or float64"):
             Dense(4, 3).build((4,), dtype=dtype)
     bad: Any = [(), 5, (-5,), (2.5,), "ab", None, (0,)]
     for kind, shape in itertools.product((Dense, LayerNorm, PReLU, BatchNorm), bad):
-        with pytest.raises(PhitodeepError, match=kind.__name__):
+        with pytest.raises(errors.PhitodeepError, match=kind.__name__):
             (Dense(3) if kind is Dense else kind()).build(shape)
     layer = Scale()
     layer.build((2,))
     layer.forward(np.ones((1, 2)))
     for bad in ([["a", "b"]], [[1j, 2.0]], [[1.0], [1.0, 2.0]], None):
-        with pytest.raises(PhitodeepError, match="Scale"):
+        with pytest.raises(errors.PhitodeepError, match="Scale"):
             layer.backward(bad)
 
 
@@ -348,7 +326,7 @@ def test_cast_keeps_values_and_seeds_are_integers_or_sequences() -> None:
     layer.cast(np.float64)
     assert {a.dtype for a in layer.get_weights().values()} == {np.dtype(np.float64)}
     assert_same(layer.get_weights(), before)
-    with pytest.raises(BackwardError):  # the cache was of the other dtype
+    with pytest.raises(errors.BackwardError):  # the cache was of the other dtype
         layer.backward(np.ones((4, 2)))
     assert layer.forward(np.ones((4, 3))).dtype == np.float64
     sequence = np.random.SeedSequence(5)
@@ -366,7 +344,7 @@ def test_measured_makes_no_array() -> None:
     ghost = Dense(1_000_000, 1_000_000, LeCun())._measured()
     assert ghost.count_params() == 10**12 + 10**6
     assert ghost.output_shape == (10**6,)
-    with pytest.raises(NotBuiltError):
+    with pytest.raises(errors.NotBuiltError):
         Dense(3).count_params()
     assert Dense(3)._measured((7,)).count_params() == 24
     for layer, shape in ((LayerNorm(), (7,)), (ReLU(), (2, 3)), (ReLU(), ())):
@@ -381,7 +359,7 @@ def test_measured_makes_no_array() -> None:
 # --- frames ------------------------------------------------------------------------------------
 
 
-def test_buffers_are_new_outside_the_training_loop_and_reused_inside() -> None:
+def test_buffers_are_reused_in_the_training_loop_and_left_out_of_copies() -> None:
     layer = Layer()
     one = layer.buffer("Y", (4, 3), np.float32)
     assert layer.buffer("Y", (4, 3), np.float32) is not one
@@ -403,9 +381,6 @@ def test_buffers_are_new_outside_the_training_loop_and_reused_inside() -> None:
         dX = dense.backward(Y)
         assert np.shares_memory(dense.forward(X), Y)
         assert np.shares_memory(dense.backward(Y), dX)
-
-
-def test_copies_and_pickles_leave_the_frame_behind() -> None:
     layer = Dense(3, 2)
     with calling(reuse=True):
         layer.backward(layer.forward(np.ones((4, 3))))
@@ -446,7 +421,7 @@ def test_uniform_is_a_pure_function_of_seed_step_and_place(shape: Shape) -> None
     assert layer._frame.buffers["uniform"].shape == (shape[0], 8 * ticks)
 
 
-def test_uniform_has_no_repetition_and_is_uniform() -> None:
+def test_uniform_is_uniform_and_passes_and_layers_draw_differently() -> None:
     layer = planted()
     many = np.stack([drawn(layer, (64, 50), step=step) for step in range(20)])
     assert many.min() >= 0
@@ -457,9 +432,6 @@ def test_uniform_has_no_repetition_and_is_uniform() -> None:
     correlation = np.corrcoef(rows[:-1].ravel(), rows[1:].ravel())[0, 1]
     assert abs(correlation) < 0.02
     assert np.unique(rows[:, 0]).size > 0.99 * len(rows)
-
-
-def test_passes_without_a_step_and_layers_of_one_model_draw_differently() -> None:
     layer, again = planted(), planted()
     first, second = drawn(layer), drawn(layer)
     assert not np.array_equal(first, second)

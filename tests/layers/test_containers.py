@@ -1,20 +1,22 @@
-"""Chain, Residual and Parallel: their sums by hand, their errors' paths, and what they refuse."""
+"""Chain, Residual and Parallel: sums by hand, the paths of errors, refusals, and checkpoints."""
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from phitodeep import layers as nn
-from phitodeep.core.call import calling, current
+from phitodeep.core.call import calling, current, inference
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError, OrderError, ShapeError
 from phitodeep.layers.containers import Container
-from phitodeep.model import Sequential
+from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.testing import check_gradients
-from phitodeep.testing.examples import made
+from phitodeep.testing.examples import made, passes
 from tests.conftest import assert_same, in_parts
 from tests.rows import LONG
 
@@ -64,7 +66,7 @@ def test_backward_ends_at_the_first_layer_that_learns(rng: Any) -> None:
     assert not second.grads
 
 
-def test_shapes_run_through_a_chain_and_its_last_layer() -> None:
+def test_shapes_run_through_a_chain_known_sizes_build_themselves_and_flops_add_up() -> None:
     chain = nn.Chain(
         nn.Flatten(),
         nn.Dense(5),
@@ -80,9 +82,6 @@ def test_shapes_run_through_a_chain_and_its_last_layer() -> None:
     assert nn.Chain(end, residual)._last is residual  # which adds to the output of its last layer
     assert nn.Chain()._last is None
     assert nn.Chain(end, nn.Chain())._last is None
-
-
-def test_known_sizes_build_themselves_alike_anywhere_and_flops_add_up() -> None:
     assert nn.Chain(nn.Dense(3, 4), nn.Dense(2)).known_input() == (3,)
     assert nn.Chain(nn.ReLU(), nn.Dense(3, 4)).known_input() is None
     assert nn.Chain().known_input() is None
@@ -130,19 +129,6 @@ def test_without_last_has_the_same_layers(nested: bool, rng: Any) -> None:
     np.testing.assert_array_equal(chain.forward(X), end.forward(shorter.forward(X)))
 
 
-def test_unbuilt_composites_do_not_broadcast() -> None:
-    adds = nn.Parallel(nn.Dense(4, 3), nn.Dense(4, 1), merge="add")
-    multiplies = nn.Parallel(nn.Dense(4, 1), nn.Dense(4, 3), merge="multiply")
-    for layer in (
-        nn.Residual(nn.Dense(4, 1)),
-        nn.Residual(nn.Flatten(), nn.Dense(4, 2)),
-        adds,
-        multiplies,
-    ):
-        with pytest.raises(ShapeError, match=type(layer).__name__):
-            layer.forward(np.ones((3, 4)))
-
-
 class Wrong(nn.Tanh):
     """Returns too little of dX."""
 
@@ -173,6 +159,16 @@ def test_errors_gain_their_path_and_those_of_others_a_note() -> None:
     with pytest.raises(KeyError, match="lost") as other:
         nn.Chain(nn.Tanh(), nn.Chain(Broken())).forward(np.ones((2, 3)))
     assert other.value.__notes__ == ["in layer 0 of Chain", "in layer 1 of Chain"]
+    adds = nn.Parallel(nn.Dense(4, 3), nn.Dense(4, 1), merge="add")
+    multiplies = nn.Parallel(nn.Dense(4, 1), nn.Dense(4, 3), merge="multiply")
+    for layer in (
+        nn.Residual(nn.Dense(4, 1)),
+        nn.Residual(nn.Flatten(), nn.Dense(4, 2)),
+        adds,
+        multiplies,
+    ):
+        with pytest.raises(ShapeError, match=type(layer).__name__):
+            layer.forward(np.ones((3, 4)))
 
 
 @pytest.mark.parametrize("make", [nn.Chain, nn.Residual, nn.Parallel, nn.SkipConcat])
@@ -266,7 +262,7 @@ def test_a_container_of_ones_own_trains_as_the_first_layer(held: Any, rng: Any) 
             model.train(X, Y, epochs=1, verbose=0)  # replicas find the layers too
 
 
-def test_a_container_may_declare_that_it_copes_with_none(rng: Any) -> None:
+def test_a_container_may_cope_with_none_and_replicas_keep_their_frames(rng: Any) -> None:
     asked = []
 
     class Copes(Own):
@@ -286,9 +282,6 @@ def test_a_container_may_declare_that_it_copes_with_none(rng: Any) -> None:
         model = Sequential(kind([nn.Dense(3, 2)]), seed=0)
         model.train(rng.standard_normal((4, 3)), rng.standard_normal((4, 2)), epochs=1, verbose=0)
         assert asked.pop() is wanted
-
-
-def test_replicas_share_parameters_and_keep_their_frames(rng: Any) -> None:
     chain = nn.Chain(nn.Dense(3, 4), Own((nn.Dense(4, 4), nn.Tanh())), nn.Parallel(nn.Dense(4, 2)))
     chain.build((3,))
     frames: dict[nn.Layer, Any] = {}
@@ -357,3 +350,91 @@ def test_signatures_are_read_once(monkeypatch: Any) -> None:
     expected = repr(nn.Chain(nn.Chain(nn.Dense(2))))
     monkeypatch.setattr("phitodeep.core.types.inspect.signature", None)
     assert repr(nn.Chain(nn.Chain(nn.Dense(2)))) == expected
+
+
+SHAPE = (3, 5, 4)
+MAKES: dict[str, Callable[[bool], nn.Layer]] = {
+    "chain": lambda on: nn.Chain(nn.Dense(6), nn.Tanh(), nn.Dense(4), checkpoint=on),
+    "dropout and statistics": lambda on: nn.Chain(
+        nn.Dense(6),
+        nn.BatchNorm(),
+        nn.ReLU(),
+        nn.Dropout(0.4),
+        nn.GaussianNoise(0.1),
+        nn.Dense(4),
+        checkpoint=on,
+    ),
+    "residual": lambda on: nn.Residual(nn.LayerNorm(), nn.Dense(4), nn.Dropout(0.2), checkpoint=on),
+    "skip": lambda on: nn.SkipConcat(nn.Dense(3), nn.Tanh(), checkpoint=on),
+    "nested": lambda on: nn.Chain(
+        nn.Chain(nn.Dense(4), nn.Dropout(0.3), checkpoint=on),
+        nn.Residual(nn.GRU(4), checkpoint=on),
+        checkpoint=on,
+    ),
+    "block": lambda on: nn.TransformerBlock(2, causal=True, dropout=0.2, checkpoint=on),
+    "recurrent": lambda on: nn.Chain(nn.Dense(3), nn.GRU(4), checkpoint=on),
+}
+each = pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
+
+
+def pair(make: Callable[[bool], nn.Layer]) -> tuple[nn.Layer, nn.Layer]:
+    plain, lean = made(lambda: make(False), SHAPE), made(lambda: make(True), SHAPE)
+    lean.set_weights(plain.get_weights())
+    return plain, lean
+
+
+@each
+@pytest.mark.parametrize(
+    "call", [{}, {"reuse": True}, {"step": None}, {"needs_dX": False}], ids=str
+)
+def test_all_is_the_same_to_the_bit(make: Any, call: dict[str, Any], rng: Any) -> None:
+    plain, lean = pair(make)
+    X = rng.standard_normal(SHAPE)
+    dY = rng.standard_normal(plain.copy().forward(X).shape)
+    mask = np.arange(5) < np.array([5, 2, 3])[:, None]
+    for m in (None, mask, None):
+        assert_same(passes(lean, X, dY, mask=m, **call), passes(plain, X, dY, mask=m, **call))
+    assert_same(lean.get_weights(), plain.get_weights())  # running statistics were noted once
+
+
+@each
+def test_backward_twice_and_predictions_between(make: Any, rng: Any) -> None:
+    plain, lean = pair(make)
+    X = rng.standard_normal(SHAPE)
+    with calling(step=4):
+        Y = lean.forward(X)
+        dY = rng.standard_normal(Y.shape)
+        with inference():
+            lean.forward(2 * X)
+        first = lean.backward(dY).copy()
+        np.testing.assert_array_equal(lean.backward(dY), first)
+        plain.forward(X)
+        np.testing.assert_array_equal(plain.backward(dY), first)
+    for path, layer in lean.walk():
+        assert layer is lean or not layer.cache, path
+    lean.checkpoint = False  # it may be turned off again
+    lean.forward(2 * X)
+    plain.forward(2 * X)
+    np.testing.assert_array_equal(lean.backward(dY), plain.backward(dY))
+
+
+def deep(checkpoint: bool) -> Sequential:
+    builder = SequentialBuilder(64, seed=0)
+    for _ in range(6):
+        inner = [layer for _ in range(5) for layer in (nn.Dense(64), nn.Tanh(), nn.Dropout(0.1))]
+        builder = builder.chain(*inner, checkpoint=checkpoint)
+    return builder.dense(4).loss("softmax_cross_entropy").build()
+
+
+def test_training_takes_less_memory_and_ends_alike(rng: Any) -> None:
+    X, y = rng.standard_normal((256, 64)).astype(np.float32), rng.integers(0, 4, 256)
+    peaks, models = [], []
+    for checkpoint in (False, True):
+        model = deep(checkpoint)
+        tracemalloc.start()
+        model.train(X, y, epochs=2, batch_size=128, verbose=0)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        models.append(model.get_weights())
+    assert peaks[1] < 0.55 * peaks[0]
+    assert_same(models[1], models[0])

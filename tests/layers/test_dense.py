@@ -1,4 +1,4 @@
-"""Dense beyond the contract: its formula, how it can be called, and Dense with ReLU in one step."""
+"""Dense, alone, with ReLU in one step and with low-rank updates, which also attention may have."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from phitodeep import layers
+from phitodeep import check_gradients, layers
 from phitodeep.core.call import calling, inference
-from phitodeep.core.types import Shape
-from phitodeep.layers import Chain, Dense, ReLU
+from phitodeep.core.types import Array, Shape
+from phitodeep.errors import ArgumentError
+from phitodeep.functional.rotary import YarnRope
+from phitodeep.layers import Chain, Dense, LowRank, MultiHeadAttention, ReLU
 from phitodeep.layers.dense import DenseReLU
-from phitodeep.layers.initialization import He, InitType, Xavier
+from phitodeep.layers.initialization import He, InitType, Normal, Xavier
+from phitodeep.layers.lora import AdaptedAttention, AdaptedDense, Update
+from phitodeep.testing.examples import data, made, passes
+from tests.rows import few
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (2, 1, 3, 4), (4,), (0, 4), (2, 0, 4)])
@@ -100,3 +105,147 @@ def test_dense_relu_takes_any_layout_and_refuses_a_bias_that_does_not_fit(rng: A
     layer.layers[0].params["b"] = np.zeros(2, np.float32)
     with pytest.raises(ValueError, match=r"column|broadcast"):
         layer.forward(X)
+
+
+UPDATE = Update(2, 3.0)
+
+
+def drawn(layer: Any, seed: int = 5) -> Any:
+    """Give the updates of a layer random values, since B = 0 would hide them."""
+    rng = np.random.default_rng(seed)
+    for low in layer.updates().values():
+        low.A, low.B = rng.standard_normal(low.A.shape), rng.standard_normal(low.B.shape)
+    return layer
+
+
+def test_low_rank_is_the_product_of_its_definition_which_starts_at_zero() -> None:
+    layer = made(lambda: LowRank(3, 2, alpha=5.0), (4, 6))
+    X, _ = data(layer, (4, 6))
+    np.testing.assert_allclose(layer.forward(X), 2.5 * X @ layer.A @ layer.B, rtol=1e-13)
+    np.testing.assert_allclose(layer.product(), 2.5 * layer.A @ layer.B, rtol=1e-13)
+    layer = LowRank(3, 2)
+    layer.build((6,), seed=0)
+    X, dY = data(layer, (4, 6))
+    found = passes(layer, X, dY)
+    assert not found["Y"].any()
+    assert not found["dX"].any()
+    assert not found["A"].any()
+    assert found["B"].all()
+    assert layer.A.all()
+    layer = LowRank(3, 2, initializer=Normal(1e-3))
+    layer.build((5, 500), seed=0)
+    assert 0.9e-3 < layer.A.std() < 1.1e-3
+    assert layer.flops() == 5 * 2 * (2 * 500 + 2 * 3 + 1)
+    assert layer.count_params() == 2 * (500 + 3)
+
+
+ATTENTIONS: list[dict[str, Any]] = [
+    {},
+    {"causal": True, "kv_heads": 2, "rope": True},
+    {"bias": False, "head_dim": 6},
+    {"dropout": 0.4, "causal": True},
+    {"rope": YarnRope(4.0, 16), "kv_heads": 1},
+]
+CHOICES = [("Wqkv",), ("Wo",), ("Wqkv", "Wo")]
+
+
+@pytest.mark.parametrize("names", few(CHOICES[::-1], 2), ids=" ".join)
+@pytest.mark.parametrize("options", few(ATTENTIONS, 3), ids=str)
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_with_updates_has_other_weights(options: Any, names: Any, masked: bool) -> None:
+    shape = (3, 5, 8)
+    original = made(lambda: MultiHeadAttention(4, **options), shape)
+    X, dY = data(original, shape)
+    mask = np.arange(5) < np.array([5, 2, 4])[:, None] if masked else None
+    layer = drawn(AdaptedAttention(original.copy(), dict.fromkeys(names, UPDATE)))
+    found = passes(layer, X, dY, mask=mask)
+    for name, low in layer.updates().items():
+        setattr(original, name, getattr(original, name) + low.product())
+    wanted = passes(original, X, dY, mask=mask)
+    np.testing.assert_allclose(found["Y"], wanted["Y"], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found["dX"], wanted["dX"], rtol=1e-11, atol=1e-11)
+    parts = layer.parts()
+    for name, (dense, low) in parts.items():
+        np.testing.assert_allclose(dense.grads["W"], wanted[name], rtol=1e-10, atol=1e-11)
+        if low is not None:  # dA = s dW B^T and dB = s A^T dW
+            s = low.alpha / low.rank
+            np.testing.assert_allclose(low.grads["A"], s * wanted[name] @ low.B.T, rtol=1e-9)
+            np.testing.assert_allclose(low.grads["B"], s * low.A.T @ wanted[name], rtol=1e-9)
+
+
+def test_dropout_inside_attention_draws_what_it_drew() -> None:
+    original = made(lambda: MultiHeadAttention(2, dropout=0.5), (3, 5, 8))
+    X, dY = data(original, (3, 5, 8))
+    layer = AdaptedAttention(original.copy(), {"Wqkv": UPDATE})
+    layer.updates()["Wqkv"].B = np.zeros((2, 24))
+    for seed in (None, 7):  # as built, and when a model sets its seed again
+        for part in (original, layer) if seed else ():
+            part._set_seed(seed)
+        found, wanted = (passes(part, X, dY, step=3)["Y"] for part in (layer, original))
+        np.testing.assert_array_equal(found, wanted)
+    with calling(training=False):
+        assert not np.array_equal(layer.forward(X), wanted)  # it did drop something
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (2, 3, 5)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_dense_with_an_update_is_dense_with_another_weight(shape: Any, bias: bool) -> None:
+    original = made(lambda: Dense(3, bias=bias), shape)
+    X, dY = data(original, shape)
+    layer = drawn(AdaptedDense(original.copy(), {"W": UPDATE}))
+    found = passes(layer, X, dY)
+    original.W = original.W + layer.updates()["W"].product()
+    wanted = passes(original, X, dY)
+    np.testing.assert_allclose(found["Y"], wanted["Y"], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found["dX"], wanted["dX"], rtol=1e-12, atol=1e-12)
+    check_gradients(layer, X)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("merged", [True, False])
+def test_the_original_comes_back(dtype: Any, merged: bool) -> None:
+    def restored(layer: Any) -> Any:
+        if merged:
+            layer.add_updates()
+        return layer.restored()
+
+    makes: list[Any] = [lambda: Dense(6), lambda: MultiHeadAttention(2)]
+    for make, names in zip(makes, (("W",), ("Wqkv", "Wo")), strict=True):
+        original = make()
+        original.build((4, 6), seed=3, dtype=dtype)
+        before, config = original.get_weights(), original.get_config()
+        kind = AdaptedDense if names == ("W",) else AdaptedAttention
+        layer = drawn(kind(original, dict.fromkeys(names, UPDATE)))
+        X = data(layer, (2, 4, 6))[0]
+        with inference():
+            wanted = layer.forward(X)
+        updates = {name: low.product() for name, low in layer.updates().items()}
+        after = restored(layer)
+        assert after is original
+        assert after.get_config() == config
+        assert list(after.get_weights()) == list(before)
+        for name, a in after.get_weights().items():
+            added: Array | float = updates[name] if merged and name in updates else 0.0
+            np.testing.assert_array_equal(a, before[name] + added)
+            assert a.dtype == dtype
+        if merged:
+            with inference():
+                np.testing.assert_allclose(after.forward(X), wanted, rtol=2e-4, atol=1e-4)
+
+
+def test_the_weights_are_the_same_arrays_and_only_a_model_describes_the_layer() -> None:
+    original = MultiHeadAttention(2)
+    original.build((4, 6), seed=3)
+    layer = AdaptedAttention(original, {"Wo": UPDATE})
+    assert layer.weight("Wqkv") is original.Wqkv
+    assert layer.weight("Wo") is original.Wo
+    assert all(part._generator is None for _, part in layer.walk() if isinstance(part, Dense))
+    assert repr(layer) == "LoRA(MultiHeadAttention(2), Wo=LowRank(6, 2, 3.0))"
+    with pytest.raises(ArgumentError, match="only the config of a whole model includes"):
+        layer.get_config()
+    original = Dense(6)
+    original.build((4,), seed=3)
+    with pytest.raises(ArgumentError, match="rank"):
+        AdaptedDense(original, {"W": Update(5, 1.0)})
+    assert not original._shapes_only
+    assert original.forward(np.ones((1, 4))).shape == (1, 6)

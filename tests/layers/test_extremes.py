@@ -1,4 +1,4 @@
-"""The ends of the number range: very large numbers, infinities, NaN, and batches of no samples."""
+"""The ends of the number range: very large numbers, infinities, NaN, no samples, and no spread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phitodeep.core.types import Shape
 from phitodeep.errors import ShapeError
 from phitodeep.functional import log_softmax, softmax
 from phitodeep.kernels import KERNELS
-from phitodeep.layers import dot_product
+from phitodeep.layers import BatchNorm, LayerNorm, attention
 from phitodeep.testing.examples import made, passes
 from tests.rows import KINDS, LONG, TOOLS, Row, few
 
@@ -70,7 +70,7 @@ def test_very_low_scores_hide_nothing(
     dtype: Any, causal: bool, scores: int, monkeypatch: Any
 ) -> None:
     """All scores are -1e34 and less, in float32 near its end."""
-    monkeypatch.setattr(dot_product, "SCORES", scores)
+    monkeypatch.setattr(attention, "SCORES", scores)
     layer = nn.MultiHeadAttention(1, causal=causal, bias=False)
     layer.build((4, 2), seed=0, dtype=dtype)
     layer.Wqkv = np.concatenate([1e17 * np.eye(2), -1e17 * np.eye(2), np.eye(2)], axis=1)
@@ -166,36 +166,6 @@ def test_batch_norm_remembers_only_what_its_dtype_holds(dtype: Any) -> None:
     np.testing.assert_allclose(plain.running_mean, 0.1 * np.finfo(dtype).max, rtol=1e-6)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize(
-    ("make", "shape"),
-    [
-        (lambda: nn.MaxPool2D(2), (2, 4, 5, 3)),
-        (lambda: nn.MaxPool2D((3, 2), (1, 2), 1), (2, 4, 5, 2)),
-        (lambda: nn.MaxPool2D(3, 2, "same"), (2, 5, 4, 2)),
-        (lambda: nn.MaxPool1D(2), (2, 6, 3)),
-        (lambda: nn.MaxPool1D(3, 1), (2, 6, 3)),
-        (nn.GlobalMaxPool, (2, 3, 4, 2)),
-    ],
-)
-@dtypes
-def test_max_pools_send_dY_to_the_winner_only(make: Any, shape: Any, dtype: Any, bad: Any) -> None:
-    layer, rng = made(make, shape, dtype), np.random.default_rng(0)
-    Y = layer.forward(rng.standard_normal(shape).astype(dtype))
-    dY = rng.standard_normal(Y.shape).astype(dtype)
-    wanted = np.array(layer.backward(dY))
-    for at in ((0,) * Y.ndim, (-1,) * Y.ndim):
-        one = np.zeros_like(dY)
-        one[at] = 1
-        won = np.array(layer.backward(one)) != 0
-        assert won.sum() == 1
-        there = dY.copy()
-        there[at] = bad
-        found = layer.backward(there)
-        assert not np.isfinite(found[won]).any()
-        np.testing.assert_array_equal(found[~won], wanted[~won])
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
 @pytest.mark.parametrize("vocabulary", [5, 600])
 @dtypes
@@ -258,3 +228,60 @@ def test_no_samples_give_nothing_or_are_refused_by_name(training: bool, kernel_s
                 assert a.shape == owner.params[own].shape, layer
                 assert not a.any(), layer
             assert all(np.isfinite(a).all() for a in part.state.values()), layer
+
+
+def built(layer: Any, d: int, dtype: type = np.float64) -> Any:
+    layer.build((d,), dtype=dtype)
+    layer.gamma, layer.beta = np.random.default_rng(5).standard_normal((2, d))
+    return layer
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("make", [LayerNorm, BatchNorm])
+def test_a_large_mean_costs_no_precision(make: Any, dtype: type, rng: Any) -> None:
+    """mean(x^2) - mean(x)^2 would: it is mean((x - mu)^2)."""
+    layer = built(make(), 16, dtype)
+    X = rng.integers(-8, 8, (32, 16)).astype(dtype) / 8
+    shifted = (X + 4096).astype(dtype)  # exact in float32
+    np.testing.assert_allclose(layer.forward(shifted), layer.forward(X), rtol=1e-3, atol=1e-3)
+
+
+def test_a_constant_one_feature_one_row_or_none_have_no_variance() -> None:
+    X = np.full((3, 4), 7.0)
+    for make in (LayerNorm, BatchNorm):
+        layer = built(make(), 4)
+        np.testing.assert_array_equal(layer.forward(X), np.tile(layer.beta, (3, 1)))
+        assert np.isfinite(layer.backward(X)).all()
+    layer = built(LayerNorm(), 1)
+    np.testing.assert_array_equal(layer.forward(np.array([[3.0], [5.0]])), [layer.beta] * 2)
+    np.testing.assert_array_equal(layer.backward(np.ones((2, 1))), np.zeros((2, 1)))
+    norm = built(BatchNorm(), 3)
+    np.testing.assert_array_equal(norm.forward(np.array([[1.0, 2, 3]])), [norm.beta])
+    np.testing.assert_array_equal(norm.backward(np.ones((1, 3))), np.zeros((1, 3)))
+    np.testing.assert_array_equal(norm.running_mean, np.zeros(3))
+    np.testing.assert_array_equal(norm.running_var, np.ones(3))
+    layer = built(BatchNorm(), 3)
+    assert layer.forward(np.ones((0, 3))).shape == (0, 3)
+    np.testing.assert_array_equal(layer.running_var, np.ones(3))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.1, 0.3, 1.0])
+def test_running_statistics_are_no_parameters(momentum: float, rng: Any) -> None:
+    layer = built(BatchNorm(momentum), 3)
+    mean, var = np.zeros(3), np.ones(3)
+    for n in (5, 2, 9):
+        X = 3 + 2 * rng.standard_normal((n, 3))
+        mean = (1 - momentum) * mean + momentum * X.mean(0)
+        var = (1 - momentum) * var + momentum * X.var(0, ddof=1)
+        layer.forward(X)
+        np.testing.assert_allclose(layer.running_mean, mean)
+        np.testing.assert_allclose(layer.running_var, var)
+    layer = BatchNorm()
+    layer.build((3,))
+    assert layer.params.keys() == {"gamma", "beta"}
+    assert layer.state.keys() == {"running_mean", "running_var"}
+    assert layer.count_params() == 6
+    np.testing.assert_array_equal(layer.gamma, np.ones(3))
+    np.testing.assert_array_equal(layer.beta, np.zeros(3))
+    layer.running_mean = [1, 2, 3]
+    np.testing.assert_array_equal(layer.state["running_mean"], [1, 2, 3])

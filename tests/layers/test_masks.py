@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from phitodeep import layers as nn
 from phitodeep.core.call import calling, inference
@@ -18,10 +15,8 @@ from phitodeep.errors import ArgumentError, PhitodeepError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential, SequentialBuilder
-from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made, passes
 from tests.conftest import assert_same
-from tests.rows import times
 
 T, D = 9, 4
 LENGTHS = np.array([9, 5, 7, 1])
@@ -61,22 +56,7 @@ def data(rng: Any) -> np.ndarray:
     return rng.standard_normal((len(LENGTHS), T, D))
 
 
-@pytest.mark.parametrize("kind", [nn.GlobalAvgPool, nn.GlobalMaxPool])
-@pytest.mark.parametrize("shape", [(4, T, D), (4, T, 3, 2)], ids=str)
-def test_global_pools_see_the_steps_that_are_there(kind: Any, shape: Any, rng: Any) -> None:
-    X, layer = rng.standard_normal(shape) - 5, kind()  # below 0, which an empty place must not win
-    lengths = np.array([9, 5, 0, 1])
-    mask = np.arange(T) < lengths[:, None]
-    with calling(mask=mask):
-        Y = layer.forward(np.where(mask.reshape(4, T, *[1] * (len(shape) - 2)), X, 1e30))
-        check_gradients(layer, X)
-    for i, n in enumerate(lengths):
-        wanted = layer.forward(X[i : i + 1, :n])[0] if n else 0 * Y[i]
-        np.testing.assert_allclose(Y[i], wanted, rtol=1e-12)
-    assert layer.compute_mask(mask) is None
-
-
-def test_layers_that_end_the_steps_end_the_mask() -> None:
+def test_masks_end_with_the_steps_and_gaps_pass_where_these_stay(rng: Any) -> None:
     last = nn.LSTM(2, return_sequences=False)
     for layer in (last, nn.Bidirectional(last.copy()), nn.GlobalAvgPool()):
         assert layer.compute_mask(MASK) is None, layer
@@ -89,9 +69,6 @@ def test_layers_that_end_the_steps_end_the_mask() -> None:
     )
     with calling(mask=MASK):  # which ends, and does not come back
         assert layer.forward(np.ones((4, T, D))).shape == (4, 3, 2)
-
-
-def test_gaps_pass_where_the_steps_stay_and_are_refused_where_they_change(rng: Any) -> None:
     gaps = MASK.copy()
     gaps[0, 2] = False
     X = data(rng)
@@ -113,19 +90,18 @@ def test_gaps_pass_where_the_steps_stay_and_are_refused_where_they_change(rng: A
         accident.compute_mask(np.array([[True, False, True]]))
 
 
-def tagger(dtype: str = "float64") -> Sequential:
-    return (
-        SequentialBuilder(T, D, seed=1)
-        .conv1d(5, 3, padding="same")
-        .tanh()
-        .bidirectional(nn.GRU(3))
-        .dense(2)
-        .loss("softmax_cross_entropy")
-        .metrics("accuracy")
-        .dtype(dtype)
-        .alpha(0.02)
-        .build()
-    )
+def model_of(layers: str, **options: Any) -> Sequential:
+    """A model of these layers, built for X (N, T, D), or tokens (N, T), in float64."""
+    parts = eval(f"[{layers}]", dict(NAMES))
+    options = {"loss_class": "softmax_cross_entropy", "metrics": ["accuracy"], **options}
+    model = Sequential(*parts, dtype="float64", seed=1, **options)
+    model.build((T,) if parts[0].takes_tokens else (T, D))
+    return model
+
+
+def tagger() -> Sequential:
+    tags = "Conv1D(5, 3, padding='same'), Tanh(), Bidirectional(GRU(3)), Dense(2)"
+    return model_of(tags, alpha=0.02)
 
 
 def test_lengths_make_padding_change_nothing(rng: Any) -> None:
@@ -159,11 +135,8 @@ def test_the_loss_is_the_mean_over_the_steps_that_are_there_or_0(rng: Any) -> No
     assert np.isfinite([train for train, _ in history]).all()
     assert all(np.isfinite(a).all() for a in model.get_weights().values())
     assert model.evaluate(X, y, lengths=np.zeros(4, int))["loss"] == 0
-
-
-def test_lengths_in_regression_forward_and_backward(rng: Any) -> None:
     X, Y = data(rng), rng.standard_normal((4, T, 2))
-    each = SequentialBuilder(T, D, seed=0).gru(2).metrics("mae").dtype("float64").build()
+    each = model_of("GRU(2)", metrics=["mae"], loss_class="mse")
     P = each.predict(X, lengths=LENGTHS)
     scores = each.evaluate(X, Y, lengths=LENGTHS)
     assert scores["loss"] == pytest.approx(((P - Y)[MASK] ** 2).mean())
@@ -175,42 +148,15 @@ def test_lengths_in_regression_forward_and_backward(rng: Any) -> None:
     assert dX[MASK].any()
 
 
-MODELS: dict[str, Callable[[], SequentialBuilder]] = {
-    "recurrent": lambda: SequentialBuilder(T, D, seed=1).dense(4).bidirectional(nn.GRU(3)).dense(2),
-    "attention": lambda: (
-        SequentialBuilder(T, D, seed=1)
-        .positional_embedding(T)
-        .transformer_block(2, checkpoint=True)
-        .conv1d(3, 3, padding="same")
-        .dense(2)
-    ),
-    "nested": lambda: (
-        SequentialBuilder(T, D, seed=1)
-        .add(nn.Residual(nn.MultiHeadAttention(2, causal=True, rope=True), nn.LayerNorm()))
-        .add(
-            nn.Parallel(
-                nn.TimeDistributed(nn.Dense(3)),
-                nn.Chain(nn.SkipConcat(nn.LSTM(2), checkpoint=True)),
-            )
-        )
-        .dense(2)
-    ),
-    "pooled": lambda: (
-        SequentialBuilder(T, D, seed=1)
-        .add(
-            nn.Parallel(
-                nn.Chain(nn.Conv1D(3, 1), nn.GlobalAvgPool()), nn.GRU(2, return_sequences=False)
-            )
-        )
-        .dense(2)
-    ),
-    "tokens": lambda: (
-        SequentialBuilder(T, seed=1)
-        .embedding(5, 4)
-        .add(nn.Residual(nn.Conv1D(4, 3, padding=1), nn.Tanh()))
-        .lstm(3)
-        .dense(2)
-    ),
+MODELS = {
+    "recurrent": "Dense(4), Bidirectional(GRU(3)), Dense(2)",
+    "attention": "PositionalEmbedding(T), TransformerBlock(2, checkpoint=True),"
+    " Conv1D(3, 3, padding='same'), Dense(2)",
+    "nested": "Residual(MultiHeadAttention(2, causal=True, rope=True), LayerNorm()),"
+    " Parallel(TimeDistributed(Dense(3)), Chain(SkipConcat(LSTM(2), checkpoint=True))), Dense(2)",
+    "pooled": "Parallel(Chain(Conv1D(3, 1), GlobalAvgPool()), GRU(2, return_sequences=False)),"
+    " Dense(2)",
+    "tokens": "Embedding(5, 4), Residual(Conv1D(4, 3, padding=1), Tanh()), LSTM(3), Dense(2)",
 }
 
 
@@ -226,15 +172,12 @@ def test_a_step_on_a_padded_batch_is_the_step_on_its_samples(name: str, rng: Any
         for i, n in enumerate(LENGTHS)
     ]
 
-    def model() -> Sequential:
-        built = MODELS[name]().loss("softmax_cross_entropy").metrics("accuracy").optimizer("sgd")
-        return built.alpha(0.5).dtype("float64").build()
-
-    alone = model()
+    alone = model_of(MODELS[name], optimizer="sgd", alpha=0.5)
+    start = alone.copy()
     wanted = alone.train(samples, epochs=1, accumulate=4, verbose=0)
     scores = alone.evaluate(samples)
     for padding in (0, 4, -1) if tokens else (0.0, 1e300, np.nan, np.inf):
-        padded, at = model(), MASK if tokens else MASK[..., None]
+        padded, at = start.copy(), MASK if tokens else MASK[..., None]
         noisy = np.where(at, X, padding)
         y = np.where(MASK, y, -1) if each else y
         found = padded.train(noisy, y, lengths=LENGTHS, epochs=1, verbose=0)
@@ -253,82 +196,9 @@ def running(X: np.ndarray, *_: np.ndarray) -> np.ndarray:
     return X.cumsum(axis=1)
 
 
-LEAVES = (  # which keep (T, D)
-    *("GRU(D)", "LSTM(D)", "RNN(D)", "Dense(D)", "Tanh()", "PReLU()", "LayerNorm()"),
-    *("BatchNorm()", "GroupNorm(2)", "Bidirectional(GRU(D), merge='add')"),
-    "PositionalEmbedding(T)",
-    *("Conv1D(D, 3, padding='same')", "Conv1D(D, 3, padding=2, dilation=2)"),
-    *("ConvTranspose1D(D, 3, padding=1)", "MultiHeadAttention(2)", "Lambda(running, running)"),
-    "Chain(MaxPool1D(2), ConvTranspose1D(D, 2, stride=2))",
-    "MultiHeadAttention(2, causal=True, kv_heads=1, rope=True)",
-    "TransformerBlock(2, checkpoint=True)",
-    "TimeDistributed(Chain(Reshape(2, 2), GRU(2), Flatten()))",
-    "Chain(Reshape(-1, 2, 2), Permute(1, 3, 2), Reshape(-1, D))",
-)
-
-
-def nested(inner: Any) -> Any:
-    """Containers of such layers, which keep (T, D)."""
-    some = st.lists(inner, min_size=1, max_size=2).map(", ".join)
-    return st.one_of(
-        some.map("Chain({}, checkpoint=True)".format),
-        some.map("Residual({})".format),
-        some.map("Parallel({}, Dense(D), merge='add')".format),
-        some.map("Chain(SkipConcat({}), Dense(D))".format),
-    )
-
-
-@given(
-    calls=st.lists(
-        st.recursive(st.sampled_from(LEAVES), nested, max_leaves=4), min_size=1, max_size=3
-    ),
-    lengths=st.lists(st.integers(0, T), min_size=1, max_size=4),
-    seed=st.integers(0, 2**16),
-    frozen=st.integers(0, 3),
-)
-@settings(max_examples=times(25))
-def test_random_nets(calls: Any, lengths: Any, seed: int, frozen: int) -> None:
-    rng = np.random.default_rng(seed)
-    model = Sequential(*map(layer_of, calls), nn.Dense(2), dtype="float64", seed=seed)
-    model.build((8, D))
-    model.layers[min(frozen, len(calls))].trainable = False
-    n = np.minimum(lengths, 8)
-    X, dY = rng.standard_normal((len(n), 8, D)), rng.standard_normal((len(n), 8, 2))
-    mask = np.arange(8) < n[:, None]
-    try:
-        after = model.compute_mask(mask)
-    except ArgumentError as refused:
-        with pytest.raises(ArgumentError, match=re.escape(str(refused))):
-            model.forward(X, lengths=n)
-        return
-    assert after is not None
-    kinds = {type(layer).__name__ for _, layer in model.walk()}
-    assert not kinds & {"GroupNorm", "Lambda"}
-    dY *= after[..., None]
-    Y = model.forward(np.where(mask[..., None], X, np.nan), lengths=n)
-    dX, grads = model.backward(dY), model.gradients()
-    assert dX is not None
-    assert not dX[~mask].any()
-    if "BatchNorm" in kinds and not all(layer.independent_samples for _, layer in model.walk()):
-        return  # samples are not alone: padding is tested above
-    for i in np.flatnonzero(n):
-        rows, steps = slice(i, i + 1), slice(after[i].sum())
-        if not after[i].any():  # shorter than a window
-            continue
-        alone = model.forward(X[rows, : n[i]])
-        np.testing.assert_allclose(Y[rows, steps], alone, rtol=1e-8, atol=1e-9)
-        dX_i = model.backward(dY[rows, steps])
-        np.testing.assert_allclose(dX[rows, : n[i]], dX_i, rtol=1e-7, atol=1e-8)
-        for path, g in model.gradients().items():
-            grads[path] -= g
-    for path, g in grads.items():
-        np.testing.assert_allclose(g, 0, atol=1e-7, err_msg=path)
-
-
 @pytest.mark.parametrize("loss", ["mse", "hinge", "poisson_nll", "kl_divergence"])
 def test_targets_of_the_padding_may_hold_anything(loss: str, rng: Any) -> None:
-    X, model = data(rng), SequentialBuilder(T, D, seed=1).gru(3).log_softmax().build()
-    model.setloss(loss)
+    X, model = data(rng), model_of("GRU(3), LogSoftmax()", loss_class=loss, metrics=[])
     y = rng.dirichlet(np.ones(3), (4, T)) if loss != "hinge" else np.ones((4, T, 3))
     wanted = model.evaluate(X, y, lengths=LENGTHS)
     y[~MASK] = np.nan
@@ -357,9 +227,6 @@ def test_batch_norm_counts_the_steps_that_are_there(rng: Any) -> None:
         wanted_Y = flat.forward(X[MASK])
         with calling(mask=MASK):
             np.testing.assert_allclose(padded.forward(noisy)[MASK], wanted_Y, rtol=1e-12)
-    for training in (True, False):
-        with calling(mask=MASK):
-            check_gradients(made(nn.BatchNorm, (1, T, D)), X, training=training)
     with calling(mask=np.zeros((4, T), bool)):
         assert not padded.forward(noisy).any()
 
@@ -434,7 +301,7 @@ def test_layers_that_declare_nothing_refuse_lengths(calls: str, says: str, rng: 
     assert_same(model.get_weights(), before)
 
 
-def test_a_container_that_says_what_it_does_takes_lengths_and_numbers_have_no_steps() -> None:
+def test_containers_that_say_what_they_do_and_files_take_lengths(rng: Any, tmp_path: Any) -> None:
     model = Sequential(Told(nn.Tanh(), nn.Dense(4, 4)), nn.GRU(2))
     model.build((T, D))
     assert model.predict(np.ones((4, T, D)), lengths=LENGTHS).shape == (4, T, 2)
@@ -442,9 +309,6 @@ def test_a_container_that_says_what_it_does_takes_lengths_and_numbers_have_no_st
     for call in CALLS:
         with pytest.raises(ShapeError, match=r"X \(N, T, ...\), with features at each step"):
             call(model, np.ones((4, T)), np.zeros((4, 3)), LENGTHS)
-
-
-def test_files_are_refused_before_the_first_batch(rng: Any, tmp_path: Any) -> None:
     X = np.memmap(tmp_path / "X", np.float32, "w+", shape=(4, T, D))
     model = SequentialBuilder(T, D, seed=0).flatten().dense(1).build()
     tagged = SequentialBuilder(T, D, seed=0).gru(2).global_avg_pool().dense(1).build()
@@ -482,9 +346,6 @@ def test_lengths_and_masks_that_do_not_fit_are_refused(rng: Any) -> None:
             mask = np.ones(shape, bool) if shape else np.ones((2, 4))
             with pytest.raises(PhitodeepError), calling(mask=mask):
                 layer.forward(rng.standard_normal((2, 4, 4)))
-
-
-def test_a_layer_that_says_wrongly_that_it_keeps_its_steps_is_found_by_the_loss() -> None:
     halves = nn.Lambda(
         lambda X: X[:, ::2], lambda dY, X, Y: np.repeat(dY, 2, 1), steps="independent"
     )

@@ -1,74 +1,160 @@
-"""Recurrent layers: masks, gradients, reused buffers, and the shapes of their weights."""
+"""Recurrent layers: both loops, threads, cells of ones own, reused buffers, and shapes of weights.
+
+Masks are tested by their derivations: see tests/derivations/test_special_cases.py.
+"""
 
 from __future__ import annotations
 
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 import numpy as np
 import pytest
 
-from phitodeep.core.call import calling
+from phitodeep import kernels
 from phitodeep.core.types import Array
-from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Layer
+from phitodeep.errors import ShapeError
+from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Chain, Dense, Layer
+from phitodeep.layers.recurrent import _Recurrent
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made, passes
 from tests.conftest import assert_same
-from tests.rows import few
 
-KINDS = {"rnn": RNN, "lstm": LSTM, "gru": GRU}
-each = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-BOTH: dict[str, Any] = {
-    **{f"{name}": kind for name, kind in KINDS.items()},
-    **{
-        f"{name} both ways": lambda *a, k=kind, **o: Bidirectional(k(*a, **o))
-        for name, kind in KINDS.items()
-    },
-    "gru added": lambda *a, **o: Bidirectional(GRU(*a, **o), "add"),
+each = pytest.mark.parametrize("kind", [RNN, LSTM, GRU])
+compiled = pytest.mark.usefixtures("_compiled")
+PRECISION: dict[Any, dict[str, float]] = {
+    np.float32: {"rtol": 1e-4, "atol": 1e-4},
+    np.float64: {"rtol": 1e-9, "atol": 1e-12},
 }
-directions = pytest.mark.parametrize("make", BOTH.values(), ids=BOTH)
+SIZES = [(1, 1, 1, 1), (1, 5, 3, 2), (4, 1, 2, 3), (2, 3, 1, 4), (3, 7, 5, 1), (33, 4, 17, 6)]
+
+
+@pytest.fixture
+def _compiled(same_kernels: None) -> None:
+    pytest.importorskip("numba")
+    from phitodeep.kernels.compiled import blas
+
+    kernels.use("numba")
+    if not blas.gemm(np.dtype("f"))[0]:
+        pytest.skip("NumPy's BLAS has no function with 64-bit integers")
+
+
+def in_python(monkeypatch: Any, layer: Layer, *data: Array, **call: Any) -> Any:
+    with monkeypatch.context() as patch:
+        patch.setattr(_Recurrent, "_compiled_loops", lambda self: None)
+        return passes(layer, *data, **call)
+
+
+@compiled
+@each
+@pytest.mark.parametrize("whole", [True, False], ids=["sequences", "last"])
+def test_both_loops_agree(kind: Any, whole: bool, rng: Any, monkeypatch: Any) -> None:
+    for (N, T, H, D), dtype in itertools.product(SIZES, PRECISION):
+        layer = made(lambda H=H: kind(H, return_sequences=whole), (N, T, D), dtype)
+        X = rng.standard_normal((N, T, D)).astype(dtype)
+        dY = rng.standard_normal((N, T, H) if whole else (N, H)).astype(dtype)
+        for mask in (None, rng.random((N, T)) < 0.6):
+            wanted = in_python(monkeypatch, layer, X, dY, mask=mask)
+            found = passes(layer, X, dY, mask=mask)
+            assert_same(found, wanted, **PRECISION[dtype])
+            assert {a.dtype for a in found.values()} == {np.dtype(dtype)}
+
+
+@compiled
+@each
+def test_replicas_in_threads_give_the_same_bits(kind: Any, rng: Any) -> None:
+    """Whoever runs a part of a batch, and next to whom."""
+    layer = made(lambda: Bidirectional(kind(16)), (1, 20, 8), np.float32)
+    X = rng.standard_normal((8, 20, 8)).astype(np.float32)
+    dY = rng.standard_normal((8, 20, 32)).astype(np.float32)
+    wanted = [passes(layer, X[i : i + 2], dY[i : i + 2]) for i in range(0, 8, 2)]
+    replicas = [layer._replica({}) for _ in wanted]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            jobs = [
+                pool.submit(
+                    copy_context().run, passes, r, X[2 * i : 2 * i + 2], dY[2 * i : 2 * i + 2]
+                )
+                for i, r in enumerate(replicas)
+            ]
+            for job, one in zip(jobs, wanted, strict=True):
+                assert_same(job.result(), one)
+
+
+@compiled
+@each
+def test_without_blas_python_runs_the_loop(kind: Any, rng: Any, monkeypatch: Any) -> None:
+    from phitodeep.kernels.compiled import blas
+
+    layer = made(lambda: kind(3), (1, 4, 2))
+    X, dY = rng.standard_normal((2, 4, 2)), rng.standard_normal((2, 4, 3))
+    assert not layer.keeps_lock
+    found = passes(layer, X, dY)
+    monkeypatch.setattr(blas, "gemm", lambda dtype: (0, 0))
+    assert layer.keeps_lock
+    calls = []
+    step = type(layer).step
+    monkeypatch.setattr(type(layer), "step", lambda *given: calls.append(step(*given)))
+    assert_same(passes(layer, X, dY), found, rtol=1e-10)
+    assert len(calls) == 4
+
+
+class Renamed(LSTM):
+    """A class without a cell of its own."""
+
+
+class HalfTanh(RNN):
+    """h_t = tanh(.) / 2."""
+
+    def step(self, t: int, A: Array, U: Array, S: Array, K: Array) -> None:
+        super().step(t, A, U, S, K)
+        S[0, t + 1] /= 2
+
+    def back(self, t: int, d: Array, A: Array, S: Array, K: Array, dA: Array, dU: Array) -> None:
+        dA[t] = (0.5 - 2 * S[0, t + 1] ** 2) * d[0]
+        d[0] = 0
+
+
+@compiled
+def test_a_cell_of_ones_own_runs_in_python_and_keeps_the_lock(rng: Any) -> None:
+    assert not Renamed(3).keeps_lock
+    layer = made(lambda: HalfTanh(3), (1, 4, 2))
+    assert layer.keeps_lock
+    check_gradients(layer, rng.standard_normal((2, 4, 2)))
+    own = HalfTanh(3)
+    assert not Dense(3).keeps_lock
+    assert not Chain(Dense(3), LSTM(3), Bidirectional(GRU(3))).keeps_lock
+    assert Chain(Dense(3), Chain(LSTM(3), own)).keeps_lock
+    assert Bidirectional(HalfTanh(2)).keeps_lock
+    kernels.use("numpy")
+    assert Chain(Dense(3), LSTM(3)).keeps_lock
+    assert not Chain(Dense(3)).keeps_lock
+
+
+@compiled
+@pytest.mark.parametrize("kind", [RNN, LSTM, GRU])
+@pytest.mark.parametrize("name", ["Wh", "b"])
+def test_parameters_that_do_not_fit_are_refused(kind: Any, name: str) -> None:
+    layer = kind(4)
+    layer.build((3, 2), seed=0)
+    X = np.ones((2, 3, 2), np.float32)
+    Y = layer.forward(X)
+    right = layer.params[name]
+    layer.params[name] = right[..., :-1].copy()
+    with pytest.raises(ShapeError, match=f"its parameter {name} has shape"):
+        layer.backward(np.ones_like(Y))
+    with pytest.raises(ShapeError, match=f"its parameter {name} has shape|takes X"):
+        layer.forward(X)
+    layer.params[name] = right
+    layer.units = 3
+    with pytest.raises(ShapeError, match=r"has 4 units|has 3 units"):
+        layer.backward(np.ones_like(Y))
 
 
 def recurrent(make: Any, whole: bool = True, H: int = 3, D: int = 2, T: int = 4) -> Layer:
     return made(lambda: make(H, return_sequences=whole), (1, T, D))
-
-
-def lengths(*counts: int, T: int) -> Array:
-    return np.arange(T) < np.array(counts)[:, None]
-
-
-MASKS: dict[str, Any] = {
-    "none": None,
-    "lengths": lengths(4, 1, 3, T=4),
-    "before": lengths(4, 1, 3, T=4)[:, ::-1],
-    "holes": np.array([[1, 0, 1, 0], [0, 1, 1, 1], [0, 0, 1, 0]], bool),
-    "nothing": np.array([[0, 0, 0, 0], [1, 1, 0, 1], [0, 0, 0, 0]], bool),
-}
-
-
-@each
-def test_steps_that_the_mask_leaves_out_are_skipped(kind: Any, rng: Any) -> None:
-    """What the cells compute is compared with PyTorch: see test_references.py."""
-    layer, last = recurrent(kind), recurrent(kind, whole=False)
-    for name, mask in list(MASKS.items())[1:]:
-        X = rng.standard_normal((3, 4, 2))
-        with calling(mask=mask):
-            Y, final = layer.forward(X), last.forward(X)
-        assert not Y[~mask].any()
-        for n, kept in enumerate(mask):
-            wanted = layer.forward(X[n : n + 1, kept])[0] if kept.any() else np.zeros((1, 3))
-            np.testing.assert_allclose(Y[n, kept], wanted[: kept.sum()], 1e-12, err_msg=name)
-            np.testing.assert_allclose(final[n], wanted[-1], 1e-12, err_msg=name)
-
-
-@directions
-def test_recurrent_gradients(make: Any, rng: Any) -> None:
-    """Each way to return the states, under two of the masks; all of them in a long run."""
-    for whole, first in ((True, 1), (False, 2)):
-        layer = recurrent(make, whole)
-        for name in few(list(MASKS)[first:], 2):
-            with calling(mask=MASKS[name]):
-                check_gradients(layer, rng.standard_normal((3, 4, 2)), max_probes=8)
-        check_gradients(layer, rng.standard_normal((1, 3, 2)), max_probes=4)
 
 
 @each

@@ -20,15 +20,12 @@ def test_layers_equal_pytorch(dtype: str) -> None:
     assert not {case: names for case, names in different.items() if names}
 
 
-def test_batch_norm_is_compared_in_training_and_with_running_statistics() -> None:
+def test_batch_norm_in_training_with_running_statistics_and_frozen() -> None:
     assert len(NORM) == 2
     for case in NORM:
         names = {pair.name for pair in layer_pairs(case, "float64")}
         late = {f"eval_{name}" for name in COMPARED}
         assert names == COMPARED | late | {"state.running_mean", "state.running_var"}
-
-
-def test_frozen_batch_norm_uses_running_statistics() -> None:
     stored = CASES[NORM[0]]
     layer = layer_of(NORM[0], {**stored, "X": stored["X"][-1]}, np.float64)
     assert isinstance(layer, BatchNorm)

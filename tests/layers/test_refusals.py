@@ -222,9 +222,9 @@ GIVEN: list[tuple[str, Shape, list[Shape], str]] = [  # a layer, what it was bui
     *[(layer, (5, 5, 2), [(2, 5, 5, 3), (2, 5, 5), (5, 5, 2), (2, 1, 5, 5, 2)], layer[:6])
       for layer in ("Conv2D(2, 3)", "ConvTranspose2D(2, 3)", "DepthwiseConv2D(3)")],
     ("Conv2D(2, 3)", (5, 5, 1), [(1, 2, 5, 1)], "does not fit"),
-    *[(f"{kind}()", (5,), [(2, 4), (2, 5, 1), (4,)], rf"{kind}.* D = 5 .*got X of shape \(")
+    *[(f"{kind}()", (5,), [(2, 4), (2, 5, 1), (4,)], rf"{kind}.*takes 5 features.*got shape \(")
       for kind in ("LayerNorm", "BatchNorm", "RMSNorm")],
-    *[(layer, (3, 6), [(2, 3, 4), (2, 3), (2, 6, 3)], f"{layer[:9]}.*D = 6")
+    *[(layer, (3, 6), [(2, 3, 4), (2, 3), (2, 6, 3)], f"{layer[:9]}.*takes 6 features")
       for layer in ("GroupNorm(2)", "InstanceNorm()")],
     ("InstanceNorm()", (5, 4), [(2, 1, 4)], r"several \w+ in each group"),
     *[(layer, (4, 2), [(2, 4), (4, 2), (2, 4, 3), (2, 4, 2, 1), (1, 2, 4, 2)], layer[:3])

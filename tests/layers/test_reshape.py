@@ -41,7 +41,7 @@ def test_numbers_keep_their_order(layer: Any, shape: Any, wanted: Any) -> None:
     assert layer.flops() == 0
 
 
-def test_a_transposed_X_is_read_in_its_own_order_and_sizes_must_fit() -> None:
+def test_arrays_are_read_in_their_own_order_and_sizes_must_fit(rng: Any) -> None:
     X = np.arange(12.0).reshape(3, 2, 2).T
     np.testing.assert_array_equal(nn.Flatten().forward(X), X.reshape(2, 6))
     says = r"Reshape\(.*does not fit samples of shape \(3, 4\) \(12 elements\)"
@@ -50,6 +50,11 @@ def test_a_transposed_X_is_read_in_its_own_order_and_sizes_must_fit() -> None:
             layer.build((3, 4))
         with pytest.raises(ShapeError, match=says):
             layer.forward(np.ones((2, 3, 4)))
+    for dims, shape in (((1, 2), (2, 3, 4)), ((2, 1), (2, 1, 4)), ((2, 1), (2, 4, 1))):
+        X, layer = rng.standard_normal(shape), nn.Permute(*dims)
+        Y = layer.forward(X)
+        assert not np.shares_memory(Y, X)
+        assert not np.shares_memory(layer.backward(Y), Y)
 
 
 COLUMNS = [[0], [3, 1], [-1, 0], [2, 2, -3], range(1, 4), np.array([4, 0]), 3, np.int64(-2)]
@@ -155,14 +160,6 @@ def test_tokens_that_are_not_whole_are_refused_with_their_place(code: float) -> 
     X[2, 3] = 3
     with pytest.raises(ArgumentError, match=r"Embedding\(3, 2\) takes tokens from 0 to 2, got 3"):
         layer.forward(X)
-
-
-def test_permute_gives_a_fresh_array(rng: Any) -> None:
-    for dims, shape in (((1, 2), (2, 3, 4)), ((2, 1), (2, 1, 4)), ((2, 1), (2, 4, 1))):
-        X, layer = rng.standard_normal(shape), nn.Permute(*dims)
-        Y = layer.forward(X)
-        assert not np.shares_memory(Y, X)
-        assert not np.shares_memory(layer.backward(Y), Y)
 
 
 def test_reshape_to_features_refuses_lengths() -> None:

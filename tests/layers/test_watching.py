@@ -86,7 +86,7 @@ def test_each_pass_and_loss_is_told_once_in_order(rng: Any) -> None:
     assert {e.source for e in notes.events} == {loss}
 
 
-def test_a_watched_training_is_the_same_to_the_bit() -> None:
+def test_a_watched_training_is_the_same_to_the_bit_and_paths_are_those_of_the_model() -> None:
     X, y = images()
     plain, watched, notes = cnn(), cnn(), Notes()
     plain.train(X, y, X, y, verbose=0)
@@ -96,9 +96,6 @@ def test_a_watched_training_is_the_same_to_the_bit() -> None:
     assert plain.optimizer.t == watched.optimizer.t == 2
     assert notes.events
     assert current().watch is None
-
-
-def test_paths_are_those_of_the_model_in_the_order_that_training_runs() -> None:
     notes = Notes()
     with watching(notes):
         cnn().train(*images(6), verbose=0)
@@ -137,20 +134,6 @@ class Scaled(nn.Dense):
 
     def backward(self, dY: Array) -> Array | None:
         return super().backward(2 * dY)
-
-
-def test_super_is_not_told_again_and_ones_own_containers_have_paths() -> None:
-    layer, notes = Scaled(3, 2), Notes()
-    with watching(notes):
-        layer.backward(layer.forward(np.ones((4, 3))))
-    assert notes.told() == ["before forward", "after forward", "before backward", "after backward"]
-    notes = Notes()
-    with watching(notes):
-        nn.Chain(Own({"a": (nn.Dense(3, 3), nn.Tanh()), "out": nn.Dense(3, 2)})).forward(
-            np.ones((5, 3))
-        )
-    paths = ("", ".inside.a.0", ".inside.a.1", ".inside.out")
-    assert notes.told("forward", "before")[1:] == [f"before forward 0{path}" for path in paths]
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
@@ -215,9 +198,23 @@ def test_a_replaced_gradient_of_the_loss_reaches_the_layers(rng: Any) -> None:
     with watching(no_gradient):
         model.train(X, y, epochs=1, verbose=0)
     np.testing.assert_array_equal(model.layers[0].W, before)
+    loss, wanted = MeanSquaredError(), MeanSquaredError().loss_func(2 * y, X[:, :2])
+    with watching(lambda e: 2 * y if (e.what, e.when) == ("loss", "before") else None):
+        assert loss.loss_func(y, X[:, :2]) == wanted
 
 
-def test_paths_from_a_root_and_of_branches(rng: Any) -> None:
+def test_paths_from_a_root_of_branches_and_of_containers_of_ones_own(rng: Any) -> None:
+    layer, notes = Scaled(3, 2), Notes()
+    with watching(notes):
+        layer.backward(layer.forward(np.ones((4, 3))))
+    assert notes.told() == ["before forward", "after forward", "before backward", "after backward"]
+    notes = Notes()
+    with watching(notes):
+        nn.Chain(Own({"a": (nn.Dense(3, 3), nn.Tanh()), "out": nn.Dense(3, 2)})).forward(
+            np.ones((5, 3))
+        )
+    paths = ("", ".inside.a.0", ".inside.a.1", ".inside.out")
+    assert notes.told("forward", "before")[1:] == [f"before forward 0{path}" for path in paths]
     model, notes = Sequential(nn.Dense(3, 4), nn.Tanh(), seed=0), Notes()
     X = rng.standard_normal((5, 3))
     with watching(notes, root=model):
@@ -238,7 +235,7 @@ def test_paths_from_a_root_and_of_branches(rng: Any) -> None:
     assert notes.told("forward", "after") == [f"after forward{path}" for path in ends]
 
 
-def test_the_call_is_there_for_the_watcher_which_may_run_layers_itself() -> None:
+def test_a_watcher_may_run_layers_and_sees_the_softmax_that_metrics_ask_for() -> None:
     X, y = images(6)
     model, training = cnn(), []
 
@@ -251,9 +248,6 @@ def test_the_call_is_there_for_the_watcher_which_may_run_layers_itself() -> None
         model.train(X, y, X, y, verbose=0)
     assert training[0] is True
     assert training[-1] is False
-
-
-def test_a_softmax_that_metrics_ask_for_has_its_path() -> None:
     X, y = images()
     model = cnn()
     notes = Notes()

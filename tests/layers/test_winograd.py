@@ -25,29 +25,20 @@ sizes = pytest.mark.parametrize("size", SIZES, ids=str)
 
 
 @pytest.fixture(autouse=True)
-def _compiled() -> Any:
+def _compiled(same_kernels: None) -> None:
     pytest.importorskip("numba")
-    before = kernels.chosen()
-    yield kernels.use("numba")
-    kernels.use(before)
+    kernels.use("numba")
 
 
-def conv(size: Any, dtype: Any, *, bias: bool = True) -> Conv2D:
-    _, height, width, C, filters, padding = size
-    layer = Conv2D(filters, 3, padding=padding, bias=bias)
-    layer.build((height, width, C), seed=0, dtype=dtype)
+def conv(size: Any, dtype: Any, *, bias: bool = True) -> tuple[Conv2D, Array, Array]:
+    """A layer, X and dY."""
+    N, *shape, filters, padding = size
+    layer, rng = Conv2D(filters, 3, padding=padding, bias=bias), np.random.default_rng(1)
+    out = layer.build(tuple(shape), seed=0, dtype=dtype)
     if bias:
         layer.b = np.linspace(-1, 1, filters)
-    return layer
-
-
-def given(size: Any, dtype: Any) -> tuple[Array, Array]:
-    """X and dY."""
-    rng = np.random.default_rng(1)
-    X = rng.standard_normal((*size[:3], size[3])).astype(dtype)
-    shape = conv(size, dtype).output_shape
-    assert shape is not None
-    return X, rng.standard_normal((size[0], *shape)).astype(dtype)
+    X, dY = (rng.standard_normal((N, *s)).astype(dtype) for s in (shape, out))
+    return layer, X, dY
 
 
 def passes(layer: Conv2D, X: Array, dY: Array, tiled: bool | None = True) -> dict[str, Array]:
@@ -66,18 +57,16 @@ def by_windows(layer: Conv2D, X: Array, dY: Array) -> dict[str, Array]:
 
 @sizes
 def test_tiles_give_what_windows_give(size: Any, monkeypatch: Any) -> None:
-    X, dY = given(size, np.float64)
     for block, bias in ((1, True), (winograd.BLOCK, True), (winograd.BLOCK, False)):
         monkeypatch.setattr(winograd, "BLOCK", block)
-        layer = conv(size, np.float64, bias=bias)
+        layer, X, dY = conv(size, np.float64, bias=bias)
         wanted, found = by_windows(layer, X, dY), passes(layer, X, dY)
         assert_same(found, wanted, atol=1e-11)
 
 
 @pytest.mark.parametrize("size", [*SIZES, (8, 14, 14, 32, 64, 1), (12, 8, 8, 128, 128, 1)], ids=str)
 def test_errors_in_float32_stay_small(size: Any) -> None:
-    X, dY = given(size, np.float32)
-    layer = conv(size, np.float32)
+    layer, X, dY = conv(size, np.float32)
     found = passes(layer, X, dY)
     layer.cast(np.float64)
     wanted = by_windows(layer, X.astype(np.float64), dY.astype(np.float64))
@@ -88,8 +77,7 @@ def test_errors_in_float32_stay_small(size: Any) -> None:
 
 @sizes
 def test_reused_buffers_and_a_shorter_last_batch(size: Any) -> None:
-    X, dY = given(size, np.float32)
-    layer = conv(size, np.float32)
+    layer, X, dY = conv(size, np.float32)
     half = max(1, size[0] // 2)
     wanted = [passes(layer, X, dY), passes(layer, X[:half], dY[:half], None)] * 2
     with calling(reuse=True):
@@ -98,28 +86,22 @@ def test_reused_buffers_and_a_shorter_last_batch(size: Any) -> None:
         assert_same(one, two)
 
 
-def test_arrays_that_are_not_contiguous_or_read_only() -> None:
-    size = (3, 7, 9, 13, 17, "same")
-    X, dY = given(size, np.float32)
-    layer = conv(size, np.float32)
+def test_strided_and_read_only_arrays_no_dX_and_kernels_switched_between_the_passes() -> None:
+    layer, X, dY = conv(SIZES[1], np.float32)
     wanted = passes(layer, X, dY)
     wide_X, wide_dY = np.repeat(X, 2, axis=2), np.repeat(dY, 2, axis=3)
     frozen_X, frozen_dY = X.copy(), dY.copy()
     frozen_X.flags.writeable = frozen_dY.flags.writeable = False
     for other in ((wide_X[:, :, ::2], wide_dY[:, :, :, ::2]), (frozen_X, frozen_dY)):
         assert_same(passes(layer, *other), wanted)
-
-
-def test_dX_may_be_left_out() -> None:
-    size = SIZES[1]
-    X, dY = given(size, np.float32)
-    layer = conv(size, np.float32)
-    wanted = passes(layer, X, dY)
     with calling(needs_dX=False):
         layer.forward(X)
         assert layer.backward(dY) is None
     for name in ("W", "b"):
         np.testing.assert_array_equal(layer.grads[name], wanted[f"d{name}"])
+    layer.forward(X)
+    kernels.use("numpy")
+    np.testing.assert_array_equal(layer.backward(dY), wanted["dX"])
 
 
 def test_which_convolutions_are_in_tiles(monkeypatch: Any) -> None:
@@ -148,13 +130,3 @@ def test_which_convolutions_are_in_tiles(monkeypatch: Any) -> None:
     assert tiled()
     kernels.use("numpy")
     assert not tiled()
-
-
-def test_kernels_may_be_switched_between_the_passes() -> None:
-    size = SIZES[0]
-    X, dY = given(size, np.float32)
-    layer = conv(size, np.float32)
-    wanted = passes(layer, X, dY)
-    layer.forward(X)
-    kernels.use("numpy")
-    np.testing.assert_array_equal(layer.backward(dY), wanted["dX"])

@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import inspect
 import pickle
-from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
-from phitodeep import loss as losses
+from phitodeep import loss as L
 from phitodeep.core.call import calling
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.functional import log_softmax, one_hot, softmax
 from phitodeep.layers import Dense
-from phitodeep.loss import (
-    BinaryCrossEntropy,
-    BinaryCrossEntropyWithLogits,
-    CategoricalCrossEntropy,
-    CosineSimilarityLoss,
-    Hinge,
-    Huber,
-    KLDivergence,
-    LogCosh,
-    Loss,
-    MeanSquaredError,
-    NegativeELBO,
-    NegativeLogLikelihood,
-    PoissonNLL,
-    SoftmaxCrossEntropy,
-    SquaredHinge,
-)
+from phitodeep.loss import Loss, SoftmaxCrossEntropy
 from phitodeep.loss.categorical import _CrossEntropy
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import LOSSES, WEIGHTS, pair
@@ -65,8 +48,8 @@ def assert_both(
 
 
 def test_table_covers_exactly_the_public_losses() -> None:
-    public = {c for _, c in inspect.getmembers(losses, inspect.isclass) if issubclass(c, Loss)}
-    assert {type(loss) for loss in EXAMPLES} == public - {Loss, losses.Elementwise}
+    public = {c for _, c in inspect.getmembers(L, inspect.isclass) if issubclass(c, Loss)}
+    assert {type(loss) for loss in EXAMPLES} == public - {Loss, L.Elementwise}
     assert {case.partition("(")[0] for case in CASES} == {type(loss).__name__ for loss in EXAMPLES}
 
 
@@ -90,16 +73,7 @@ def test_gradient_is_the_derivative_of_the_value(loss: Loss) -> None:
 
 
 @every
-def test_float32_stays_float32(loss: Loss) -> None:
-    P, y = pair(loss, (5, 4))
-    single = loss.loss_gradient(P.astype(np.float32), y, np.linspace(0.5, 1, 5))
-    assert (single.dtype, single.shape) == (np.float32, P.shape)
-    assert loss.loss_gradient(P, y, np.ones(5, np.float32)).dtype == np.float64
-    assert type(loss.loss_func(P.astype(np.float32), y)) is float
-
-
-@every
-def test_nothing_is_written_into(loss: Loss) -> None:
+def test_arrays_keep_dtype_and_values_and_copies_are_alike(loss: Loss) -> None:
     P, y = pair(loss, (5, 4))
     w = np.linspace(0.5, 1, 5)
     for a in (P, y, w):
@@ -109,25 +83,20 @@ def test_nothing_is_written_into(loss: Loss) -> None:
     loss.loss_gradient(P + 0.01, y, w)
     np.testing.assert_array_equal(first, kept)
     assert not np.shares_memory(first, P)
-
-
-@every
-def test_training_reuses_buffers_with_the_same_result(loss: Loss) -> None:
+    single = loss.loss_gradient(P.astype(np.float32), y, np.linspace(0.5, 1, 5))
+    assert (single.dtype, single.shape) == (np.float32, P.shape)
+    assert loss.loss_gradient(P, y, np.ones(5, np.float32)).dtype == np.float64
+    assert type(loss.loss_func(P.astype(np.float32), y)) is float
+    for twin in (pickle.loads(pickle.dumps(loss)), eval(repr(loss), vars(L) | vars(np))):
+        assert type(twin) is type(loss)
+        assert repr(twin) == repr(loss)
+        assert_both(both(twin, P, y), both(loss, P, y))
     for seed, n in ((1, 5), (2, 5), (3, 3), (4, 5)):
         P, y = pair(loss, (n, 4), seed)
         T, w = loss.targets(y, P.shape), loss.weights(np.linspace(0.5, 1, n), y, P.shape)
         with calling(reuse=True):
             value, gradient = loss.value_and_gradient(P, T, w, None)
             assert_both((value, gradient), both(loss, P, y, np.linspace(0.5, 1, n)))
-
-
-@every
-def test_pickle_and_repr(loss: Loss) -> None:
-    P, y = pair(loss, (5, 4))
-    for twin in (pickle.loads(pickle.dumps(loss)), eval(repr(loss), vars(losses) | vars(np))):
-        assert type(twin) is type(loss)
-        assert repr(twin) == repr(loss)
-        assert_both(both(twin, P, y), both(loss, P, y))
 
 
 # --- weights and totals ------------------------------------------------------------------------
@@ -147,7 +116,7 @@ def test_a_weight_counts_as_often_as_repeating_the_sample(loss: Loss, shape: Sha
 
 
 @every
-def test_weights_of_positions(loss: Loss) -> None:
+def test_weights_of_positions_and_no_weight_at_all(loss: Loss) -> None:
     P, y = pair(loss, (2, 3, 4))
     per_sample = np.array([0.5, 2.0])
     positions = loss.positions(P.shape)
@@ -159,6 +128,9 @@ def test_weights_of_positions(loss: Loss) -> None:
     assert value == pytest.approx(loss.loss_func(P[1:, 2:], y[1:, 2:]))
     assert not gradient[0].any()
     assert not gradient[1, :2].any()
+    P, y = pair(loss, (3, 4))
+    assert_both(both(loss, P, y, np.zeros(3)), (0.0, np.zeros((3, 4))))
+    assert_both(both(loss, P, y, total=0), (0.0, np.zeros((3, 4))))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -177,18 +149,11 @@ def test_parts_with_the_total_add_up_to_the_whole(loss: Loss, weighted: bool) ->
     assert_both((2 * half[0], 2 * half[1]), both(loss, P, y, w))
 
 
-@every
-def test_no_weight_at_all_is_zero(loss: Loss) -> None:
-    P, y = pair(loss, (3, 4))
-    assert_both(both(loss, P, y, np.zeros(3)), (0.0, np.zeros((3, 4))))
-    assert_both(both(loss, P, y, total=0), (0.0, np.zeros((3, 4))))
-
-
 # --- regression by hand ------------------------------------------------------------------------
 
 
 @elementwise
-def test_a_vector_of_targets_fits_one_output_only(loss: Loss) -> None:
+def test_a_vector_of_targets_fits_one_output_only_and_nothing_is_broadcast(loss: Loss) -> None:
     P, y = pair(loss, (6, 1))
     assert_both(both(loss, P, y[:, 0]), both(loss, P, y))
     assert_both(both(loss, P, y[:, 0].tolist()), both(loss, P, y))
@@ -201,10 +166,6 @@ def test_a_vector_of_targets_fits_one_output_only(loss: Loss) -> None:
     for bad in (y, np.hstack([y, y])):
         with pytest.raises(ShapeError, match=r"predictions of shape \(6,\)"):
             loss.loss_gradient(P[:, 0], bad)
-
-
-@elementwise
-def test_nothing_is_broadcast(loss: Loss) -> None:
     P, y = pair(loss, (6, 4))
     for shape in ((6,), (6, 1), (1, 4), (4,), (5, 4), (6, 3), (6, 4, 1), (1,), ()):
         bad = np.resize(y, shape)
@@ -218,7 +179,8 @@ def test_nothing_is_broadcast(loss: Loss) -> None:
 
 
 @each_class
-def test_label_forms_mean_the_same(loss: Loss) -> None:
+def test_label_forms_mean_the_same_and_rows_are_mixtures(loss: Loss) -> None:
+    """The loss is linear in the rows: over all one-hot rows, weighed by their probability."""
     P, y = pair(loss, (6, 4))
     if loss.ignore_index is not None:
         y[y == 2] = 1  # one-hot rows cannot be ignored
@@ -227,28 +189,15 @@ def test_label_forms_mean_the_same(loss: Loss) -> None:
     for form in (y.tolist(), y[:, None], y.astype(np.uint8), hot, hot.astype(int), hot > 0):
         assert_both(both(loss, P, form), wanted, rtol=1e-6)
     assert_both(both(loss, P, hot.astype(float)), wanted)
-
-
-@each_class
-def test_soft_rows_mix_the_labels(loss: Loss) -> None:
-    """The sum is linear in the rows: over all one-hot rows, weighed by their probability."""
     P, _ = pair(loss, (1, 4))
     q = np.array([[0.1, 0.2, 0.3, 0.4]])
     mixed = sum(p * loss.loss_func(P, np.eye(4)[[k]], total=1) for k, p in enumerate(q[0]))
     assert loss.loss_func(P, q, total=1) == pytest.approx(mixed)
 
 
-def test_rows_may_miss_one_by_a_thousandth() -> None:
-    for off in (-9e-4, 9e-4):
-        SoftmaxCrossEntropy().loss_func(np.zeros((1, 2)), [[0.5, 0.5 + off]])
-    for off in (-2e-3, 2e-3):
-        with pytest.raises(ArgumentError, match="summing to 1"):
-            SoftmaxCrossEntropy().loss_func(np.zeros((1, 2)), [[0.5, 0.5 + off]])
-
-
 @pytest.mark.parametrize("ignored", [-1, -100, 2, 7])
 @pytest.mark.parametrize(
-    "make", [CategoricalCrossEntropy, SoftmaxCrossEntropy, NegativeLogLikelihood]
+    "make", [L.CategoricalCrossEntropy, SoftmaxCrossEntropy, L.NegativeLogLikelihood]
 )
 def test_ignored_labels_count_for_nothing(make: Any, ignored: int) -> None:
     loss = make(ignore_index=ignored, class_weight=WEIGHTS)
@@ -260,19 +209,14 @@ def test_ignored_labels_count_for_nothing(make: Any, ignored: int) -> None:
     short = both(make(class_weight=WEIGHTS), P[kept], y[kept], np.arange(1, 7)[kept])
     assert_both((value, gradient[kept]), short)
     assert not gradient[~kept].any()
-
-
-@pytest.mark.parametrize("class_weight", [None, WEIGHTS])
-@pytest.mark.parametrize(
-    "make", [CategoricalCrossEntropy, SoftmaxCrossEntropy, NegativeLogLikelihood]
-)
-def test_all_ignored_is_zero(make: Any, class_weight: Any) -> None:
-    loss = make(ignore_index=-1, class_weight=class_weight)
     P, _ = pair(loss, (2, 3, 4))
-    assert_both(both(loss, P, np.full((2, 3), -1)), (0.0, np.zeros(P.shape)))
+    for class_weight in (None, WEIGHTS):
+        loss = make(ignore_index=ignored, class_weight=class_weight)
+        assert_both(both(loss, P, np.full((2, 3), ignored)), (0.0, np.zeros(P.shape)))
 
 
-def test_class_weights_have_two_forms() -> None:
+def test_class_weights_have_two_forms_and_rows_may_miss_one_by_a_thousandth() -> None:
+    """Those in order are kept as plain numbers; what is wrong is refused when it is used."""
     P, y = pair(SoftmaxCrossEntropy(), (6, 4))
     wanted = both(SoftmaxCrossEntropy(class_weight=[1, 3, 1, 0]), P, y)
     named = [{1: 3, 3: 0}, {"1": 3.0, "3": 0.0}, {0: 1, 1: 3, 2: 1, 3: 0}]
@@ -281,180 +225,180 @@ def test_class_weights_have_two_forms() -> None:
     assert wanted[0] == pytest.approx(
         both(SoftmaxCrossEntropy(), P, y, np.array([1, 3, 1, 0])[y])[0]
     )
+    for weights in ([1, 2.5], (1, 2.5), np.array([1, 2.5])):
+        loss = SoftmaxCrossEntropy(class_weight=weights)
+        assert loss.class_weight == (1.0, 2.5)
+        assert all(type(weight) is float for weight in loss.class_weight)
+        assert repr(loss) == "SoftmaxCrossEntropy(class_weight=(1.0, 2.5))"
+    assert SoftmaxCrossEntropy(class_weight={1: 2}).class_weight == {1: 2}
+    for bad, says in (
+        (["a", "b"], "class_weight takes real numbers"),
+        ([[1], [1, 2]], "class_weight takes an array"),
+        ("balanced", "an option of train"),
+    ):
+        loss = SoftmaxCrossEntropy(class_weight=bad)
+        with pytest.raises(PhitodeepError, match=says):
+            loss.loss_func(np.zeros((1, 2)), [0])
+    for off in (-9e-4, 9e-4):
+        SoftmaxCrossEntropy().loss_func(np.zeros((1, 2)), [[0.5, 0.5 + off]])
+    for off in (-2e-3, 2e-3):
+        with pytest.raises(ArgumentError, match="summing to 1"):
+            SoftmaxCrossEntropy().loss_func(np.zeros((1, 2)), [[0.5, 0.5 + off]])
 
 
 # --- refusals ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("y", "error", "says"),
-    [
-        ([0, 1], ShapeError, r"predictions of shape \(3, 4\).*got y of shape \(2,\)"),
-        ([[0, 1, 2]], ShapeError, r"\(1, 3\)"),
-        ([[[0], [1], [2]]], ShapeError, r"\(1, 3, 1\)"),
-        (np.zeros((3, 3), int), ShapeError, r"\(3, 3\)"),
-        (np.zeros((3, 5), int), ShapeError, r"\(3, 5\)"),
-        (1, ShapeError, r"\(\)"),
-        ([], ShapeError, r"\(0,\)"),
-        ([0.0, 1.0, 2.0], ArgumentTypeError, r"integers.*float64.*astype\(int\)"),
-        ([[0.5], [0.5], [0.5]], ArgumentTypeError, "integers"),
-        ([True, False, True], ArgumentTypeError, "integers.*bool"),
-        ([0, 1, 4], ArgumentError, r"0 to 3 for 4 classes, got 4 at y\[2\]"),
-        ([0, -1, 3], ArgumentError, r"got -1 at y\[1\]"),
-        ([[0], [9], [3]], ArgumentError, r"got 9 at y\[1, 0\]"),
-        ([0.0, np.nan, 1.0], ArgumentError, r"y\[1\] is nan"),
-        ([[0.5, 0.5, 0, 0], [1, 0, 0, 0], [0, 0, np.inf, 0]], ArgumentError, r"y\[2, 2\] is inf"),
-        (2 * np.eye(3, 4), ArgumentError, "summing to 1"),
-        (np.zeros((3, 4)), ArgumentError, "summing to 1"),
-        ([[2, -1, 0, 0]] * 3, ArgumentError, ">= 0"),
-        (["a", "b", "c"], ArgumentTypeError, "real numbers"),
-        ([1j, 0, 0], ArgumentTypeError, "complex"),
-        ([None, 0, 1], ArgumentTypeError, "real numbers"),
-        ([[0], [1, 2], [0]], ShapeError, "unequal length"),
-    ],
-)
+BAD_LABELS: list[tuple[Any, type[Exception], str]] = [
+    ([0, 1], ShapeError, r"predictions of shape \(3, 4\).*got y of shape \(2,\)"),
+    ([[0, 1, 2]], ShapeError, r"\(1, 3\)"),
+    ([[[0], [1], [2]]], ShapeError, r"\(1, 3, 1\)"),
+    (np.zeros((3, 3), int), ShapeError, r"\(3, 3\)"),
+    (np.zeros((3, 5), int), ShapeError, r"\(3, 5\)"),
+    (1, ShapeError, r"\(\)"),
+    ([], ShapeError, r"\(0,\)"),
+    ([0.0, 1.0, 2.0], ArgumentTypeError, r"integers.*float64.*astype\(int\)"),
+    ([[0.5], [0.5], [0.5]], ArgumentTypeError, "integers"),
+    ([True, False, True], ArgumentTypeError, "integers.*bool"),
+    ([0, 1, 4], ArgumentError, r"0 to 3 for 4 classes, got 4 at y\[2\]"),
+    ([0, -1, 3], ArgumentError, r"got -1 at y\[1\]"),
+    ([[0], [9], [3]], ArgumentError, r"got 9 at y\[1, 0\]"),
+    ([0.0, np.nan, 1.0], ArgumentError, r"y\[1\] is nan"),
+    ([[0.5, 0.5, 0, 0], [1, 0, 0, 0], [0, 0, np.inf, 0]], ArgumentError, r"y\[2, 2\] is inf"),
+    (2 * np.eye(3, 4), ArgumentError, "summing to 1"),
+    (np.zeros((3, 4)), ArgumentError, "summing to 1"),
+    ([[2, -1, 0, 0]] * 3, ArgumentError, ">= 0"),
+    (["a", "b", "c"], ArgumentTypeError, "real numbers"),
+    ([1j, 0, 0], ArgumentTypeError, "complex"),
+    ([None, 0, 1], ArgumentTypeError, "real numbers"),
+    ([[0], [1, 2], [0]], ShapeError, "unequal length"),
+]
+BAD_TARGETS: list[tuple[Any, type[Exception], str]] = [
+    ([[np.nan, 1], [1, 1]], ArgumentError, r"y\[0, 0\] is nan"),
+    ([[1, 1], [1, -np.inf]], ArgumentError, r"y\[1, 1\] is -inf"),
+    ([["a", "b"], ["c", "d"]], ArgumentTypeError, "real numbers.*<U1"),
+    ([[1j, 1], [1, 1]], ArgumentTypeError, "complex"),
+    ([[None, 1], [1, 1]], ArgumentTypeError, "real numbers"),
+    ([[1], [1, 1]], ShapeError, "unequal length"),
+]
+OF_ANOTHER_KIND: list[tuple[Loss, Any, str]] = [
+    (L.Hinge(), [[0.0], [1.0]], r"Hinge.*-1 and \+1.*2 \* y - 1"),
+    (L.SquaredHinge(), [[0], [1]], r"SquaredHinge.*-1 and \+1"),
+    (L.Hinge(), [[0.5], [1.0]], r"-1 and \+1"),
+    (L.BinaryCrossEntropy(), [[-1], [1]], "from 0 to 1.*from -1 to 1"),
+    (L.BinaryCrossEntropyWithLogits(), [[0], [2]], "from 0 to 1.*to 2"),
+    (L.PoissonNLL(), [[-1], [2]], "counts y >= 0.*-1"),
+    (L.KLDivergence(), [[-0.5], [1.5]], "probabilities y >= 0.*-0.5"),
+]
+BAD_PREDICTIONS: list[tuple[Any, type[Exception]]] = [
+    (np.array([["a"]]), ArgumentTypeError),
+    (np.array([[1j]]), ArgumentTypeError),
+    (np.array([[None]]), ArgumentTypeError),
+    ([[1.0], [1.0, 2.0]], ShapeError),
+    (np.zeros((0, 4)), ShapeError),
+    (np.zeros((4, 0)), ShapeError),
+]
+BAD_WEIGHTS: list[tuple[Any, type[Exception], str]] = [
+    ([1.0, -1.0, 1.0], ArgumentError, ">= 0.*-1"),
+    ([1.0, np.nan, 1.0], ArgumentError, r"sample_weight\[1\] is nan"),
+    ([1.0, np.inf, 1.0], ArgumentError, r"sample_weight\[1\] is inf"),
+    ([1.0, 1.0], ShapeError, r"\(3,\).*got \(2,\)"),
+    ([[1.0], [1.0], [1.0]], ShapeError, r"got \(3, 1\)"),
+    ([[1.0, 1.0, 1.0]], ShapeError, r"got \(1, 3\)"),
+    (2.0, ShapeError, r"got \(\)"),
+    (["a", "b", "c"], ArgumentTypeError, "sample_weight takes real numbers"),
+    ([1j, 1, 1], ArgumentTypeError, "complex"),
+]
+BAD_SETTINGS = {
+    "Huber(0)": "Huber delta must be > 0, got 0",
+    "Huber(-1.0)": "Huber delta",
+    "Huber('1')": "Huber delta must be a number",
+    "SoftmaxCrossEntropy(1.0)": "label_smoothing must be >= 0 and < 1, got 1",
+    "CategoricalCrossEntropy(-0.1)": "label_smoothing",
+    "SoftmaxCrossEntropy(ignore_index=0.5)": "ignore_index must be an integer",
+    "NegativeELBO(0)": "NegativeELBO latent must be >= 1, got 0",
+    "NegativeELBO(2.0)": "NegativeELBO latent must be an integer",
+    "NegativeELBO(beta=-1)": "NegativeELBO beta must be >= 0, got -1",
+}
+BAD_CLASS_WEIGHTS: list[Any] = [
+    *([1.0, 2.0], [1, -1, 1, 1], [1, np.nan, 1, 1], [1, np.inf, 1, 1], np.ones((2, 2)), {4: 1}, 2.0)
+]
+BAD_WIDTHS: list[tuple[Shape, Shape, str]] = [
+    ((3, 6), (3, 2), r"NegativeELBO\(3\) takes.*6 \+ D.*got shape \(3, 6\)\. Does lat"),
+    ((3, 5), (3, 5), r"3 means, as many log variances, and D logits"),
+    ((8,), (2,), r"got shape \(8,\)"),
+    ((3, 8), (3, 8), r"predictions of shape \(3, 2\).*got y of shape \(3, 8\)"),
+    ((3, 8), (3,), r"got y of shape \(3,\)"),
+    ((3, 8), (2, 2), r"got y of shape \(2, 2\)"),
+    ((2, 3, 8), (2, 2), r"predictions of shape \(2, 3, 2\)"),
+]
+
+
 @guarded_classes
-def test_bad_labels_are_refused(loss: Loss, y: Any, error: type[Exception], says: str) -> None:
+def test_bad_labels_and_predictions_without_classes_are_refused(loss: Loss) -> None:
     P = np.full((3, 4), 0.25)
-    if says.startswith("got -1"):
-        loss = type(loss)()
-    for function in (loss.loss_func, loss.loss_gradient):
-        with pytest.raises(error, match=says):
-            function(P, y)
-    with pytest.raises(error, match="y_val"):
-        loss.targets(y, P.shape, "y_val")
-
-
-@guarded_classes
-def test_labels_of_positions_are_not_broadcast(loss: Loss) -> None:
+    for y, error, says in BAD_LABELS:
+        one = type(loss)() if says.startswith("got -1") else loss
+        for function in (one.loss_func, one.loss_gradient):
+            with pytest.raises(error, match=says):
+                function(P, y)
+        with pytest.raises(error, match="y_val"):
+            one.targets(y, P.shape, "y_val")
     P = np.full((2, 3, 4), 0.25)
     for shape in ((2,), (2, 1), (3,), (1, 3), (6,), (2, 3, 1), (2, 4), (2, 3, 3)):
         with pytest.raises(ShapeError, match=r"predictions of shape \(2, 3, 4\)"):
             loss.loss_func(P, np.zeros(shape, int))
+    for shape in ((), (3,), (3, 1), (3, 2, 1)):
+        with pytest.raises(ShapeError, match=r"K >= 2 classes.*BinaryCrossEntropy"):
+            loss.loss_func(np.full(shape, 0.5), np.zeros(shape, int))
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (3, 1), (3, 2, 1)])
-@guarded_classes
-def test_predictions_without_classes_are_refused(loss: Loss, shape: Shape) -> None:
-    with pytest.raises(ShapeError, match=r"K >= 2 classes.*BinaryCrossEntropy"):
-        loss.loss_func(np.full(shape, 0.5), np.zeros(shape, int))
-
-
-@pytest.mark.parametrize(
-    ("y", "error", "says"),
-    [
-        ([[np.nan, 1], [1, 1]], ArgumentError, r"y\[0, 0\] is nan"),
-        ([[1, 1], [1, -np.inf]], ArgumentError, r"y\[1, 1\] is -inf"),
-        ([["a", "b"], ["c", "d"]], ArgumentTypeError, "real numbers.*<U1"),
-        ([[1j, 1], [1, 1]], ArgumentTypeError, "complex"),
-        ([[None, 1], [1, 1]], ArgumentTypeError, "real numbers"),
-        ([[1], [1, 1]], ShapeError, "unequal length"),
-    ],
-)
 @pytest.mark.parametrize("loss", [v for v in GUARDED if v not in OTHERS], ids=repr)
-def test_bad_targets_are_refused(loss: Loss, y: Any, error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
-        loss.loss_func(np.full((2, 2), 0.5), y)
-    with pytest.raises(error, match=says):
-        loss.loss_gradient(np.full((2, 2), 0.5), y)
-    with pytest.raises(error, match="y_val"):
-        loss.targets(y, (2, 2), "y_val")
+def test_bad_targets_are_refused(loss: Loss) -> None:
+    kinds = [(other, y, ArgumentError, says) for other, y, says in OF_ANOTHER_KIND]
+    for one, y, error, says in (*((loss, *row) for row in BAD_TARGETS), *kinds):
+        P = np.full((2, 2 if one is loss else 1), 0.5)
+        for function in (one.loss_func, one.loss_gradient):
+            with pytest.raises(error, match=says):
+                function(P, y)
+        with pytest.raises(error, match="y_val"):
+            one.targets(y, P.shape, "y_val")
 
 
-@pytest.mark.parametrize(
-    ("loss", "y", "says"),
-    [
-        (Hinge(), [[0.0], [1.0]], r"Hinge.*-1 and \+1.*2 \* y - 1"),
-        (SquaredHinge(), [[0], [1]], r"SquaredHinge.*-1 and \+1"),
-        (Hinge(), [[0.5], [1.0]], r"-1 and \+1"),
-        (BinaryCrossEntropy(), [[-1], [1]], "from 0 to 1.*from -1 to 1"),
-        (BinaryCrossEntropyWithLogits(), [[0], [2]], "from 0 to 1.*to 2"),
-        (PoissonNLL(), [[-1], [2]], "counts y >= 0.*-1"),
-        (KLDivergence(), [[-0.5], [1.5]], "probabilities y >= 0.*-0.5"),
-    ],
-)
-def test_targets_of_another_kind_are_refused(loss: Loss, y: Any, says: str) -> None:
-    with pytest.raises(ArgumentError, match=says):
-        loss.loss_func(np.full((2, 1), 0.5), y)
-    with pytest.raises(ArgumentError, match="y_val"):
-        loss.targets(y, (2, 1), "y_val")
-
-
-@pytest.mark.parametrize(
-    ("P", "error"),
-    [
-        (np.array([["a"]]), ArgumentTypeError),
-        (np.array([[1j]]), ArgumentTypeError),
-        (np.array([[None]]), ArgumentTypeError),
-        ([[1.0], [1.0, 2.0]], ShapeError),
-        (np.zeros((0, 4)), ShapeError),
-        (np.zeros((4, 0)), ShapeError),
-    ],
-)
 @guarded
-def test_bad_predictions_are_refused(loss: Loss, P: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match=type(loss).__name__):
-        loss.loss_func(P, np.zeros(np.shape(P) if isinstance(P, np.ndarray) else (2, 1)))
-
-
-@pytest.mark.parametrize(
-    ("w", "error", "says"),
-    [
-        ([1.0, -1.0, 1.0], ArgumentError, ">= 0.*-1"),
-        ([1.0, np.nan, 1.0], ArgumentError, r"sample_weight\[1\] is nan"),
-        ([1.0, np.inf, 1.0], ArgumentError, r"sample_weight\[1\] is inf"),
-        ([1.0, 1.0], ShapeError, r"\(3,\).*got \(2,\)"),
-        ([[1.0], [1.0], [1.0]], ShapeError, r"got \(3, 1\)"),
-        ([[1.0, 1.0, 1.0]], ShapeError, r"got \(1, 3\)"),
-        (2.0, ShapeError, r"got \(\)"),
-        (["a", "b", "c"], ArgumentTypeError, "sample_weight takes real numbers"),
-        ([1j, 1, 1], ArgumentTypeError, "complex"),
-    ],
-)
-@guarded
-def test_bad_weights_are_refused(loss: Loss, w: Any, error: type[Exception], says: str) -> None:
+def test_bad_predictions_weights_and_totals_are_refused(loss: Loss) -> None:
+    for P, error in BAD_PREDICTIONS:
+        with pytest.raises(error, match=type(loss).__name__):
+            loss.loss_func(P, np.zeros(np.shape(P) if isinstance(P, np.ndarray) else (2, 1)))
     P, y = pair(loss, (3, 4))
-    for function in (loss.loss_func, loss.loss_gradient):
-        with pytest.raises(error, match=says):
-            function(P, y, w)
+    for w, error, says in BAD_WEIGHTS:
+        for function in (loss.loss_func, loss.loss_gradient):
+            with pytest.raises(error, match=says):
+                function(P, y, w)
+    bad: Any
+    for bad in (-1, np.nan, np.inf, "1", True):
+        with pytest.raises(PhitodeepError, match="total must be"):
+            loss.loss_func(P, y, total=bad)
 
 
-@pytest.mark.parametrize("total", [-1, np.nan, np.inf, "1", True])
-@guarded
-def test_bad_totals_are_refused(loss: Loss, total: Any) -> None:
-    P, y = pair(loss, (3, 4))
-    with pytest.raises(PhitodeepError, match="total must be"):
-        loss.loss_func(P, y, total=total)
-
-
-@pytest.mark.parametrize(
-    ("call", "says"),
-    {
-        "Huber(0)": "Huber delta must be > 0, got 0",
-        "Huber(-1.0)": "Huber delta",
-        "Huber('1')": "Huber delta must be a number",
-        "SoftmaxCrossEntropy(1.0)": "label_smoothing must be >= 0 and < 1, got 1",
-        "CategoricalCrossEntropy(-0.1)": "label_smoothing",
-        "SoftmaxCrossEntropy(ignore_index=0.5)": "ignore_index must be an integer",
-        "NegativeELBO(0)": "NegativeELBO latent must be >= 1, got 0",
-        "NegativeELBO(2.0)": "NegativeELBO latent must be an integer",
-        "NegativeELBO(beta=-1)": "NegativeELBO beta must be >= 0, got -1",
-    }.items(),
-)
-def test_bad_settings_are_refused(call: str, says: str) -> None:
-    with pytest.raises(PhitodeepError, match=says):
-        eval(call, dict(vars(losses)))
-
-
-@pytest.mark.parametrize(
-    "class_weight",
-    [[1.0, 2.0], [1, -1, 1, 1], [1, np.nan, 1, 1], [1, np.inf, 1, 1], np.ones((2, 2)), {4: 1}, 2.0],
-)
-def test_bad_class_weights_are_refused(class_weight: Any) -> None:
-    loss = SoftmaxCrossEntropy(class_weight=class_weight)
-    for check in (loss.loss_func, lambda P, y: loss.targets(y, P.shape)):  # before any training
+def test_bad_settings_are_refused() -> None:
+    for call, says in BAD_SETTINGS.items():
+        with pytest.raises(PhitodeepError, match=says):
+            eval(call, dict(vars(L)))
+    for class_weight in BAD_CLASS_WEIGHTS:
+        loss = SoftmaxCrossEntropy(class_weight=class_weight)
         with pytest.raises(ArgumentError, match="class_weight"):
-            check(np.zeros((2, 4)), [0, 1])
+            loss.loss_func(np.zeros((2, 4)), [0, 1])
+        with pytest.raises(ArgumentError, match="class_weight"):  # before any training
+            loss.targets([0, 1], (2, 4))
+    for P, y, says in BAD_WIDTHS:
+        with pytest.raises(ShapeError, match=says):
+            L.NegativeELBO(3).loss_func(np.zeros(P), np.zeros(y))
+    for bad, says in ((-0.1, "from -0.1"), (255.0, "to 255"), (np.nan, "nan")):
+        with pytest.raises(ArgumentError, match=says):
+            L.NegativeELBO(1).loss_func(np.zeros((1, 4)), [[1.0, bad]])
+        with pytest.raises(ArgumentError, match=says):
+            L.NegativeELBO(1).targets([[bad]], (1, 3), "y_val")
 
 
 # --- extremes ----------------------------------------------------------------------------------
@@ -469,7 +413,7 @@ def test_extreme_predictions_stay_finite(loss: Loss, dtype: type) -> None:
     extremes[0], extremes[1] = 1, -1
     if loss.wants == "probabilities" or repr(loss) == "PoissonNLL(False)":
         extremes = (extremes + 1) / 2
-    elif type(loss) in (PoissonNLL, NegativeELBO):  # which take the exponential of a P
+    elif type(loss) in (L.PoissonNLL, L.NegativeELBO):  # which take the exponential of a P
         extremes = np.minimum(1e4 * extremes, 50)
     else:
         extremes *= 1e4
@@ -484,7 +428,7 @@ def test_extreme_predictions_stay_finite(loss: Loss, dtype: type) -> None:
 def test_logarithms_are_held_at_the_least_normal_number(dtype: type) -> None:
     tiny = np.finfo(dtype).tiny
     P = np.array([[0.0, 1.0]], dtype)
-    for loss, y in ((CategoricalCrossEntropy(), [0]), (BinaryCrossEntropy(), [[1, 1]])):
+    for loss, y in ((L.CategoricalCrossEntropy(), [0]), (L.BinaryCrossEntropy(), [[1, 1]])):
         value, gradient = both(loss, P, y, total=1)
         assert value == pytest.approx(-np.log(tiny), rel=1e-6)
         assert gradient[0, 0] == 0  # flat there
@@ -492,13 +436,6 @@ def test_logarithms_are_held_at_the_least_normal_number(dtype: type) -> None:
         value, gradient = both(loss, np.array([[tiny, 1.0]], dtype), y, total=1)
         assert value == pytest.approx(-np.log(tiny), rel=1e-6)
         assert gradient[0, 0] == pytest.approx(-1 / tiny, rel=1e-6)  # never shifted by an epsilon
-
-
-def test_log_probability_of_minus_infinity_costs_nothing_where_nothing_aims() -> None:
-    log_p = np.array([[0.0, -np.inf]])
-    for loss in (NegativeLogLikelihood(), NegativeLogLikelihood(class_weight=[1.0, 1.0])):
-        assert loss.loss_func(log_p, [0]) == 0
-        assert loss.loss_func(log_p, [[1.0, 0.0]]) == 0
 
 
 MINUS = -np.inf
@@ -560,16 +497,16 @@ def test_what_weighs_nothing_costs_nothing_at_minus_infinity(class_weight: Any) 
     [
         (SoftmaxCrossEntropy(), [0, 1]),
         (SoftmaxCrossEntropy(0.1, class_weight=[1.0, 2.0]), [0, 1]),
-        (CategoricalCrossEntropy(), [[1.0, 0.0], [0.3, 0.7]]),
-        (NegativeLogLikelihood(), [0, 1]),
-        (MeanSquaredError(), [[1.0, 2.0], [3.0, 4.0]]),
-        (Huber(), [[1.0, 2.0], [3.0, 4.0]]),
-        (LogCosh(), [[1.0, 2.0], [3.0, 4.0]]),
-        (BinaryCrossEntropyWithLogits(), [[1.0, 0.0], [0.0, 1.0]]),
-        (PoissonNLL(), [[1.0, 0.0], [0.0, 1.0]]),
-        (KLDivergence(), [[1.0, 0.0], [0.3, 0.7]]),
-        (CosineSimilarityLoss(), [[1.0, 2.0], [3.0, 4.0]]),
-        (SquaredHinge(), [[1.0, -1.0], [-1.0, 1.0]]),
+        (L.CategoricalCrossEntropy(), [[1.0, 0.0], [0.3, 0.7]]),
+        (L.NegativeLogLikelihood(), [0, 1]),
+        (L.MeanSquaredError(), [[1.0, 2.0], [3.0, 4.0]]),
+        (L.Huber(), [[1.0, 2.0], [3.0, 4.0]]),
+        (L.LogCosh(), [[1.0, 2.0], [3.0, 4.0]]),
+        (L.BinaryCrossEntropyWithLogits(), [[1.0, 0.0], [0.0, 1.0]]),
+        (L.PoissonNLL(), [[1.0, 0.0], [0.0, 1.0]]),
+        (L.KLDivergence(), [[1.0, 0.0], [0.3, 0.7]]),
+        (L.CosineSimilarityLoss(), [[1.0, 2.0], [3.0, 4.0]]),
+        (L.SquaredHinge(), [[1.0, -1.0], [-1.0, 1.0]]),
     ],
 )
 def test_a_row_of_weight_0_costs_nothing_whatever_it_predicts(
@@ -586,7 +523,7 @@ def test_a_row_of_weight_0_costs_nothing_whatever_it_predicts(
 
 
 def test_infinite_logits_cost_nothing_where_the_target_agrees() -> None:
-    loss, P = BinaryCrossEntropyWithLogits(), np.array([[MINUS, np.inf, 0.0]])
+    loss, P = L.BinaryCrossEntropyWithLogits(), np.array([[MINUS, np.inf, 0.0]])
     with np.errstate(all="raise", under="ignore"):
         value, gradient = both(loss, P, [[0, 1, 1]])
     assert value == pytest.approx(np.log(2) / 3)
@@ -594,8 +531,12 @@ def test_infinite_logits_cost_nothing_where_the_target_agrees() -> None:
     assert loss.loss_func(P, [[1, 1, 1]]) == loss.loss_func(P, [[0.1, 1, 1]]) == np.inf
     np.testing.assert_allclose(loss.loss_gradient(P, [[1, 0, 1]], total=1), [[-1, 1, -0.5]])
     log_p = np.array([[0.0, MINUS]])
-    assert KLDivergence().loss_func(log_p, [[1.0, 0.0]]) == 0
-    assert KLDivergence().loss_func(log_p, [[0.5, 0.5]]) == np.inf
+    assert L.KLDivergence().loss_func(log_p, [[1.0, 0.0]]) == 0
+    assert L.KLDivergence().loss_func(log_p, [[0.5, 0.5]]) == np.inf
+    log_p = np.array([[0.0, -np.inf]])
+    for loss in (L.NegativeLogLikelihood(), L.NegativeLogLikelihood(class_weight=[1.0, 1.0])):
+        assert loss.loss_func(log_p, [0]) == 0
+        assert loss.loss_func(log_p, [[1.0, 0.0]]) == 0
 
 
 # --- digits ------------------------------------------------------------------------------------
@@ -612,27 +553,25 @@ def crossed(P: Any, T: Any) -> tuple[Array, Array]:
 
 
 PROBABLE = [0.0, 1.0, 0.05, 0.95, 1 - 1e-6, 1e-6]
-GRIDS: list[tuple[losses.Elementwise, Any, Any]] = [
+GRIDS: list[tuple[L.Elementwise, Any, Any]] = [
     *[(loss, WIDE, [0.0, 0.3, -2.0]) for loss in EXAMPLES[:5]],
-    (LogCosh(), [-1e30, -1e4, 1e4, 1e30], [0.0]),
-    (BinaryCrossEntropy(), SHARES, PROBABLE),
-    (BinaryCrossEntropyWithLogits(), WIDE, PROBABLE),
-    *[(loss, WIDE, [-1.0, 1.0]) for loss in (Hinge(), SquaredHinge())],
-    (PoissonNLL(), WIDE, [0.0]),
-    (PoissonNLL(False), SIZES, [0.0]),
+    (L.LogCosh(), [-1e30, -1e4, 1e4, 1e30], [0.0]),
+    (L.BinaryCrossEntropy(), SHARES, PROBABLE),
+    (L.BinaryCrossEntropyWithLogits(), WIDE, PROBABLE),
+    *[(loss, WIDE, [-1.0, 1.0]) for loss in (L.Hinge(), L.SquaredHinge())],
+    (L.PoissonNLL(), WIDE, [0.0]),
+    (L.PoissonNLL(False), SIZES, [0.0]),
 ]
 
 
 @pytest.mark.parametrize(("loss", "P", "T"), GRIDS, ids=lambda v: repr(v)[:40])
-def test_each_loss_has_the_digits_of_its_precision(
-    loss: losses.Elementwise, P: Any, T: Any
-) -> None:
+def test_each_loss_has_the_digits_of_its_precision(loss: L.Elementwise, P: Any, T: Any) -> None:
     """float32 gives what float64 gives for the same numbers, however small the loss is."""
     P, T = crossed(P, T)
     with np.errstate(under="ignore"):
         found, wanted = loss.each(P, T), loss.each(P.astype(float), T.astype(float))
     assert found.dtype == np.float32
-    assert (found >= 0).all() or isinstance(loss, PoissonNLL)
+    assert (found >= 0).all() or isinstance(loss, L.PoissonNLL)
     held = np.abs(wanted) > 1e-37
     np.testing.assert_allclose(found[held], wanted[held], rtol=3e-6)
     if loss.wants != "probabilities":  # whose slopes divide by 1 - p
@@ -642,8 +581,8 @@ def test_each_loss_has_the_digits_of_its_precision(
         np.testing.assert_allclose(slope, wanted, rtol=3e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("loss", [PoissonNLL(), PoissonNLL(False), KLDivergence()], ids=repr)
-def test_differences_have_the_digits_of_their_terms(loss: losses.Elementwise) -> None:
+@pytest.mark.parametrize("loss", [L.PoissonNLL(), L.PoissonNLL(False), L.KLDivergence()], ids=repr)
+def test_differences_have_the_digits_of_their_terms(loss: L.Elementwise) -> None:
     """Where a loss is a difference whose zero is no minimum, its error is that of its terms."""
     P, T = crossed(SIZES if repr(loss) == "PoissonNLL(False)" else WIDE, [0.3, 1, 4])
     wide = loss.each(P.astype(float), T.astype(float))
@@ -663,7 +602,7 @@ def test_cross_entropy_has_the_digits_of_a_sure_prediction(form: str, gap: float
     wanted = np.array([exact[0], -r, exact[1]]) / (1 + r)
     assert loss.loss_func(P, y) == pytest.approx(np.log1p(r), rel=1e-6)
     if form == "log-probabilities":
-        loss, P = NegativeLogLikelihood(), log_softmax(P)
+        loss, P = L.NegativeLogLikelihood(), log_softmax(P)
         assert loss.loss_func(P, y) == pytest.approx(np.log1p(r), rel=1e-6)
         return
     value, gradient = loss.value_and_gradient(P, loss.targets(y, P.shape))
@@ -677,7 +616,7 @@ def test_cosine_has_the_digits_of_small_angles() -> None:
         P = (p * np.stack([np.cos(angles), np.sin(angles)], axis=1)).astype(np.float32)
         T = np.tile(np.array([3.0, 0.0], np.float32), (60, 1))
         for t in (1e-35, 1.0, 1e35):
-            loss = CosineSimilarityLoss()
+            loss = L.CosineSimilarityLoss()
             found = loss.each(P, T * np.float32(t))
             wide = P.astype(float) / np.linalg.norm(P.astype(float), axis=1, keepdims=True)
             np.testing.assert_allclose(found, 2 * np.sin(np.arctan2(*wide.T[::-1]) / 2) ** 2, 3e-4)
@@ -685,11 +624,11 @@ def test_cosine_has_the_digits_of_small_angles() -> None:
             np.testing.assert_allclose(
                 slope * p, np.stack([-(wide[:, 1] ** 2), np.prod(wide, 1)], axis=1), 2e-3, 1e-6
             )
-    P, _ = pair(CosineSimilarityLoss(), (20, 7))
+    P, _ = pair(L.CosineSimilarityLoss(), (20, 7))
     for scale in (1, 3, 0.1):
-        assert 0 <= CosineSimilarityLoss().loss_func(P.astype("f4"), scale * P) < 1e-13
+        assert 0 <= L.CosineSimilarityLoss().loss_func(P.astype("f4"), scale * P) < 1e-13
     with np.errstate(invalid="ignore"):
-        assert np.isnan(CosineSimilarityLoss().loss_func([[np.nan, 1.0]], [[1.0, 1.0]]))
+        assert np.isnan(L.CosineSimilarityLoss().loss_func([[np.nan, 1.0]], [[1.0, 1.0]]))
 
 
 def test_negative_elbo_has_its_digits() -> None:
@@ -697,152 +636,72 @@ def test_negative_elbo_has_its_digits() -> None:
     P = np.hstack([m, s, m])
     T = (m > 0).astype(np.float32)
     for part, wanted in zip(
-        NegativeELBO(1).parts(P, T), NegativeELBO(1).parts(P.astype(float), T), strict=True
+        L.NegativeELBO(1).parts(P, T), L.NegativeELBO(1).parts(P.astype(float), T), strict=True
     ):
         held = wanted > 1e-37
         assert (part >= 0).all()
         np.testing.assert_allclose(part[held], wanted[held], rtol=5e-6)
 
 
-def test_slopes_at_the_kinks() -> None:
+def test_slopes_at_the_kinks_and_cosines_of_nothing() -> None:
     T = np.array([[1.0, -1.0]])
-    for loss in (Hinge(), SquaredHinge()):
+    for loss in (L.Hinge(), L.SquaredHinge()):
         assert_both(both(loss, T, T), (0.0, np.zeros((1, 2))))
-    assert_both(both(Huber(2.0), T + 2, T), (2.0, np.ones((1, 2))))
-
-
-def test_cosine_of_nothing_is_0() -> None:
-    (P, y), loss = pair(CosineSimilarityLoss(), (3, 4)), CosineSimilarityLoss()
+    assert_both(both(L.Huber(2.0), T + 2, T), (2.0, np.ones((1, 2))))
+    (P, y), loss = pair(L.CosineSimilarityLoss(), (3, 4)), L.CosineSimilarityLoss()
     assert_both(both(loss, 0 * P, y), (1.0, np.zeros((3, 4))))
     assert_both(both(loss, P, 0 * y), (1.0, np.zeros((3, 4))))
     assert loss.loss_func(P, -P) == pytest.approx(2)
 
 
-@every
-def test_padding_changes_no_loss(loss: Loss) -> None:
-    """Samples of 3, 1 and 2 steps, padded: the loss is that of the samples alone."""
-    lengths = (3, 1, 2)
-    for steps, each in product((3, 6, 30), (np.ones(3), np.array([0.5, 2.0, 1.5]))):
-        P, y = pair(loss, (3, steps, 4))
-        alone = [(P[i : i + 1, :n], y[i : i + 1, :n], each[[i]]) for i, n in enumerate(lengths)]
-        mask = np.arange(steps) < np.array(lengths)[:, None]
-        positions = loss.positions(P.shape)
-        w = (mask * each[:, None])[(...,) + (None,) * (len(positions) - 2)]
-        value, gradient = both(loss, P, y, np.broadcast_to(w, positions))
-        total = sum(
-            loss.divisor(loss.targets(t, p.shape), loss.weights(v, t, p.shape), p.shape)
-            for p, t, v in alone
-        )
-        found = [both(loss, *sample, total=total) for sample in alone]
-        assert value == pytest.approx(sum(v for v, _ in found))
-        for i, n in enumerate(lengths):
-            np.testing.assert_allclose(gradient[i, :n], found[i][1][0], rtol=1e-12, atol=1e-15)
-            assert not gradient[i, n:].any()
-
-
-def test_a_sample_without_steps_weighs_nothing_in_kl() -> None:
-    P, y = pair(KLDivergence(), (2, 3, 4))
+def test_parts_of_the_negative_elbo_and_samples_without_steps() -> None:
+    rng = np.random.default_rng(5)
+    m, s, Z, X = *rng.standard_normal((3, 6, 3)), rng.random((6, 3))
+    reconstruction, divergence = L.NegativeELBO(3, beta=0.3).parts(np.hstack([m, s, Z]), X)
+    assert reconstruction.shape == divergence.shape == (6,)
+    pixels = L.BinaryCrossEntropyWithLogits().loss_func(Z, X, total=1)
+    assert reconstruction.sum() == pytest.approx(pixels)
+    assert divergence.sum() == pytest.approx(0.5 * (m**2 + np.exp(s) - s - 1).sum())
+    P, y = pair(L.KLDivergence(), (2, 3, 4))
     w = np.zeros((2, 3, 4))
     w[0, :2] = 1
-    assert KLDivergence().loss_func(P, y, w) == pytest.approx(
-        KLDivergence().loss_func(P[:1, :2], y[:1, :2])
+    assert L.KLDivergence().loss_func(P, y, w) == pytest.approx(
+        L.KLDivergence().loss_func(P[:1, :2], y[:1, :2])
     )
 
 
-def test_parts_of_the_negative_elbo() -> None:
-    rng = np.random.default_rng(5)
-    m, s, Z, X = *rng.standard_normal((3, 6, 3)), rng.random((6, 3))
-    reconstruction, divergence = NegativeELBO(3, beta=0.3).parts(np.hstack([m, s, Z]), X)
-    assert reconstruction.shape == divergence.shape == (6,)
-    pixels = BinaryCrossEntropyWithLogits().loss_func(Z, X, total=1)
-    assert reconstruction.sum() == pytest.approx(pixels)
-    assert divergence.sum() == pytest.approx(0.5 * (m**2 + np.exp(s) - s - 1).sum())
-
-
-@pytest.mark.parametrize(
-    ("P", "y", "says"),
-    [
-        ((3, 6), (3, 2), r"NegativeELBO\(3\) takes.*6 \+ D.*got shape \(3, 6\)\. Does lat"),
-        ((3, 5), (3, 5), r"3 means, as many log variances, and D logits"),
-        ((8,), (2,), r"got shape \(8,\)"),
-        ((3, 8), (3, 8), r"predictions of shape \(3, 2\).*got y of shape \(3, 8\)"),
-        ((3, 8), (3,), r"got y of shape \(3,\)"),
-        ((3, 8), (2, 2), r"got y of shape \(2, 2\)"),
-        ((2, 3, 8), (2, 2), r"predictions of shape \(2, 3, 2\)"),
-    ],
-)
-def test_negative_elbo_refuses_widths(P: Shape, y: Shape, says: str) -> None:
-    with pytest.raises(ShapeError, match=says):
-        NegativeELBO(3).loss_func(np.zeros(P), np.zeros(y))
-
-
-@pytest.mark.parametrize(("bad", "says"), [(-0.1, "from -0.1"), (255.0, "to 255"), (np.nan, "nan")])
-def test_negative_elbo_takes_targets_from_0_to_1(bad: float, says: str) -> None:
-    with pytest.raises(ArgumentError, match=says):
-        NegativeELBO(1).loss_func(np.zeros((1, 4)), [[1.0, bad]])
-    with pytest.raises(ArgumentError, match=says):
-        NegativeELBO(1).targets([[1.0, bad]], (1, 4), "y_val")
-
-
-def test_class_weights_in_order_are_kept_as_plain_numbers() -> None:
-    """So that settings can be shown and compared; what is wrong is refused when it is used."""
-    for weights in ([1, 2.5], (1, 2.5), np.array([1, 2.5])):
-        loss = SoftmaxCrossEntropy(class_weight=weights)
-        assert loss.class_weight == (1.0, 2.5)
-        assert all(type(weight) is float for weight in loss.class_weight)
-        assert repr(loss) == "SoftmaxCrossEntropy(class_weight=(1.0, 2.5))"
-    assert SoftmaxCrossEntropy(class_weight={1: 2}).class_weight == {1: 2}
-    for bad, says in (
-        (["a", "b"], "class_weight takes real numbers"),
-        ([[1], [1, 2]], "class_weight takes an array"),
-        ("balanced", "an option of train"),
-    ):
-        loss = SoftmaxCrossEntropy(class_weight=bad)
-        with pytest.raises(PhitodeepError, match=says):
-            loss.loss_func(np.zeros((1, 2)), [0])
-
-
-def test_thresholds_of_the_positive_class() -> None:
-    logits = {BinaryCrossEntropyWithLogits, Hinge, SquaredHinge, NegativeELBO}
+def test_what_losses_declare_of_classes_thresholds_and_sums() -> None:
+    logits = {L.BinaryCrossEntropyWithLogits, L.Hinge, L.SquaredHinge, L.NegativeELBO}
     for loss in EXAMPLES:
         assert loss.threshold == (0.0 if type(loss) in logits else 0.5)
-
-
-def test_classes_that_predictions_can_mean() -> None:
     meant = {"shares": (0, 1), "signs": (-1, 1), "labels": (0, 1, 2, 3)}
     for loss, targets in LOSSES:
         wanted = meant.get(targets)
         assert loss.classes((5, 4)) == loss.classes((5, 3, 4)) == wanted
-
-
-def test_targets_are_floats_of_their_own_or_of_single_precision() -> None:
     for y, dtype in (([[1]], np.float32), (np.ones((1, 1), np.float16), np.float32)):
-        assert MeanSquaredError().targets(y, (1, 1)).dtype == dtype
-    assert MeanSquaredError().targets([[1.0]], (1, 1)).dtype == np.float64
+        assert L.MeanSquaredError().targets(y, (1, 1)).dtype == dtype
+    assert L.MeanSquaredError().targets([[1.0]], (1, 1)).dtype == np.float64
     assert SoftmaxCrossEntropy().targets(np.eye(2, dtype=int), (2, 2)).dtype == np.float32
     assert SoftmaxCrossEntropy().targets(np.array([1], np.int8), (1, 2)).dtype == np.int64
-
-
-def test_weights_are_summed_in_double_precision() -> None:
     w = np.array([2**24, 1, 1], np.float32)  # float32 cannot hold their sum
     for loss in EXAMPLES:
         P, y = pair(loss, (3, 4))
         if isinstance(loss, _CrossEntropy):
             loss, y = SoftmaxCrossEntropy(), np.array([0, 1, 2])
-        count = 4 if loss in ELEMENTWISE and type(loss) is not KLDivergence else 1
+        count = 4 if loss in ELEMENTWISE and type(loss) is not L.KLDivergence else 1
         total = loss.divisor(loss.targets(y, P.shape), loss.weights(w, y, P.shape), P.shape)
         assert total == count * (2**24 + 2)
 
 
 def test_a_loss_is_written_by_its_author() -> None:
     one = np.ones((1, 1))
-    for loss, name in ((Loss(), "value"), (Loss(), "gradient"), (losses.Elementwise(), "each")):
+    for loss, name in ((Loss(), "value"), (Loss(), "gradient"), (L.Elementwise(), "each")):
         with pytest.raises(
             NotImplementedError, match=f"{type(loss).__name__} must implement {name}"
         ):
             loss.loss_func(one, one) if name != "gradient" else loss.gradient(one, one, None, None)
     with pytest.raises(NotImplementedError, match="Elementwise must implement slope"):
-        losses.Elementwise().gradient(one, one, None, None)
+        L.Elementwise().gradient(one, one, None, None)
     with pytest.raises(NotImplementedError, match="must implement log_probabilities"):
         _CrossEntropy().loss_func(np.ones((1, 2)), [0])
 
@@ -879,14 +738,11 @@ def test_a_loss_may_run_layers_of_its_own(rng: np.random.Generator) -> None:
     assert abs(dP).max() > 0
 
 
-def test_a_prediction_that_is_nan_shows_in_the_loss() -> None:
+def test_a_prediction_that_is_nan_shows_and_gradients_come_alone(rng: np.random.Generator) -> None:
     for loss in EXAMPLES:
         P, y = pair(loss, (3, 4))
         P[1] = np.nan
         with np.errstate(invalid="ignore"):
             assert np.isnan(loss.loss_func(P, y)), loss
-
-
-def test_softmax_cross_entropy_gives_its_gradient_alone(rng: np.random.Generator) -> None:
     loss, P, T = SoftmaxCrossEntropy(0.1), rng.standard_normal((4, 3)), np.array([0, 2, 1, 1])
     np.testing.assert_array_equal(loss.gradient(P, T, None, None), loss.loss_gradient(P, T))

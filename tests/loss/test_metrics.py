@@ -17,20 +17,7 @@ from hypothesis import strategies as st
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.loss import metrics
-from phitodeep.loss.metrics import (
-    F1,
-    MAE,
-    METRICS,
-    R2,
-    Accuracy,
-    ConfusionMatrix,
-    Custom,
-    Metric,
-    Precision,
-    Recall,
-    TopKAccuracy,
-    as_metrics,
-)
+from phitodeep.loss.metrics import METRICS, R2, Custom, Metric, TopKAccuracy
 from phitodeep.model import SequentialBuilder
 from tests.conftest import check_refused, refusals
 from tests.rows import times
@@ -49,7 +36,7 @@ def test_all_names_are_here() -> None:
     public = {c for _, c in inspect.getmembers(metrics, inspect.isclass) if issubclass(c, Metric)}
     kinds = {c for c in public if c.__name__[0] != "_"} - {Metric, Custom}
     assert kinds == {type(metric) for metric in METRICS.values()}
-    assert [repr(TopKAccuracy(3)), repr(MAE())] == ["TopKAccuracy(3)", "MAE()"]
+    assert [repr(TopKAccuracy(3)), repr(metrics.MAE())] == ["TopKAccuracy(3)", "MAE()"]
     for name, metric in METRICS.items():
         assert metric is getattr(metrics, name)
         assert metric.name == name
@@ -63,7 +50,7 @@ def test_all_names_are_here() -> None:
         metric(P, P)
 
 
-def test_values_by_hand() -> None:
+def test_values_by_hand(rng: Any) -> None:
     assert accuracy(SCORES, LABELS) == 3 / 5
     # class 0: 2 hits of 2 guesses, 2 there; class 1: 1 of 2, 2 there; class 2: 0 of 1, 1 there
     assert precision(SCORES, LABELS) == pytest.approx((2 / 2 + 1 / 2 + 0 / 1) / 3)
@@ -93,13 +80,18 @@ def test_values_by_hand() -> None:
         assert f1(P, T) == pytest.approx(2 / 3)
     logits = np.array([2.0, -0.3, -1.0, 0.1, -3.0, -0.2])
     assert accuracy(logits, y) == 4 / 6  # above 0.5: 1 0 0 0 0 0
-    assert Accuracy(threshold=0.0)(logits, y) == 5 / 6  # above 0: 1 0 0 1 0 0
+    assert metrics.Accuracy(threshold=0.0)(logits, y) == 5 / 6  # above 0: 1 0 0 1 0 0
     assert precision(logits, y) == 1
     assert recall(logits, y) == pytest.approx(1 / 3)
     assert f1(logits, y) == pytest.approx(2 / 4)
-    assert Precision(0.0)(logits, y) == 1
-    assert Recall(0.0)(logits, y) == pytest.approx(2 / 3)
-    assert F1(0.0)(logits, y) == pytest.approx(4 / 5)
+    assert metrics.Precision(0.0)(logits, y) == 1
+    assert metrics.Recall(0.0)(logits, y) == pytest.approx(2 / 3)
+    assert metrics.F1(0.0)(logits, y) == pytest.approx(4 / 5)
+    T = rng.standard_normal(400)
+    P = T + 0.3 * rng.standard_normal(400)
+    expected = 1 - np.square(P - T).sum() / np.square(T - T.mean()).sum()
+    for mean, size in itertools.product((0, 1e3, 1e6, 1.7e9), (400, 1, 7, 100)):
+        assert in_parts(r2, P + mean, T + mean, size) == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_forms_of_labels_agree_and_negative_ones_do_not_count() -> None:
@@ -115,14 +107,6 @@ def test_the_forms_of_labels_agree_and_negative_ones_do_not_count() -> None:
         assert math.isnan(nothing) or nothing == 0
 
 
-def test_r2_does_not_depend_on_where_zero_is(rng: Any) -> None:
-    T = rng.standard_normal(400)
-    P = T + 0.3 * rng.standard_normal(400)
-    expected = 1 - np.square(P - T).sum() / np.square(T - T.mean()).sum()
-    for mean, size in itertools.product((0, 1e3, 1e6, 1.7e9), (400, 1, 7, 100)):
-        assert in_parts(r2, P + mean, T + mean, size) == pytest.approx(expected, rel=1e-3)
-
-
 def test_scores_that_are_nan_are_never_right_and_labels_may_be_smooth() -> None:
     P = SCORES.copy()
     P[0], P[3, 1], P[4, 0] = np.nan, np.nan, np.nan  # of rows 0, 1, 3 that were right
@@ -132,7 +116,7 @@ def test_scores_that_are_nan_are_never_right_and_labels_may_be_smooth() -> None:
     # class 1: 1 hit of 1 guess, 2 there; class 2: 0 of 1, 1 there; class 0: no guess, 2 there
     assert precision(P, LABELS) == pytest.approx(1 / 3)
     assert recall(P, LABELS) == pytest.approx((0 + 1 / 2 + 0) / 3)
-    assert ConfusionMatrix()(P, LABELS).tolist() == [[0, 0, 0], [0, 1, 1], [0, 0, 0]]
+    assert metrics.ConfusionMatrix()(P, LABELS).tolist() == [[0, 0, 0], [0, 1, 1], [0, 0, 0]]
     p, y = np.array([np.nan, np.nan, 0.9, 0.1]), np.array([0, 1, 1, 0])
     assert accuracy(p, y) == accuracy(p[:, None], y) == 2 / 4
     assert (precision(p, y), recall(p, y)) == (1, 1 / 2)
@@ -143,7 +127,7 @@ def test_scores_that_are_nan_are_never_right_and_labels_may_be_smooth() -> None:
         assert precision(p, smooth) == 1 / 2
         assert recall(p, smooth) == 1
     labels = np.stack([0.05 + 0.9 * y, 0.95 - 0.9 * y], axis=1)
-    assert Accuracy(multilabel=True)(np.stack([p, 1 - p], axis=1), labels) == 3 / 4
+    assert metrics.Accuracy(multilabel=True)(np.stack([p, 1 - p], axis=1), labels) == 3 / 4
 
 
 def test_empty_batches_change_nothing_and_functions_are_weighted_by_their_sizes() -> None:
@@ -154,7 +138,7 @@ def test_empty_batches_change_nothing_and_functions_are_weighted_by_their_sizes(
         assert math.isnan(metric.result(metric.merge(nothing, nothing)))
         for parts in ((nothing, metric.sums(P, T)), (metric.sums(P, T), nothing)):
             assert metric.result(metric.merge(*parts)) == metric(P, T)
-    for metric in (accuracy, TopKAccuracy(2), precision, recall, f1, ConfusionMatrix()):
+    for metric in (accuracy, TopKAccuracy(2), precision, recall, f1, metrics.ConfusionMatrix()):
         nothing = metric.sums(SCORES[:0], LABELS[:0])
         np.testing.assert_equal(
             metric.result(metric.merge(nothing, metric.sums(SCORES, LABELS))),
@@ -182,21 +166,18 @@ def test_constant_targets_have_no_deviation_in_any_number(c: float, n: int, size
     assert r2(T + 1 + abs(c), T) == in_parts(r2, T + 1 + abs(c), T, size) == 0
 
 
-def test_the_confusion_matrix_by_hand() -> None:
-    matrix = ConfusionMatrix()(SCORES, LABELS)  # predicted: 0 1 2 0 1
+def test_the_confusion_matrix_by_hand_and_of_a_model(rng: Any) -> None:
+    matrix = metrics.ConfusionMatrix()(SCORES, LABELS)  # predicted: 0 1 2 0 1
     assert matrix.tolist() == [[2, 0, 0], [0, 1, 1], [0, 1, 0]]
     assert matrix.dtype == np.int64
     p, y = np.array([0.9, 0.8, 0.3, 0.6, 0.1]), np.array([1, 0, 1, 1, 0])
     for labels in (y, 2 * y - 1, 0.05 + 0.9 * y):
-        assert ConfusionMatrix()(p, labels).tolist() == [[1, 1], [1, 2]]
-    assert ConfusionMatrix(0.7)(p, y).tolist() == [[1, 1], [2, 1]]
+        assert metrics.ConfusionMatrix()(p, labels).tolist() == [[1, 1], [1, 2]]
+    assert metrics.ConfusionMatrix(0.7)(p, y).tolist() == [[1, 1], [2, 1]]
     both = np.stack([p, p], axis=1), np.stack([y, y], axis=1)
-    assert ConfusionMatrix(multilabel=True)(*both).tolist() == [[2, 2], [2, 4]]
+    assert metrics.ConfusionMatrix(multilabel=True)(*both).tolist() == [[2, 2], [2, 4]]
     ignored = np.where(LABELS == 1, -1, LABELS)
-    assert ConfusionMatrix()(SCORES, ignored).tolist() == [[2, 0, 0], [0, 0, 0], [0, 1, 0]]
-
-
-def test_evaluate_gives_the_confusion_matrix_and_train_refuses_it(rng: Any) -> None:
+    assert metrics.ConfusionMatrix()(SCORES, ignored).tolist() == [[2, 0, 0], [0, 0, 0], [0, 1, 0]]
     X, y = rng.standard_normal((40, 4)), rng.integers(0, 3, 40)
     model = SequentialBuilder(4, seed=0).dense(3).loss("softmax_cross_entropy").build()
     wanted = confusion_matrix(model.predict(X), y)
@@ -208,7 +189,7 @@ def test_evaluate_gives_the_confusion_matrix_and_train_refuses_it(rng: Any) -> N
         model.train(X, y, metrics=["confusion_matrix"], epochs=1, verbose=0)
     assert model.optimizer.t == 0
     binary = SequentialBuilder(4, seed=0).dense(1).loss("hinge").build()
-    found = binary.evaluate(X, 2 * (y > 0) - 1, metrics=[ConfusionMatrix(0.0)])
+    found = binary.evaluate(X, 2 * (y > 0) - 1, metrics=[metrics.ConfusionMatrix(0.0)])
     assert found["confusion_matrix"].sum(axis=1).tolist() == [sum(y == 0), sum(y > 0)]
 
 
@@ -290,17 +271,28 @@ class Unfinished(Metric):
     """A metric whose author forgot `sums`."""
 
 
-def test_names_functions_and_metrics_become_metrics() -> None:
+def test_names_functions_and_metrics_become_metrics_and_what_does_not_fit_is_refused() -> None:
     def own(P: Array, T: Array) -> float:
         return 0.0
 
     top = TopKAccuracy(2)
-    made = as_metrics(["Accuracy", "top-k accuracy", own, top, mae, "f1"], threshold=0.25)
+    made = metrics.as_metrics(["Accuracy", "top-k accuracy", own, top, mae, "f1"], threshold=0.25)
     names = ["accuracy", "top_k_accuracy", "own", "top_2_accuracy", "mae", "f1"]
     assert [m.name for m in made] == names
     assert made[3] is top
     assert made[0].threshold == made[5].threshold == 0.25
     assert accuracy.threshold == 0.5
+    misfits = {m: [((4, 3), (5,)), ((4, 3), (4, 2)), ((4,), (5,))] for m in OF_CLASSES[:-1]}
+    misfits |= {top_k_accuracy: [((4, 3), (5,)), ((4, 3), (4, 2)), ((4, 1), (4,))]}
+    misfits |= {m: [((4,), (4, 1)), ((4, 2), (4,))] for m in (mae, r2)}
+    for metric, shapes in misfits.items():
+        for P, T in shapes:
+            with pytest.raises(ShapeError, match=re.escape(str(P))):
+                metric(np.zeros(P), np.zeros(T, int))
+    says = "y contains class 7, but the predictions have scores for 3"
+    for metric in (accuracy, top_k_accuracy, f1, confusion_matrix):
+        with pytest.raises(ArgumentError, match=says):
+            metric(np.eye(3)[[0, 1, 2, 0]], np.array([0, 1, 2, 7]))
 
 
 REFUSED = """
@@ -325,18 +317,4 @@ Unfinished()(np.ones(3), np.ones(3))
 
 @pytest.mark.parametrize(("call", "error"), refusals(REFUSED))
 def test_what_is_refused(call: str, error: str) -> None:
-    check_refused(call, error, globals())
-
-
-def test_shapes_and_classes_that_do_not_fit_are_refused() -> None:
-    misfits = {m: [((4, 3), (5,)), ((4, 3), (4, 2)), ((4,), (5,))] for m in OF_CLASSES[:-1]}
-    misfits |= {top_k_accuracy: [((4, 3), (5,)), ((4, 3), (4, 2)), ((4, 1), (4,))]}
-    misfits |= {m: [((4,), (4, 1)), ((4, 2), (4,))] for m in (mae, r2)}
-    for metric, shapes in misfits.items():
-        for P, T in shapes:
-            with pytest.raises(ShapeError, match=re.escape(str(P))):
-                metric(np.zeros(P), np.zeros(T, int))
-    says = "y contains class 7, but the predictions have scores for 3"
-    for metric in (accuracy, top_k_accuracy, f1, confusion_matrix):
-        with pytest.raises(ArgumentError, match=says):
-            metric(np.eye(3)[[0, 1, 2, 0]], np.array([0, 1, 2, 7]))
+    check_refused(call, error, vars(metrics) | globals())

@@ -636,7 +636,7 @@ def test_lengths_have_the_meaning_that_they_had():
 
 def test_the_random_values_of_dropout_do_not_change():
     def step(made: Sequential) -> Array:
-        with phitodeep.layers.base.calling(step=5):
+        with phitodeep.core.call.calling(step=5):
             return made.forward(X)
 
     for dropout in (0.0, 0.4):

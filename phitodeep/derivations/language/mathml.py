@@ -8,10 +8,13 @@ Core are used, which all current browsers have (https://www.w3.org/TR/mathml-cor
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from phitodeep.core.table import escaped
 from phitodeep.derivations.language.notation import GREEK, Plain, parts_of
 
-MINUS, TIMES, APPLY, HAT = "\u2212", "\u2062", "\u2061", "\u005e"
+TIMES, APPLY, HAT = "\u2062", "\u2061", "\u005e"
+CELL = '<mtd style="text-align: left">'
 
 
 class MathML(Plain):
@@ -23,6 +26,21 @@ class MathML(Plain):
     times = "<mo>\u00b7</mo>"
     beside = f'<mo lspace="0" rspace="0.2em">{TIMES}</mo>'  # invisible, and read as a product
     over = 0, 0
+    signs: ClassVar = {"-": "\u2212", "<": "&lt;", ">": "&gt;"}
+    number = "<mn>{}</mn>"
+    prefix = '<mo form="prefix">{}</mo>'
+    between = "{}<mo>{}</mo>{}"
+    comma = "<mo>,</mo>"
+    joined = "<mrow><mo>[</mo>{}<mo>]</mo></mrow>"
+    fraction = '<mfrac displaystyle="true"><mrow>{}</mrow><mrow>{}</mrow></mfrac>'
+    root = "<msqrt>{}</msqrt>"
+    bars = "<mrow><mo>|</mo>{}<mo>|</mo></mrow>"
+    brackets = "<mrow><mo>(</mo>{}<mo>)</mo></mrow>"
+    choice = (
+        "<mrow><mo>{{</mo><mtable>"
+        f"<mtr>{CELL}{{1}}</mtd>{CELL}<mtext>if\u00a0</mtext>{{0}}</mtd></mtr>"
+        f"<mtr>{CELL}{{2}}</mtd>{CELL}<mtext>otherwise</mtext></mtd></mtr></mtable></mrow>"
+    )
 
     def __init__(self, display: str = "inline") -> None:
         self.display = display
@@ -35,58 +53,25 @@ class MathML(Plain):
         shown = _letter(GREEK.get(base, base))
         shown = f'<mover>{shown}<mo stretchy="false">{HAT}</mo></mover>' if hat else shown
         shown = f"<mrow><mi>d</mi>{shown}</mrow>" if d else shown
-        below = _letter(under) if len(under) == 1 else self.words(under)
-        below = self.listed(
-            *[below] * bool(under), *["".join(map(_letter, indices))] * bool(indices)
-        )
+        below = [_letter(under) if len(under) == 1 else self.words(under)] * bool(under)
+        below += ["".join(map(_letter, indices))] * bool(indices)
         if not below:
             return f'<mrow data-sym="{escaped(name)}">{shown}</mrow>'
-        return f'<msub data-sym="{escaped(name)}">{shown}{_row(below)}</msub>'
+        under = f"<mrow>{self.comma.join(below)}</mrow>"
+        return f'<msub data-sym="{escaped(name)}">{shown}{under}</msub>'
 
     def constant(self, name: str) -> str:
         return _letter(GREEK.get(name, name))
 
-    def number(self, digits: str) -> str:
-        return f"<mn>{digits}</mn>"
-
-    def sign(self, sign: str) -> str:
-        return f'<mo form="prefix">{_operator(sign)}</mo>'
-
-    def infix(self, left: str, sign: str, right: str) -> str:
-        return f"{left}<mo>{_operator(sign)}</mo>{right}"
-
-    def listed(self, *parts: str) -> str:
-        return "<mo>,</mo>".join(parts)
-
-    def joined(self, *parts: str) -> str:
-        return _row(f"<mo>[</mo>{self.listed(*parts)}<mo>]</mo>")
-
     def along(self, operator: str, indices: str, body: str) -> str:
         sign = f"<mo>{'∑' if operator == 'sum' else operator}</mo>"
-        return f"<munder>{sign}{_row(''.join(map(_letter, indices)))}</munder>{body}"
-
-    def fraction(self, above: str, below: str) -> str:
-        return f'<mfrac displaystyle="true">{_row(above)}{_row(below)}</mfrac>'
+        return f"<munder>{sign}<mrow>{''.join(map(_letter, indices))}</mrow></munder>{body}"
 
     def power(self, base: str, exponent: str) -> str:
-        return f"<msup>{_row(base)}{_row(exponent)}</msup>"
-
-    def root(self, inside: str) -> str:
-        return f"<msqrt>{inside}</msqrt>"
-
-    def bars(self, inside: str) -> str:
-        return _row(f"<mo>|</mo>{inside}<mo>|</mo>")
+        return f"<msup><mrow>{base}</mrow><mrow>{exponent}</mrow></msup>"
 
     def function(self, name: str, inside: str) -> str:
-        return f"{_letter(name)}<mo>{APPLY}</mo>{self.brackets(inside)}"
-
-    def choice(self, condition: str, yes: str, no: str) -> str:
-        rows = (yes, f"{self.words('if ')}{condition}"), (no, self.words("otherwise"))
-        cells = ("".join(f'<mtd style="text-align: left">{c}</mtd>' for c in row) for row in rows)
-        return _row(f"<mo>{{</mo><mtable>{''.join(f'<mtr>{c}</mtr>' for c in cells)}</mtable>")
-
-    def brackets(self, inside: str) -> str:
-        return _row(f"<mo>(</mo>{inside}<mo>)</mo>")
+        return f"{_letter(name)}<mo>{APPLY}</mo>{self.brackets.format(inside)}"
 
     def words(self, words: str) -> str:
         kept = words.replace(" ", "\u00a0")  # spaces at the ends would be dropped
@@ -96,15 +81,6 @@ class MathML(Plain):
 def _letter(name: str) -> str:
     """A name: italic if it has one letter, upright if it has several."""
     return f"<mi>{escaped(name)}</mi>"
-
-
-def _operator(sign: str) -> str:
-    return MINUS if sign == "-" else escaped(sign)
-
-
-def _row(inside: str) -> str:
-    """Several elements as one."""
-    return f"<mrow>{inside}</mrow>"
 
 
 MATHML = MathML()

@@ -15,7 +15,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 from functools import reduce
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from phitodeep.errors import ArgumentError
 
@@ -33,14 +33,7 @@ FUNCTIONS = {  # name in code -> name in formulas
     "logical_or": "or",
     "arctan": "arctan",
 }
-COMPARISONS = {
-    ast.Lt: ("<", "<"),
-    ast.LtE: ("≤", r"\le"),
-    ast.Gt: (">", ">"),
-    ast.GtE: ("≥", r"\ge"),
-    ast.Eq: ("=", "="),
-    ast.NotEq: ("≠", r"\ne"),
-}
+COMPARISONS = {ast.Lt: "<", ast.LtE: "≤", ast.Gt: ">", ast.GtE: "≥", ast.Eq: "=", ast.NotEq: "≠"}
 
 
 class Name(NamedTuple):
@@ -66,11 +59,22 @@ def parts_of(symbol: str) -> Name:
 
 
 class Plain:
-    """How formulas are written in a terminal."""
+    """How formulas are written in a terminal: templates for most parts, methods for the others."""
 
     times = " \u00b7 "  # without a dot, Y (1 - Y) looks like a call
     beside = " "  # between factors with indices
     over = 4, 6  # how strongly a fraction binds what is above and below its line
+    signs: ClassVar[dict[str, str]] = {}  # how signs look, if they do not stand for themselves
+    number = "{}"
+    prefix = "{}"  # a sign in front of something
+    between = "{} {} {}"  # two sides with a sign between them
+    comma = ", "
+    joined = "[{}]"  # arrays side by side
+    fraction = "{} / {}"
+    root = "√({})"
+    bars = "|{}|"
+    choice = "{1} if {0}, else {2}"
+    brackets = "({})"
 
     def whole(self, formula: str) -> str:
         """What stands around a finished formula."""
@@ -86,52 +90,24 @@ class Plain:
         """A number that has a name, such as pi."""
         return self.symbol(name)
 
-    def number(self, digits: str) -> str:
-        return digits
-
     def sign(self, sign: str) -> str:
         """A sign in front of something."""
-        return sign
+        return self.prefix.format(self.signs.get(sign, sign))
 
     def infix(self, left: str, sign: str, right: str) -> str:
         """Two sides with a sign between them."""
-        return f"{left} {sign} {right}"
-
-    def listed(self, *parts: str) -> str:
-        return ", ".join(parts)
-
-    def joined(self, *parts: str) -> str:
-        """Arrays side by side."""
-        return f"[{self.listed(*parts)}]"
+        return self.between.format(left, self.signs.get(sign, sign), right)
 
     def along(self, operator: str, indices: str, body: str) -> str:
         """A "sum" or a "max" along indices."""
         return f"{'Σ' if operator == 'sum' else operator}_{indices} {body}"
 
-    def fraction(self, above: str, below: str) -> str:
-        return f"{above} / {below}"
-
     def power(self, base: str, exponent: str) -> str:
         known = {"2": "²", "3": "³"}
         return f"{base}{known[exponent]}" if exponent in known else f"{base}^{exponent}"
 
-    def root(self, inside: str) -> str:
-        return f"√({inside})"
-
-    def bars(self, inside: str) -> str:
-        return f"|{inside}|"
-
     def function(self, name: str, inside: str) -> str:
         return f"{name}({inside})"
-
-    def choice(self, condition: str, yes: str, no: str) -> str:
-        return f"{yes} if {condition}, else {no}"
-
-    def comparison(self, signs: tuple[str, str]) -> str:
-        return signs[0]
-
-    def brackets(self, inside: str) -> str:
-        return f"({inside})"
 
     def words(self, words: str) -> str:
         return words
@@ -146,6 +122,12 @@ class Latex(Plain):
 
     times = beside = r"\, "
     over = 0, 0
+    signs: ClassVar = {"≤": r"\le", "≥": r"\ge", "≠": r"\ne"}
+    fraction = r"\frac{{{}}}{{{}}}"
+    root = r"\sqrt{{{}}}"
+    bars = r"\lvert {} \rvert"
+    choice = r"\begin{{cases}} {1} & {0} \\ {2} & \text{{otherwise}} \end{{cases}}"
+    brackets = r"\left({}\right)"
 
     def symbol(self, name: str, indices: str = "") -> str:
         d, base, hat, under = parts_of(name)
@@ -161,31 +143,13 @@ class Latex(Plain):
     def along(self, operator: str, indices: str, body: str) -> str:
         return rf"\{operator}_{{{indices}}} {body}"
 
-    def fraction(self, above: str, below: str) -> str:
-        return rf"\frac{{{above}}}{{{below}}}"
-
     def power(self, base: str, exponent: str) -> str:
         return f"{base}^{{{exponent}}}"
-
-    def root(self, inside: str) -> str:
-        return rf"\sqrt{{{inside}}}"
-
-    def bars(self, inside: str) -> str:
-        return rf"\lvert {inside} \rvert"
 
     def function(self, name: str, inside: str) -> str:
         known = {"exp", "log", "tanh", "sin", "cos", "max", "min", "cosh", "sinh", "arctan"}
         shown = rf"\{name}" if name in known else rf"\operatorname{{{name}}}"
         return rf"{shown}\left({inside}\right)"
-
-    def choice(self, condition: str, yes: str, no: str) -> str:
-        return rf"\begin{{cases}} {yes} & {condition} \\ {no} & \text{{otherwise}} \end{{cases}}"
-
-    def comparison(self, signs: tuple[str, str]) -> str:
-        return signs[1]
-
-    def brackets(self, inside: str) -> str:
-        return rf"\left({inside}\right)"
 
     def words(self, words: str) -> str:
         escaped = re.sub(r"([_&%#])", r"\\\1", words)
@@ -202,7 +166,7 @@ class _Writer:
         """Write an expression; it needs brackets if the one around it binds more strongly."""
         write: Callable[..., tuple[str, int]] = getattr(self, f"_{type(node).__name__}")
         shown, binding = write(node)
-        return self.style.brackets(shown) if binding < above else shown
+        return self.style.brackets.format(shown) if binding < above else shown
 
     def _Name(self, node: ast.Name) -> tuple[str, int]:
         return self.style.symbol(node.id), 9
@@ -210,7 +174,7 @@ class _Writer:
     def _Constant(self, node: ast.Constant) -> tuple[str, int]:
         value = node.value
         digits = f"{value:.10g}" if isinstance(value, float) else str(value)
-        return self.style.number(digits), 9
+        return self.style.number.format(digits), 9
 
     def _Attribute(self, node: ast.Attribute) -> tuple[str, int]:
         return self.style.constant(node.attr), 9  # np.pi
@@ -232,7 +196,8 @@ class _Writer:
             return f"{self._first(node, 4)}{style.times}{right}", 4
         if op is ast.Div:
             above, below = style.over
-            return style.fraction(self._first(node, above), self.write(node.right, below)), 4
+            sides = self._first(node, above), self.write(node.right, below)
+            return style.fraction.format(*sides), 4
         if op is ast.Pow:
             return style.power(self.write(node.left, 9), self.write(node.right, 8)), 8
         word = {ast.BitAnd: "and", ast.BitOr: "or", ast.BitXor: "xor", ast.Mod: "mod"}[op]
@@ -246,13 +211,14 @@ class _Writer:
     def _last(self, node: ast.BinOp, above: int) -> str:
         """What follows a sign: a minus there needs brackets."""
         right = self.write(node.right, above)
-        return self.style.brackets(right) if right.startswith(self.style.sign("-")) else right
+        return (
+            self.style.brackets.format(right) if right.startswith(self.style.sign("-")) else right
+        )
 
     def _Compare(self, node: ast.Compare) -> tuple[str, int]:
         shown = self.write(node.left, 2)
         for op, other in zip(node.ops, node.comparators, strict=True):
-            sign = self.style.comparison(COMPARISONS[type(op)])
-            shown = self.style.infix(shown, sign, self.write(other, 2))
+            shown = self.style.infix(shown, COMPARISONS[type(op)], self.write(other, 2))
         return shown, 1
 
     def _Call(self, node: ast.Call) -> tuple[str, int]:
@@ -260,24 +226,24 @@ class _Writer:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
         args = [self.write(a) for a in node.args]
         if name == "where":
-            return style.choice(args[0], args[1], args[2]), 0
+            return style.choice.format(*args), 0
         if name == "sqrt":
-            return style.root(args[0]), 9
+            return style.root.format(*args), 9
         if name == "abs":
-            return style.bars(args[0]), 9
+            return style.bars.format(*args), 9
         if name == "signbit":
-            return style.infix(self.write(node.args[0], 2), "<", style.number("0")), 1
+            return style.infix(self.write(node.args[0], 2), "<", style.number.format("0")), 1
         if name == "logaddexp":
-            one, zero = map(style.number, "10")
+            one, zero = map(style.number.format, "10")
             powers = [one if a == zero else style.function("exp", a) for a in args]
             return style.function("log", reduce(lambda a, b: style.infix(a, "+", b), powers)), 9
         if name == "int64":
             return args[0], 9
         if name == "square":
-            return style.power(self.write(node.args[0], 9), style.number("2")), 8
+            return style.power(self.write(node.args[0], 9), style.number.format("2")), 8
         if name not in FUNCTIONS:
             raise ArgumentError(f"formulas have no notation for np.{name}: add it to FUNCTIONS.")
-        return style.function(FUNCTIONS[name] or name, style.listed(*args)), 9
+        return style.function(FUNCTIONS[name] or name, style.comma.join(args)), 9
 
 
 PLAIN, LATEX = Plain(), Latex()

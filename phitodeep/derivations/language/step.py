@@ -177,7 +177,7 @@ class Join(Step):
         super().__init__(symbol, code, operands, words)
 
     def _right(self, style: Plain) -> str:
-        return style.joined(*map(style.symbol, self.operands))
+        return style.joined.format(style.comma.join(map(style.symbol, self.operands)))
 
 
 class _Indexed(Step):
@@ -309,10 +309,9 @@ class Through(Step):
         back: bool = False,
         mask: Array | str | None = "same",
         each: str = "",
-        words: str = "",
     ) -> None:
         code = f"{child}.{'backward' if back else 'forward'}({of})"
-        super().__init__(symbol, code, (of,), words)
+        super().__init__(symbol, code, (of,))
         self.of, self.child, self.back = of, child, back
         self.mask, self.each = mask, each
 
@@ -321,7 +320,7 @@ class Through(Step):
 
     def _right(self, style: Plain) -> str:
         way = "backward" if self.back else "forward"
-        return style.words(f"{self.child}.{way}") + style.brackets(style.symbol(self.of))
+        return style.words(f"{self.child}.{way}") + style.brackets.format(style.symbol(self.of))
 
 
 # --- expressions -------------------------------------------------------------------------------

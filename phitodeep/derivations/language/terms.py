@@ -130,14 +130,9 @@ def why(step: Step, symbols: Any, *cell: int) -> Why:
     shape = np.shape(symbols[step.symbol])
     place = _checked(cell, shape, step.symbol)
     name = f"{step.symbol}[{', '.join(map(str, place))}]" if place else step.symbol
-    if isinstance(step, Sum):
-        return _why_sum(step, symbols, place, name)
-    if isinstance(step, Max):
-        return _why_max(step, symbols, place, name)
-    if isinstance(step, Let):
-        return _why_let(step, symbols, place, name)
-    if isinstance(step, Arrange):
-        return _why_arranged(step, symbols, place, name)
+    if type(step) in EXPLAINED:
+        found: Why = EXPLAINED[type(step)](step, symbols, place, name)
+        return found
     if isinstance(step, Join):
         return _moved(name, symbols, *joined_from(step, symbols, place))
     if isinstance(step, Carry):
@@ -300,3 +295,6 @@ def _moved(name: str, symbols: Any, of: str, place: tuple[int, ...]) -> Why:
     t = symbols.t if of in getattr(symbols, "_series", ()) else None
     at = {} if t is None else {"t": np.array([t])}
     return Why(name, value, at, {f"{of}[{', '.join(map(str, place))}]": value}, "")
+
+
+EXPLAINED: dict[Any, Any] = {Sum: _why_sum, Max: _why_max, Let: _why_let, Arrange: _why_arranged}

@@ -10,7 +10,7 @@ import numpy as np
 
 from phitodeep import layers as L
 from phitodeep import loss as losses
-from phitodeep.core.call import calling, watching
+from phitodeep.core.call import Event, calling, watching
 from phitodeep.core.table import Table, Tabled
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError
@@ -18,8 +18,8 @@ from phitodeep.exchange.torch.layouts import LAST, outer, to_ours, to_theirs
 from phitodeep.exchange.torch.library import load
 from phitodeep.exchange.torch.pairs import moves_of
 from phitodeep.exchange.torch.write.writing import Place, Written, tensor_of, write
-from phitodeep.layers.base import Event, Layer
-from phitodeep.layers.dot_product import Attention
+from phitodeep.layers.attention import Attention
+from phitodeep.layers.base import Layer
 from phitodeep.loss import Loss
 from phitodeep.training.inputs import validate_inputs
 

@@ -8,11 +8,8 @@ arrays' dtype, so that nothing is computed in float64 by accident.
 Importing this package registers all twins (see `phitodeep.kernels`).
 """
 
-from phitodeep.kernels.compiled import activation as activation
 from phitodeep.kernels.compiled import blas as blas
-from phitodeep.kernels.compiled import embedding as embedding
-from phitodeep.kernels.compiled import normalization as normalization
+from phitodeep.kernels.compiled import layers as layers
 from phitodeep.kernels.compiled import optimizers as optimizers
-from phitodeep.kernels.compiled import pooling as pooling
 from phitodeep.kernels.compiled import recurrent as recurrent
 from phitodeep.kernels.compiled import softmax as softmax

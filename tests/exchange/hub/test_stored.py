@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 import phitodeep
 from phitodeep.cli import main
+from phitodeep.core.call import saliency
 from phitodeep.core.types import Array
-from phitodeep.layers.base import saliency
 from phitodeep.model.architectures import from_pretrained
 from phitodeep.text import HubTokenizer
 from tests.conftest import assert_same
