@@ -20,6 +20,7 @@ from phitodeep.loss.categorical import _CrossEntropy
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import LOSSES, WEIGHTS, pair
 from phitodeep.testing.references import compare, loss_cases
+from tests.conftest import assert_same
 from tests.rows import LONG, few
 
 CASES = loss_cases()
@@ -76,13 +77,13 @@ def test_gradient_is_the_derivative_of_the_value(loss: Loss) -> None:
 def test_arrays_keep_dtype_and_values_and_copies_are_alike(loss: Loss) -> None:
     P, y = pair(loss, (5, 4))
     w = np.linspace(0.5, 1, 5)
-    for a in (P, y, w):
-        a.flags.writeable = False
+    given = P.copy(), y.copy(), w.copy()
     first = loss.loss_gradient(P, y, w)
     kept = first.copy()
     loss.loss_gradient(P + 0.01, y, w)
     np.testing.assert_array_equal(first, kept)
     assert not np.shares_memory(first, P)
+    assert_same({"P": P, "y": y, "w": w}, dict(zip("Pyw", given, strict=True)))
     single = loss.loss_gradient(P.astype(np.float32), y, np.linspace(0.5, 1, 5))
     assert (single.dtype, single.shape) == (np.float32, P.shape)
     assert loss.loss_gradient(P, y, np.ones(5, np.float32)).dtype == np.float64

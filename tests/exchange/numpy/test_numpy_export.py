@@ -821,9 +821,9 @@ def test_random_networks_predict_the_same(tmp_path: Path, monkeypatch: pytest.Mo
         network = drawn(maker, random_networks.KINDS, (1, 2, 5), size, depth, seed)
         network.chain.cast(dtype)
         X = network.X if network.X.dtype.kind == "i" else network.X.astype(dtype)
-        X.flags.writeable = False
         with inference():
             Y = network.chain.forward(X)
+        X.flags.writeable = False
         export_numpy(network.chain, tmp_path / "net.py", samples=2)
         run, limit = predict(tmp_path / "net.py"), tolerance * max(1, np.abs(Y).max())
         for found in (run(X), run(np.asfortranarray(X), batch_size=1)):
