@@ -7,7 +7,7 @@ The models are those of tools/sick_models.py, each with two seeds. Of each sickn
 healthy models, every other one belongs to the calibration half, so that the models of the report
 are others. What was measured is kept in docs/diagnosis.json, and docs/_diagnosis.md is the table;
 docs/_findings.md lists the causes and remedies of all findings.
-phitodeep/inspect/diagnosis/symptoms.py must hold what `thresholds` chooses.
+phitodeep/inspect/diagnosis/symptoms.toml must hold what `thresholds` chooses.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import numpy as np
 from phitodeep.core.version import __version__
 from phitodeep.errors import PhitodeepWarning
 from phitodeep.inspect.diagnosis.evidence import Evidence
-from phitodeep.inspect.diagnosis.findings import NotChecked, Symptom
-from phitodeep.inspect.diagnosis.symptoms import COURSE, LIMITS, SYMPTOMS
+from phitodeep.inspect.diagnosis.findings import LIMITS, NotChecked, Symptom
+from phitodeep.inspect.diagnosis.symptoms import COURSE, SYMPTOMS
 from phitodeep.model.callbacks import Diagnose
 from tools.sick_models import HEALTHY, SICK, Case
 
@@ -250,7 +250,7 @@ def main() -> None:
     print(table(results))
     for name, value in thresholds(results["rows"]).items():
         if value != LIMITS[name].value:
-            print(f"phitodeep/inspect/diagnosis/symptoms.py: {name} must be {value:g}")
+            print(f"phitodeep/inspect/diagnosis/symptoms.toml: {name} must be {value:g}")
 
 
 if __name__ == "__main__":

@@ -236,11 +236,13 @@ def test_hints_grow_with_their_level_and_a_page_shows_them():
     found = grade(changed("dense", "return dY @ self.W.T", "return dY"), "dense", hints=3)
     page = found._repr_html_()
     assert "11 points" in page
+    assert "`" not in page
     assert re.search(r">wrong</td>\s*<td[^>]*>dX</td>", page)
     assert page.count(">right</td>") == sum(verdict.passed for verdict in found.verdicts)
     assert "  dX = np.einsum(&quot;nj,ij-&gt;ni&quot;, dY, W)</td>" in page
     raised = grade(changed("dense", "return dY @ self.W.T", "raise KeyError('<b>')"), "dense")
     assert "&lt;b&gt;" in raised._repr_html_()
+    assert "<code>raise KeyError(&#x27;&lt;b&gt;&#x27;)</code>" in raised._repr_html_()
 
 
 def test_an_exercise_of_your_own_and_answers_learnt_by_heart():
