@@ -76,9 +76,9 @@ def measure(symptoms: tuple[Symptom, ...], evidence: Any) -> Measured:
     return found
 
 
-def train(case: Case) -> tuple[Any, Measured]:
-    """Train the case on the first three quarters of its data; return the model and its course."""
-    model, watch, n = case.built(), Diagnose(every=5, verbose=0), len(case.X) * 3 // 4
+def train(case: Case, every: int = 5) -> tuple[Any, Diagnose]:
+    """Train the case on the first three quarters of its data; return the model and its callback."""
+    model, watch, n = case.built(), Diagnose(every=every, verbose=0), len(case.X) * 3 // 4
     X, y = case.X[:n], case.y[:n]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PhitodeepWarning)
@@ -91,7 +91,7 @@ def train(case: Case) -> tuple[Any, Measured]:
             callbacks=[watch],
             verbose=0,
         )
-    return model, measure(COURSE, watch.course)
+    return model, watch
 
 
 def together(*parts: Measured) -> Measured:
@@ -109,7 +109,8 @@ def examined(case: Case, healthy: bool) -> Measured:
     with np.errstate(all="ignore"):
         if not (healthy or case.trained or case.watched):
             return measure(SYMPTOMS, Evidence(case.built(), case.X, case.y))
-        model, course = train(case)
+        model, watch = train(case)
+        course = measure(COURSE, watch.course)
         if case.watched:
             return course
         after = measure(SYMPTOMS, Evidence(model, case.X, case.y))

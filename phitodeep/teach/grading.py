@@ -69,12 +69,8 @@ def grade(
     exercise = _exercise(spec)
     check_count(hints, "hints", minimum=0, maximum=len(LEVELS) - 1)
     check_number(seconds, "seconds", above=0)
-    kind = (
-        Loss
-        if isinstance(exercise.reference, type) and issubclass(exercise.reference, Loss)
-        else Layer
-    )
-    find, name = _source(layer_class, kind, exercise.name)
+    is_loss = isinstance(exercise.reference, type) and issubclass(exercise.reference, Loss)
+    find, name = _source(layer_class, Loss if is_loss else Layer, exercise.name)
     rng = np.random.default_rng(check_count(seed, "seed", minimum=0))
     cases = exercise.cases(rng)
     if sum(not case.part for case in cases) < ORDINARY:

@@ -66,14 +66,7 @@ def browser():
 
 
 @contextmanager
-def opened(
-    browser,
-    place,
-    size="desktop",
-    scheme="light",
-    still=False,
-    allowed=(),
-):
+def opened(browser, place, size="desktop", scheme="light", still=False, allowed=()):
     """Open a page in a new context, and raise AssertionError at the end if anything was wrong.
 
     place      a file, or an address

@@ -490,7 +490,7 @@ def expected(digits):
     return Sequential.load(digits).predict(images(5))
 
 
-def test_predict_prints_and_writes_what_the_model_predicts(digits, expected, writer):
+def test_what_predict_prints_and_writes_and_how_exact_it_is(digits, expected, writer):
     shown = phitodeep("predict", digits, "x.npy").stdout
     np.testing.assert_array_equal(read_csv(shown).astype(np.float32), expected)
     shown = phitodeep("predict", digits, "x.npy", "--classes").stdout
@@ -510,18 +510,6 @@ def test_predict_prints_and_writes_what_the_model_predicts(digits, expected, wri
     for name in ("x.csv", "x.npy"):
         message = mistake("predict", writer, name)
         assert message.endswith("float64: all numbers in INPUT must be integers from 0.")
-
-
-@pytest.mark.parametrize("name", [None, "p{}", "{}_0"])
-def test_predict_reads_rows_and_reshapes_them(name, digits, expected):
-    header = "" if name is None else ",".join(map(name.format, range(24))) + "\n"
-    rows = "\n".join(",".join(map(repr, row.tolist())) for row in images(5).reshape(5, 24))
-    Path("x.csv").write_text(header + rows + "\n\n")
-    shown = phitodeep("predict", digits, "x.csv").stdout
-    np.testing.assert_array_equal(read_csv(shown).astype(np.float32), expected)
-
-
-def test_printed_numbers_are_exact_and_a_single_score_is_compared_with_the_threshold():
     for dtype in (np.float32, np.float64):
         P = np.random.default_rng(0).standard_normal((200, 2)).astype(dtype)
         stream = io.StringIO()
@@ -533,6 +521,15 @@ def test_printed_numbers_are_exact_and_a_single_score_is_compared_with_the_thres
         model.layers[0].W = [[1.0]]
         shown = phitodeep("predict", saved(model), "x.npy", "--classes").stdout.split()
         assert shown == ["0", "0" if loss.threshold else "1", "1"]
+
+
+@pytest.mark.parametrize("name", [None, "p{}", "{}_0"])
+def test_predict_reads_rows_and_reshapes_them(name, digits, expected):
+    header = "" if name is None else ",".join(map(name.format, range(24))) + "\n"
+    rows = "\n".join(",".join(map(repr, row.tolist())) for row in images(5).reshape(5, 24))
+    Path("x.csv").write_text(header + rows + "\n\n")
+    shown = phitodeep("predict", digits, "x.csv").stdout
+    np.testing.assert_array_equal(read_csv(shown).astype(np.float32), expected)
 
 
 @pytest.mark.parametrize(
@@ -719,7 +716,12 @@ def test_exports_to_one_file_have_the_same_checks(form, digits):
     assert "this command reads" in mistake("export", f"own{ending}", "--to", form, "--force")
 
 
-def test_weights_of_a_large_onnx_file_replace_nothing_unasked(digits, monkeypatch):
+def test_opsets_formats_and_weights_of_a_large_onnx_file(digits, monkeypatch):
+    shown = phitodeep("export", digits, "--to", "numpy", "--opset", "20", code=2).stderr
+    assert "--opset is for --to onnx, not for --to numpy." in shown
+    assert "opset must be from 17 to" in mistake("export", digits, "--to", "onnx", "--opset", "1")
+    assert sorted(p.name for p in Path().iterdir()) == ["digits.safetensors", "x.npy"]
+    assert "'nothing' is not" in phitodeep("export", digits, "--to", "nothing", code=2).stderr
     monkeypatch.setattr(onnx_export, "LARGEST", 100)
     Path("digits.onnx.data").write_text("mine")
     assert "digits.onnx.data exists" in mistake("export", digits, "--to", "onnx")
@@ -729,14 +731,6 @@ def test_weights_of_a_large_onnx_file_replace_nothing_unasked(digits, monkeypatc
         "Wrote digits.onnx",
         "Wrote digits.onnx.data",
     ]
-
-
-def test_opsets_and_formats_that_are_refused(digits):
-    shown = phitodeep("export", digits, "--to", "numpy", "--opset", "20", code=2).stderr
-    assert "--opset is for --to onnx, not for --to numpy." in shown
-    assert "opset must be from 17 to" in mistake("export", digits, "--to", "onnx", "--opset", "1")
-    assert sorted(p.name for p in Path().iterdir()) == ["digits.safetensors", "x.npy"]
-    assert "'nothing' is not" in phitodeep("export", digits, "--to", "nothing", code=2).stderr
 
 
 @register

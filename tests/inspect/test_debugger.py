@@ -97,7 +97,15 @@ def test_a_symbol_of_a_container_is_not_that_of_a_layer_inside(
             np.testing.assert_array_equal(db.p(symbol), value + 0.25)
 
 
-def test_conditions_know_the_symbols_of_their_place_in_their_round() -> None:
+def test_keys_may_leave_out_the_direction_and_conditions_know_their_place() -> None:
+    for key, whole in [
+        ("2.dW", "2.backward.dW"),
+        ("1.slope", "1.backward.slope"),
+        ("loss.dP", "loss.backward.dP"),
+    ]:
+        here, there = (dense().debug(X, Y) for _ in range(2))
+        assert here.until(key) == there.until(whole)
+        assert here.count == there.count > 0
     model = Sequential(L.Residual(L.LayerNorm()), seed=0)
     db = model.debug(np.ones((4, 2)), np.ones((4, 2)))
     with pytest.raises(UnknownNameError, match="'X_hat' is not one of the symbols there"):
@@ -110,16 +118,11 @@ def test_conditions_know_the_symbols_of_their_place_in_their_round() -> None:
     db = model.debug(S, YS)
     db.set_break("0.forward.h_t", when=f"abs(h_t).max() >= {bound!r}")
     assert f"t = {int(np.argmax(largest >= bound))}" in str(db.cont())
-
-
-@pytest.mark.parametrize(
-    ("key", "whole"),
-    [("2.dW", "2.backward.dW"), ("1.slope", "1.backward.slope"), ("loss.dP", "loss.backward.dP")],
-)
-def test_a_key_may_leave_out_the_direction(key: str, whole: str) -> None:
-    here, there = (dense().debug(X, Y) for _ in range(2))
-    assert here.until(key) == there.until(whole)
-    assert here.count == there.count > 0
+    for when in WHEN:
+        db = dense().debug(X, Y)
+        db.set_break("2", when=when)
+        assert db.cont()
+        assert db.position is not None
 
 
 def lstm() -> Sequential:
@@ -362,14 +365,6 @@ WHEN = [
     *("L > 0", "W.any()", "np.isfinite(dX).all()", "len(X) > 1", "any((v > 0).any() for v in X)"),
     "any((y := v).any() for v in X) and y.any()",
 ]
-
-
-@pytest.mark.parametrize("when", WHEN)
-def test_names_that_a_condition_may_have(when: str) -> None:
-    db = dense().debug(X, Y)
-    db.set_break("2", when=when)
-    assert db.cont()
-    assert db.position is not None
 
 
 class Unweighted(Plain):

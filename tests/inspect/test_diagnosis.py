@@ -57,19 +57,9 @@ def diagnosed(model: Sequential, name: str, X: Any = X, y: Any = Y, overfit: int
 
 def report_of(case: Case, overfit: int = 0) -> Diagnosis:
     """The report on a case: before training, after it, or by the callback."""
-    model, watch = case.built(), Diagnose(every=2, verbose=0)
+    model, watch = case.built(), Diagnose(verbose=0)
     if case.trained or case.watched:
-        n = len(case.X) * 3 // 4
-        X, y = case.X[:n], case.y[:n]
-        model.train(
-            *((X, y) if case.source is None else (case.source(X, y), None)),
-            case.X[n:],
-            case.y[n:],
-            epochs=case.epochs,
-            batch_size=case.batch if case.source is None else None,
-            callbacks=[watch],
-            verbose=0,
-        )
+        model, watch = tool.train(case, every=2)
     if case.watched:
         assert watch.report is not None
         return watch.report

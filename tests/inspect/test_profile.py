@@ -51,7 +51,7 @@ def test_a_slow_layer_is_found(rng: Any, capsys: pytest.CaptureFixture[str]) -> 
     assert str(found) == shown.rstrip("\n")
 
 
-def test_flops_and_bytes_by_hand(rng: Any) -> None:
+def test_flops_and_bytes_by_hand_also_of_nested_layers_and_tokens(rng: Any) -> None:
     found = profile(model(), *data(rng), batch_size=5, steps=2)
     first, _, relu, last = found.rows
     assert first.flops == 2 * 5 * (2 * 6 * 4 + 4)  # forward and dW: nobody reads dX
@@ -63,6 +63,13 @@ def test_flops_and_bytes_by_hand(rng: Any) -> None:
     assert first.predicted == pytest.approx(first.flops / found.peak)
     assert found.flops == sum(row.flops for row in found.rows)
     assert 1e8 < found.peak < 1e14
+    builder = SequentialBuilder(5, seed=0).embedding(7, 4).transformer_block(2, causal=True)
+    made = builder.dense(7).loss("softmax_cross_entropy").build()
+    tokens = rng.integers(0, 7, (6, 5))
+    found = profile(made, tokens, tokens, batch_size=8, steps=2)  # more than there are samples
+    assert found.rows[0].path == "0"
+    assert "1.layers.0.layers.1" in {row.path for row in found.rows}
+    assert found.kept > 0
 
 
 def test_the_model_stays_as_it_was(rng: Any) -> None:
@@ -75,16 +82,6 @@ def test_the_model_stays_as_it_was(rng: Any) -> None:
     assert "forward" not in vars(made.layers[0])
     for name, a in made.get_weights().items():
         np.testing.assert_array_equal(a, before[name])
-
-
-def test_nested_layers_and_tokens(rng: Any) -> None:
-    builder = SequentialBuilder(5, seed=0).embedding(7, 4).transformer_block(2, causal=True)
-    made = builder.dense(7).loss("softmax_cross_entropy").build()
-    tokens = rng.integers(0, 7, (6, 5))
-    found = profile(made, tokens, tokens, batch_size=8, steps=2)  # more than there are samples
-    assert found.rows[0].path == "0"
-    assert "1.layers.0.layers.1" in {row.path for row in found.rows}
-    assert found.kept > 0
 
 
 @pytest.mark.filterwarnings("ignore:training stopped")

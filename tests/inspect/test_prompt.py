@@ -318,9 +318,7 @@ def test_help_has_one_line_for_each_command_and_none_is_wider_than_a_terminal():
 def complete(db: Debugger, line: str) -> list[str]:
     prompt = Prompt(db, io.StringIO(), io.StringIO())
     text = re.split(r"[\s,(=]", line)[-1]
-    word = line.split()[0]
-    finish = getattr(prompt, f"complete_{word}", prompt.completedefault)
-    return finish(text, line, len(line) - len(text), len(line))
+    return prompt.completedefault(text, line, len(line) - len(text), len(line))
 
 
 def test_completion_of_symbols_keys_and_breakpoints():

@@ -90,7 +90,7 @@ def test_positions_count_in_shapes_and_flops_and_frozen_parameters_are_counted_a
     assert "frozen" in whole.totals()
 
 
-def test_a_shared_parameter_counts_once_and_float64_is_twice_as_many_bytes() -> None:
+def test_a_shared_parameter_counts_once_a_containers_own_too_and_float64_is_larger() -> None:
     model = Sequential(L.Dense(3, 3), L.Dense(3, 3, bias=False))
     model.build((3,))
     model.layers[1].params["W"] = model.layers[0].params["W"]
@@ -98,6 +98,22 @@ def test_a_shared_parameter_counts_once_and_float64_is_twice_as_many_bytes() -> 
     assert summarize(model).trainable == model.count_params() == 12
     narrow, wide = Sequential(L.Dense(3, 4)), Sequential(L.Dense(3, 4), dtype="float64")
     assert (summarize(narrow).size, summarize(wide).size) == (64, 128)
+
+    class Scaled(Container):
+        scale = L.Param()
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = L.Dense(3)
+
+        def create(self, shape: Shape) -> Shape:
+            self.scale = np.ones(1)
+            return self.inner.build(shape)
+
+    layer = Scaled()
+    layer.build((4,))
+    assert summarize(layer).trainable == layer.count_params() == 16
+    assert summarize(Sequential(L.Dense(4, 4), layer)).trainable == 20 + 16
 
 
 def test_what_is_not_known_yet_shows_as_unknown() -> None:
@@ -124,24 +140,6 @@ def test_what_is_not_known_yet_shows_as_unknown() -> None:
     alone = summarize(L.Dense(4, 3))
     assert [(row.path, row.trainable) for row in alone.rows] == [("", 15)]
     assert alone.title == "Dense"
-
-
-def test_a_containers_own_parameters_count() -> None:
-    class Scaled(Container):
-        scale = L.Param()
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = L.Dense(3)
-
-        def create(self, shape: Shape) -> Shape:
-            self.scale = np.ones(1)
-            return self.inner.build(shape)
-
-    layer = Scaled()
-    layer.build((4,))
-    assert summarize(layer).trainable == layer.count_params() == 16
-    assert summarize(Sequential(L.Dense(4, 4), layer)).trainable == 20 + 16
 
 
 def test_the_text_is_an_aligned_table() -> None:

@@ -223,18 +223,13 @@ def test_the_options_of_training(name: str) -> None:
     np.testing.assert_allclose(t["loss.dP"].array, t["backward.dY"].array, atol=1e-6)
 
 
+OPTIMIZERS = [SGD(0.1, momentum=0.9), SGD(0.1, clip_norm=1e-3), Adam(0.1, clip_value=1e-3)]
+OPTIMIZERS += [AdamW(0.1, weight_decay=0.3), Adam(lambda step: 0.1 / (1 + step))]
+
+
 @pytest.mark.parametrize(
     "optimizer",
-    [
-        SGD(0.1, momentum=0.9),
-        SGD(0.1, clip_norm=1e-3),
-        Adam(0.1, clip_value=1e-3),
-        AdamW(0.1, weight_decay=0.3),
-        "muon",
-        "lion",
-        "rmsprop",
-        Adam(lambda step: 0.1 / (1 + step)),
-    ],
+    [*OPTIMIZERS, "muon", "lion", "rmsprop"],
     ids=lambda optimizer: str(optimizer).partition(" at 0x")[0],
 )
 def test_the_update_is_that_of_the_optimizer(optimizer: Any) -> None:
@@ -291,14 +286,8 @@ def test_an_unbuilt_model_is_built_and_a_trace_keeps_the_old_numbers() -> None:
 
 
 def test_notes_on_fused_pairs_and_nan_weights() -> None:
-    model = Sequential(
-        L.Dense(4, 5),
-        L.ReLU(),
-        L.Dense(5, 3),
-        L.Softmax(),
-        loss_class=CategoricalCrossEntropy(),
-        seed=0,
-    )
+    layers = L.Dense(4, 5), L.ReLU(), L.Dense(5, 3), L.Softmax()
+    model = Sequential(*layers, loss_class=CategoricalCrossEntropy(), seed=0)
     notes = {row.path: row.note for row in model.trace(X, [0, 1, 2, 0, 1, 2]).rows}
     assert notes["3"] == "fused in training"
     assert notes["2"] == ""

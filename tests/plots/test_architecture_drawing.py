@@ -179,24 +179,13 @@ class Own(Container):
         return self.b.forward(self.a.forward(X))
 
 
-def test_layers_of_an_own_container_are_not_connected():
+def test_layers_of_an_own_container_are_connected_as_its_derivation_says():
     drawing = plots.architecture(Sequential(Own(), seed=0))
     assert series_of(Own()) is None
     assert len(boxes(drawing)) == 2
     lines = [a for tag, a, *_ in places(drawing) if tag == "polyline"]
     assert len(lines) == 2  # from the input to the container, and from there to the output
 
-
-class Told(Own):
-    """Layers that are connected as its derivation says."""
-
-    forward_steps: ClassVar[list[Any]] = []
-
-    def steps(self):
-        return Derivation(self.forward_steps, [Let("dX", "dY")])
-
-
-def test_an_own_container_is_connected_as_its_derivation_says():
     class Shared(Told):
         forward_steps: ClassVar = [
             Through("A", "X", "a"),
@@ -229,6 +218,15 @@ def test_an_own_container_is_connected_as_its_derivation_says():
 
     assert series_of(One()) is series_of(InLoop()) is series_of(ToLoop()) is None
     assert len(boxes(plots.architecture(Sequential(ToLoop())))) == 2
+
+
+class Told(Own):
+    """Layers that are connected as its derivation says."""
+
+    forward_steps: ClassVar[list[Any]] = []
+
+    def steps(self):
+        return Derivation(self.forward_steps, [Let("dX", "dY")])
 
 
 def test_repeated_layers_are_drawn_once_frozen_ones_dashed_and_unbuilt_ones_with_question_marks():

@@ -104,7 +104,7 @@ def grid_of(image, R):
     return np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
 
 
-def test_one_output_is_a_field_around_the_threshold():
+def test_a_boundary_is_a_field_around_the_threshold_or_regions():
     layers = Dense(2, 4), ReLU(), Dense(4, 1), Sigmoid()
     model = Sequential(*layers, loss_class="binary_cross_entropy", seed=1, dtype="float64")
     model.train(PLANE, HALVES[:, None], epochs=20, verbose=0)
@@ -123,9 +123,6 @@ def test_one_output_is_a_field_around_the_threshold():
         np.testing.assert_allclose(samples.get_offsets(), PLANE[HALVES == k])
     right = np.mean((model.predict(PLANE).ravel() > 0.5) == HALVES)
     assert axes.get_title() == f"{right:.1%} correct, 60 samples"
-
-
-def test_several_outputs_are_regions_and_many_samples_are_reduced():
     model, y = classifier(), rng.integers(0, 3, 60)
     figure = plots.decision_boundary(model, PLANE, y, grid_resolution=15, labels=list("abc"))
     axes = figure.axes[0]
@@ -149,7 +146,7 @@ def tiles_of(whole, h, w):
     return [tile for tile in found if not np.isnan(tile).all()]
 
 
-def test_mosaics_and_selections():
+def test_filters_are_tiles_of_a_mosaic():
     tiles = rng.standard_normal((5, 2, 3))
     whole = mosaic(tiles, 3, 1)
     assert whole.shape == (2 * 2 + 1, 3 * 3 + 2)
@@ -158,9 +155,6 @@ def test_mosaics_and_selections():
     assert evenly(5, 9).tolist() == [0, 1, 2, 3, 4]
     assert evenly(9, 3).tolist() == [0, 4, 8]
     assert evenly(1, 4).tolist() == [0]
-
-
-def test_filters_are_tiles_in_their_order():
     model = convolutions()
     axes = plots.filters(model, "0").axes[0]
     W = model.layers[0].W  # (3, 3, 1, 5)

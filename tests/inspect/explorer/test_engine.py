@@ -32,12 +32,13 @@ from tests.inspect.explorer.checks import (
 from tests.inspect.test_trace import CASES
 from tests.loss.test_loss import EXAMPLES as LOSSES
 from tests.random_networks import Network, networks
-from tests.rows import KINDS, LONG, TOOLS, over
+from tests.rows import KINDS, LONG, TOOLS, few, over
 from tests.test_random_networks import examples
 
 SHARE = 1.0 if LONG else 0.2  # of the cells whose slopes are looked at
 # a TiedDense has the weights of a layer outside the model
-ROWS = [row for row in TOOLS if not isinstance(row[0](), L.TiedDense)]
+OTHERS = [row for row in TOOLS if row not in KINDS and not isinstance(row[0](), L.TiedDense)]
+ROWS = [*KINDS, *few(OTHERS, 28)]  # `make test-browser` has all layers
 
 
 def around(layer: Layer, shape: Shape, tokens: int) -> Sequential:
@@ -97,10 +98,7 @@ def test_the_options_of_training(js: Node, name: str) -> None:
 
 
 @examples(2)
-@given(
-    networks(samples=(1, 2, 3)) | networks(kinds=("sequences", "tokens"), masked=True),
-    TARGETS,
-)
+@given(networks(samples=(1, 2, 3)) | networks(kinds=("sequences", "tokens"), masked=True), TARGETS)
 def test_random_networks(js: Node, net: Network, kind: str) -> None:
     (model, y), rng = model_of(net, kind), FRESH(net.seed)
     check_all(js, model, net.X, y, options_of(net, rng))
