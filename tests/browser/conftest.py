@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -108,9 +107,6 @@ def page_of(browser):
     """Call it as `opened`, without the browser; the page closes after the test."""
     with ExitStack() as stack:
         yield lambda *place, **options: stack.enter_context(opened(browser, *place, **options))
-
-
-Open = Callable[..., Explorer]
 
 
 @pytest.fixture

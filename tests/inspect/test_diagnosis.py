@@ -120,7 +120,7 @@ def test_the_first_array_that_is_not_finite() -> None:
     assert f"lies between {X.min():.3g} and {X.max():.3g}" in report[0].evidence
 
 
-def test_the_scale_of_the_inputs() -> None:
+def test_the_scale_of_the_inputs_and_the_start_loss_are_measured() -> None:
     far = X * [1, 40] + [5, 0]
     report = classifier().diagnose(far, Y, **QUICK)
     assert finding(report, "inputs off centre").value == pytest.approx(
@@ -133,9 +133,6 @@ def test_the_scale_of_the_inputs() -> None:
     assert narrow.value == pytest.approx(math.sqrt(X.var(axis=0).mean()) / 50, rel=1e-4)
     normed = net(BatchNorm(), Dense(2, 2)).diagnose(far, Y, **QUICK)
     assert not {name for name in normed.names if name.startswith("inputs")}
-
-
-def test_the_start_loss_is_compared_with_a_guess() -> None:
     model = classifier()
     model.layers[2].W *= 30
     found = diagnosed(model, "start loss")
@@ -228,7 +225,7 @@ def gradients(model: Sequential) -> list[np.ndarray]:
     return [layer.grads["W"] for layer in twin.layers if "W" in layer.grads]
 
 
-def test_the_size_of_updates() -> None:
+def test_the_size_of_updates_and_of_penalties_is_compared_with_weights_and_gradients() -> None:
     model = classifier(optimizer=SGD(20.0))
     found = diagnosed(model, "updates too large")
     Ws = [model.layers[0].W, model.layers[2].W]
@@ -236,7 +233,6 @@ def test_the_size_of_updates() -> None:
     ratios = [20 * np.linalg.norm(dW) / np.linalg.norm(W) for dW, W in pairs]
     assert found.value == pytest.approx(max(ratios), rel=1e-4)
     assert found.path == f"{2 * int(np.argmax(ratios))}.W"
-
     model = classifier(optimizer=SGD(1e-7))
     found = diagnosed(model, "updates too small")
     assert found.value < 1e-6
@@ -246,6 +242,22 @@ def test_the_size_of_updates() -> None:
     assert "updates too small" in report.skipped
     report = classifier(optimizer=LBFGS()).diagnose(X, Y, **QUICK)
     assert "updates too large" in report.skipped
+    model = classifier(optimizer=SGD(0.1, l2=3.0, l1=0.2))
+    found = diagnosed(model, "penalty rules")
+    Ws = [model.layers[0].W, model.layers[2].W]
+    pull = math.hypot(*(np.linalg.norm(3.0 * W + 0.2 * np.sign(W)) for W in Ws))
+    data = math.hypot(*map(np.linalg.norm, gradients(model)))
+    assert found.value == pytest.approx(pull / data, rel=1e-4)
+    model = classifier(optimizer=SGD(0.1, weight_decay=3.0))
+    found = diagnosed(model, "penalty rules")
+    Ws = [model.layers[0].W, model.layers[2].W]
+    ratio = (
+        3.0
+        * math.hypot(*map(np.linalg.norm, Ws))
+        / math.hypot(*map(np.linalg.norm, gradients(model)))
+    )
+    assert found.value == pytest.approx(ratio, rel=1e-3)
+    assert "penalty rules" in classifier().diagnose(X, Y, **QUICK).skipped
 
 
 def test_units_that_are_dead_or_saturated_and_gradients_that_fade_or_grow() -> None:
@@ -285,26 +297,6 @@ def test_twins_are_counted_but_not_among_outputs() -> None:
     model = classifier()
     model.layers[0].W = np.ones((2, 16))  # the next layer tells these units apart
     assert "twin units" not in model.diagnose(X, Y, **QUICK).names
-
-
-def test_penalties_are_compared_with_the_gradient() -> None:
-    model = classifier(optimizer=SGD(0.1, l2=3.0, l1=0.2))
-    found = diagnosed(model, "penalty rules")
-    Ws = [model.layers[0].W, model.layers[2].W]
-    pull = math.hypot(*(np.linalg.norm(3.0 * W + 0.2 * np.sign(W)) for W in Ws))
-    data = math.hypot(*map(np.linalg.norm, gradients(model)))
-    assert found.value == pytest.approx(pull / data, rel=1e-4)
-
-    model = classifier(optimizer=SGD(0.1, weight_decay=3.0))
-    found = diagnosed(model, "penalty rules")
-    Ws = [model.layers[0].W, model.layers[2].W]
-    ratio = (
-        3.0
-        * math.hypot(*map(np.linalg.norm, Ws))
-        / math.hypot(*map(np.linalg.norm, gradients(model)))
-    )
-    assert found.value == pytest.approx(ratio, rel=1e-3)
-    assert "penalty rules" in classifier().diagnose(X, Y, **QUICK).skipped
 
 
 def test_healthy_and_sick_reports_read_well(capsys: pytest.CaptureFixture[str]) -> None:
@@ -405,6 +397,9 @@ def test_diagnose_takes_weights_lengths_and_other_losses() -> None:
     )
     assert "not known for Huber" in report.skipped["start loss"]
     assert "not known for Huber" in report.skipped["cannot overfit"]
+    model.train(sentences, targets, lengths=lengths, epochs=1, verbose=0)
+    report = model.diagnose(sentences, targets, lengths=lengths, verbose=0)
+    assert report.skipped["input unused"] == "the samples have different lengths"
     smooth = SequentialBuilder(2, seed=0).dense(2).loss("softmax_cross_entropy").build()
     smooth.loss.label_smoothing = 0.1
     assert "cannot reach 0" in smooth.diagnose(X, Y, verbose=0).skipped["cannot overfit"]

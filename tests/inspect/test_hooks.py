@@ -138,7 +138,9 @@ def test_training_with_hooks_is_training_of_the_changed_network(name: str, accum
     assert not np.allclose(unhooked.predict(X), found[0])
 
 
-def test_threads_that_share_a_batch_call_hooks_too(cut: Callable[[int], None]) -> None:
+def test_threads_that_share_a_batch_call_hooks_and_a_patch_serves_several(
+    cut: Callable[[int], None],
+) -> None:
     cut(3)
     norm = dense(L.LayerNorm(), L.Tanh())
     hooks: Any = {"fwd": {"1.X_hat": double, "2.Y": double}, "bwd": {"0.dW": double}}
@@ -156,6 +158,20 @@ def test_threads_that_share_a_batch_call_hooks_too(cut: Callable[[int], None]) -
         np.testing.assert_allclose(parts, whole.predict(X), rtol=1e-12)
     assert set(seen) == {6}
     assert_equal(kept(norm), kept(whole))
+    model = dense()
+    patched = model.patch({"1.Y": np.ones((6, 5))})
+    wanted, plain, gate = patched.predict(X), model.predict(X), threading.Barrier(2, timeout=10)
+
+    def meet(A: Array, at: Any) -> None:
+        gate.wait()
+
+    def work(_: int) -> None:
+        np.testing.assert_array_equal(model.predict(X), plain)  # of another thread's hooks
+        with model.hooks(fwd={"0.Y": meet}):
+            np.testing.assert_array_equal(patched.predict(X), wanted)
+
+    with patched.hooks, ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, range(2)))
 
 
 def test_hooks_of_gradients_of_tied_and_of_frozen_parameters() -> None:
@@ -255,23 +271,6 @@ def test_hooks_are_nested_entered_again_and_leave_another_model_alone() -> None:
     with watching(seen.append), model.hooks(fwd={"1.Y": double}):
         model.predict(X)
     assert [e.path for e in seen] == ["", "0", "0", "1", "1", "2", "2", ""]
-
-
-def test_one_patch_serves_several_threads() -> None:
-    model = dense()
-    patched = model.patch({"1.Y": np.ones((6, 5))})
-    wanted, plain, gate = patched.predict(X), model.predict(X), threading.Barrier(2, timeout=10)
-
-    def meet(A: Array, at: Any) -> None:
-        gate.wait()
-
-    def work(_: int) -> None:
-        np.testing.assert_array_equal(model.predict(X), plain)  # of another thread's hooks
-        with model.hooks(fwd={"0.Y": meet}):
-            np.testing.assert_array_equal(patched.predict(X), wanted)
-
-    with patched.hooks, ThreadPoolExecutor(2) as pool:
-        list(pool.map(work, range(2)))
 
 
 def test_a_hook_is_told_where_it_is_and_cannot_write_to_its_array() -> None:

@@ -127,7 +127,7 @@ def test_until_back_and_restart_move_and_the_strip_grows():
     assert re.fullmatch(r"forward ━{18}  loss ━━╸─  backward ─{18}", db.progress())
 
 
-def test_expressions_and_symbols_of_other_layers_are_printed():
+def test_expressions_and_the_terms_of_a_cell_are_printed():
     for command in ("p dY * 2", "dY * 2", "!dY * 2"):
         shown = answer("b 2.backward", "c", "s", command)
         assert shown == "[[ 0.5753]\n [ 0.7817]\n [-2.7666]]\n"
@@ -144,9 +144,6 @@ def test_expressions_and_symbols_of_other_layers_are_printed():
     assert "P = the predictions" in answer("restart", "until loss.forward.P", "l", db=db)
     db.until("loss.forward.L")  # its backward pass receives nothing
     assert answer("s", "l", db=db).splitlines()[0].startswith("   d_each = ")
-
-
-def test_why_shows_the_terms_of_a_cell():
     shown = answer("until 0.backward.dW", "why dW 0 0")
     assert shown.splitlines()[:2] == [
         "dW[0, 0] = 0.82262",

@@ -394,6 +394,11 @@ def test_what_is_refused(call: str, error: str) -> None:
 
 
 def test_a_trace_is_a_mapping_of_all_keys() -> None:
+    words = gpt().trace(ROWS, LABELS)
+    assert "0.dX" not in words  # tokens have no gradient
+    np.testing.assert_array_equal(words["4.forward.W"].array, words["0.forward.W"].array)  # tied
+    both = sequential(L.Parallel(L.Embedding(7, 2), L.Embedding(7, 3)), L.Dense(2))
+    assert "0.dX" not in both.trace(ROWS, np.ones((2, 4, 2)))
     assert all(key not in step() for key in ("0.dw", "0.forward.dW", "9.Y", "", "0", None, 3))
     with pytest.raises(UnknownNameError) as caught:
         step()["backward"]

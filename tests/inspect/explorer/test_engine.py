@@ -104,13 +104,6 @@ def test_random_networks(js: Node, net: Network, kind: str) -> None:
     check_all(js, model, net.X, y, options_of(net, rng))
 
 
-def test_layers_inside_time_distributed_have_no_mask() -> None:
-    inside = L.Chain(L.Dense(3), L.Softmax())
-    model = Sequential(L.TimeDistributed(inside), dtype="float64", seed=0)
-    X = FRESH(0).standard_normal((2, 4, 3))
-    text_of(model.trace(X, X, lengths=[4, 2]))
-
-
 MEASURED: list[tuple[Make, Shape]] = [
     (L.Softmax, (3, 4)),
     (L.LayerNorm, (3, 4)),
@@ -143,8 +136,9 @@ def test_local_slopes_are_differences_of_the_forward_pass(
         assert_close(unpacked(found), (up - down) / 2e-6, cell, 1e-7)
 
 
-def test_the_slopes_of_a_softmax_inside_attention(js: Node) -> None:
-    """The Jacobian that the page draws: a row of dS is the slopes in dP, times the row of dP."""
+def test_slopes_of_a_softmax_and_paths_of_which_nothing_is_left(js: Node) -> None:
+    # The Jacobian that the page draws: a row of dS is the slopes in dP, times the row of
+    # dP.
     model = Sequential(L.MultiHeadAttention(2, causal=True), dtype="float64", seed=3)
     X, y = FRESH(5).standard_normal((2, 2, 4, 6))
     trace = model.trace(X, y)
@@ -159,10 +153,7 @@ def test_the_slopes_of_a_softmax_inside_attention(js: Node) -> None:
         assert not slopes.any()  # no other row
     np.testing.assert_allclose(rows, np.diag(P) - np.outer(P, P), atol=1e-12)
     np.testing.assert_allclose(rows @ dP, dS, atol=1e-12)
-
-
-def test_with_few_paths_nothing_is_left(js: Node) -> None:
-    """All paths of a small network are found, and a few of them are the strongest."""
+    # All paths of a small network are found, and a few of them are the strongest.
     model = Sequential(
         L.Dense(2, 3), L.Tanh(), L.Residual(L.Dense(3, 3)), L.Dense(3, 2), dtype="float64", seed=1
     )
@@ -181,3 +172,7 @@ def test_with_few_paths_nothing_is_left(js: Node) -> None:
         assert found["rest"] == pytest.approx(found["total"] - total, abs=1e-15)
     sizes = [abs(path["value"]) for path in whole["paths"]]
     assert sizes == sorted(sizes, reverse=True)
+    inside = L.Chain(L.Dense(3), L.Softmax())
+    model = Sequential(L.TimeDistributed(inside), dtype="float64", seed=0)
+    X = FRESH(0).standard_normal((2, 4, 3))
+    text_of(model.trace(X, X, lengths=[4, 2]))

@@ -62,7 +62,7 @@ def texts(tree: ET.Element) -> str:
     return "\n".join("".join(node.itertext()) for node in tree.iter(f"{SVG}text"))
 
 
-def test_every_cell_is_the_number_of_the_trace() -> None:
+def test_every_cell_is_the_number_of_the_trace_in_one_file_that_loads_nothing() -> None:
     trace = mlp().trace(X, Y)
     found = list(titles(drawn(trace)))
     keys = {key for key, *_ in found}
@@ -71,22 +71,6 @@ def test_every_cell_is_the_number_of_the_trace() -> None:
     assert len(found) == 2 * (18 + 6 * 4 + 6 * 4 + 6 * 2) + 2 * (3 * 4 + 4 * 2)
     for key, index, shown in found:
         assert number(trace["0.X" if key == "X" else key].array[index]) == shown, (key, index)
-
-
-@over(KINDS)
-def test_every_layer_can_be_drawn(make: Make, shape: Shape, tokens: int) -> None:
-    layer = made(make, shape)
-    A, dY = data(layer, shape, tokens)
-    model = Sequential(layer, dtype="float64", loss_class=MeanSquaredError())
-    trace = model.trace(A, np.zeros(dY.shape))
-    tree = drawn(trace)
-    assert type(layer).__name__ in texts(tree)
-    for key, index, shown in titles(tree):
-        key = key if key != "X" else "0.X"
-        assert number(float(trace[key].array[index])) == shown, (key, index)
-
-
-def test_it_is_one_file_that_runs_nothing_and_loads_nothing() -> None:
     trace = mlp().trace(X, Y)
     shown = picture(trace)
     tree = ET.fromstring(shown)
@@ -112,6 +96,19 @@ def test_it_is_one_file_that_runs_nothing_and_loads_nothing() -> None:
     wanted = f"{told(trace).sentence()} After this update, the loss goes from {before} to {after}."
     assert tree[1].text == wanted
     assert [tree[0].get("id"), tree[1].get("id")] == (tree.get("aria-labelledby") or "").split()
+
+
+@over(KINDS)
+def test_every_layer_can_be_drawn(make: Make, shape: Shape, tokens: int) -> None:
+    layer = made(make, shape)
+    A, dY = data(layer, shape, tokens)
+    model = Sequential(layer, dtype="float64", loss_class=MeanSquaredError())
+    trace = model.trace(A, np.zeros(dY.shape))
+    tree = drawn(trace)
+    assert type(layer).__name__ in texts(tree)
+    for key, index, shown in titles(tree):
+        key = key if key != "X" else "0.X"
+        assert number(float(trace[key].array[index])) == shown, (key, index)
 
 
 def group(tree: ET.Element, key: str) -> ET.Element:
@@ -179,7 +176,7 @@ def test_shares_networks_without_parameters_and_infinite_numbers_are_drawn() -> 
     assert "1 Odd<&>" in texts(drawn(Sequential(L.Dense(3, 2), Odd(), seed=0).trace(X, Y)))
 
 
-def test_the_sentence_is_about_the_ringed_cell() -> None:
+def test_the_sentence_the_terms_and_the_code_are_those_of_the_ringed_cell() -> None:
     trace = mlp().trace(X, Y)
     it = told(trace)
     terms = list(trace[f"{it.path}.d{it.name}"].why(*it.cell))
@@ -210,9 +207,6 @@ def test_the_sentence_is_about_the_ringed_cell() -> None:
     term = it.best
     assert term.factors == {"U": images[pixel], "dY": trace["0.dY"].array[place]}
     assert "Its largest term, at h = " in it.sentence()
-
-
-def test_the_terms_the_code_and_the_threads_are_those_of_the_ringed_cell() -> None:
     trace = mlp().trace(X, Y)
     it, tree = told(trace), drawn(trace)
     rects = {r: r.get("class") or "" for r in tree.iter(f"{SVG}rect")}
