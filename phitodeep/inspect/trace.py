@@ -24,8 +24,8 @@ from phitodeep.inspect.explorer.page import inline, page
 from phitodeep.inspect.explorer.picture import picture
 from phitodeep.inspect.hooks import replaced_by
 from phitodeep.inspect.recording import Recording, record, updates_of
+from phitodeep.inspect.summary import name_of
 from phitodeep.layers.base import Layer
-from phitodeep.layers.containers import Container
 from phitodeep.training.objective import Trainable
 from phitodeep.training.shortcuts import plan
 
@@ -304,13 +304,11 @@ def _notes(recording: Recording, shortcuts: tuple[str, ...]) -> dict[str, str]:
 
 
 def kind_of(layer: Any) -> str:
-    """How tables name a layer: a container without the layers inside, which have rows."""
-    kind, whole = type(layer).__name__, repr(layer)
-    if isinstance(layer, Container):
-        return kind
+    """How tables name a layer, without most of its arguments if it has many."""
+    whole = name_of(layer)
     head = whole[:WIDEST].rpartition(", ")[0]
-    short = f"{head}, ...)" if head.count("(") == 1 else f"{kind}(...)"
-    return whole if len(whole) <= WIDEST else short
+    short = f"{head}, ...)" if head.count("(") == 1 else f"{type(layer).__name__}(...)"
+    return short if len(whole) > WIDEST and "(" in whole else whole
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from contextlib import contextmanager
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -337,22 +338,31 @@ class Twice(phitodeep.Layer):
 """
 
 
+@contextmanager
+def forgetting():
+    """Forget at the end which modules were imported, and which layers were registered."""
+    registry = import_module("phitodeep.core.config.registry")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+        patch.setattr(registry, "_NAMES", dict(registry._NAMES))
+        patch.setattr(sys, "path", [*sys.path])
+        patch.delitem(sys.modules, "own_layers", raising=False)
+        yield
+    sys.modules.pop("own_layers", None)
+
+
 def own_layer(here, factor=2):
     """A model file with a layer that this process does not know."""
     (here / "own_layers.py").write_text(OWN.replace("FACTOR", str(factor)))
-    script = "import own_layers as o, phitodeep as p; p.Sequential(p.Dense(3, 2), o.Twice()).save"
-    run = [sys.executable, "-c", f"{script}('own.safetensors')"]
-    path = os.pathsep.join([str(here), str(Path(cli.__file__).parents[2])])
-    subprocess.run(run, check=True, env={**os.environ, "PYTHONPATH": path})
+    with forgetting():
+        sys.path.insert(0, str(here))
+        saved(Sequential(nn.Dense(3, 2), import_module("own_layers").Twice()), "own.safetensors")
 
 
 @pytest.fixture
-def _forgetting(monkeypatch):
-    registry = import_module("phitodeep.core.config.registry")
-    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
-    monkeypatch.setattr(registry, "_NAMES", dict(registry._NAMES))
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "own_layers", raising=False)
+def _forgetting():
+    with forgetting():
+        yield
 
 
 @pytest.mark.usefixtures("_forgetting")
@@ -366,7 +376,6 @@ def test_a_module_registers_own_layers_whose_wrong_backward_is_found(here):
     assert "\nFAILED\n" in shown
     assert "has wrong gradients" in shown
     assert "layer 1" in shown
-    sys.modules.pop("own_layers")
 
 
 @pytest.mark.usefixtures("_forgetting")
