@@ -7,7 +7,7 @@ The models are those of tools/sick_models.py, each with two seeds. Of each sickn
 healthy models, every other one belongs to the calibration half, so that the models of the report
 are others. What was measured is kept in docs/diagnosis.json, and docs/_diagnosis.md is the table;
 docs/_findings.md lists the causes and remedies of all findings.
-phitodeep/inspect/diagnosis/symptoms.py must hold what `thresholds` chooses.
+phitodeep/inspect/diagnosis/symptoms.toml must hold what `thresholds` chooses.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import numpy as np
 from phitodeep.core.version import __version__
 from phitodeep.errors import PhitodeepWarning
 from phitodeep.inspect.diagnosis.evidence import Evidence
-from phitodeep.inspect.diagnosis.findings import NotChecked, Symptom
-from phitodeep.inspect.diagnosis.symptoms import COURSE, LIMITS, SYMPTOMS
+from phitodeep.inspect.diagnosis.findings import LIMITS, NotChecked, Symptom
+from phitodeep.inspect.diagnosis.symptoms import COURSE, SYMPTOMS
 from phitodeep.model.callbacks import Diagnose
 from tools.sick_models import HEALTHY, SICK, Case
 
@@ -76,9 +76,9 @@ def measure(symptoms: tuple[Symptom, ...], evidence: Any) -> Measured:
     return found
 
 
-def train(case: Case) -> tuple[Any, Measured]:
-    """Train the case on the first three quarters of its data; return the model and its course."""
-    model, watch, n = case.built(), Diagnose(every=5, verbose=0), len(case.X) * 3 // 4
+def train(case: Case, every: int = 5) -> tuple[Any, Diagnose]:
+    """Train the case on the first three quarters of its data; return the model and its callback."""
+    model, watch, n = case.built(), Diagnose(every=every, verbose=0), len(case.X) * 3 // 4
     X, y = case.X[:n], case.y[:n]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PhitodeepWarning)
@@ -91,7 +91,7 @@ def train(case: Case) -> tuple[Any, Measured]:
             callbacks=[watch],
             verbose=0,
         )
-    return model, measure(COURSE, watch.course)
+    return model, watch
 
 
 def together(*parts: Measured) -> Measured:
@@ -109,7 +109,8 @@ def examined(case: Case, healthy: bool) -> Measured:
     with np.errstate(all="ignore"):
         if not (healthy or case.trained or case.watched):
             return measure(SYMPTOMS, Evidence(case.built(), case.X, case.y))
-        model, course = train(case)
+        model, watch = train(case)
+        course = measure(COURSE, watch.course)
         if case.watched:
             return course
         after = measure(SYMPTOMS, Evidence(model, case.X, case.y))
@@ -250,7 +251,7 @@ def main() -> None:
     print(table(results))
     for name, value in thresholds(results["rows"]).items():
         if value != LIMITS[name].value:
-            print(f"phitodeep/inspect/diagnosis/symptoms.py: {name} must be {value:g}")
+            print(f"phitodeep/inspect/diagnosis/symptoms.toml: {name} must be {value:g}")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import sys
+import shutil
 
 import numpy as np
 
@@ -58,31 +58,14 @@ def show_mistakes(model: Sequential, X: Array, y: Array, count: int) -> None:
         return
     print("The most confident mistakes:")
     titles = [f"{y[i]}, read as {predicted[i]} ({confidence[i]:.1%})" for i in worst]
-    _show_side_by_side(titles, [drawn(X[i]) for i in worst])
+    pictures = [[f"{title:24}", *drawn(X[i])] for i, title in zip(worst, titles, strict=True)]
+    columns = max(1, shutil.get_terminal_size().columns // 27)
+    for row in (pictures[k : k + columns] for k in range(0, len(pictures), columns)):
+        print("", *("   ".join(lines).rstrip() for lines in zip(*row, strict=True)), sep="\n")
 
 
-def drawn(image: Array) -> str:
+def drawn(image: Array) -> list[str]:
     """Return the middle of an image (28, 28) in [0, 1] as 12 lines of 24 shades."""
     middle = image[2:26, 2:26].reshape(12, 2, 24).mean(axis=1)
     shades = np.array(list(" ░▒▓█"))[np.minimum(5 * middle, 4).astype(int)]
-    return "\n".join("".join(line) for line in shades)
-
-
-def _show_side_by_side(titles: list[str], pictures: list[str]) -> None:
-    """Print pictures with their titles in frames, as many in a row as there is space for."""
-    if sys.platform == "emscripten":
-        print("\n\n".join(f"{t}\n{p}" for t, p in zip(titles, pictures, strict=True)))
-        return
-    from rich.columns import Columns
-    from rich.console import Console
-    from rich.panel import Panel
-    from rich.text import Text
-
-    panels = [
-        Panel(Text(picture), title=title, width=26, height=14)
-        for title, picture in zip(titles, pictures, strict=True)
-    ]
-    console = Console()
-    with console.capture() as drawing:
-        console.print(Columns(panels))
-    print(drawing.get(), end="")  # unlike rich, this raises BrokenPipeError
+    return ["".join(line) for line in shades]

@@ -61,7 +61,7 @@ def generate(file: Path, prompt: str, count: int, **options: Any) -> None:
             "encode and decode: set model.tokenizer to such an object before model.save."
         )
     if model.tokenizer is None:
-        tokens, decode = _numbers(prompt), _decode_numbers
+        tokens, decode = _numbers(prompt), lambda tokens: "".join(f"{n} " for n in tokens)
     else:
         tokens, decode = model.tokenizer.encode(prompt), model.tokenizer.decode
     stream = model.stream(tokens, count, **options)  # refuses what it cannot use
@@ -98,7 +98,3 @@ def _numbers(prompt: str) -> list[int]:
             f'--prompt "3 1 4", got {wrong!r}. Remedy: set model.tokenizer before model.save.'
         )
     return [int(part) for part in parts]
-
-
-def _decode_numbers(tokens: list[int]) -> str:
-    return "".join(f"{token} " for token in tokens)

@@ -12,7 +12,7 @@ from phitodeep.core.types import Array
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.run import Position, Scope
 from phitodeep.derivations.language.step import Let, Max, Sum, Through
-from phitodeep.errors import AnomalyError, DivergenceError
+from phitodeep.errors import AnomalyError, DivergenceError, first_few
 from phitodeep.inspect.debugger.debugger import Debugger
 from phitodeep.inspect.hooks import active, edit_of
 from phitodeep.training.inputs import Data
@@ -128,7 +128,7 @@ def _error(
         if inputs
         else "all that it reads is finite"
     )
-    shown = ", ".join(map(str, samples[:LISTED])) + (" and others" if len(samples) > LISTED else "")
+    shown = first_few([*map(str, samples)], LISTED)
     shown = f"; sample{'s' * (len(samples) > 1)} {shown}" if samples else ""
     error = AnomalyError(
         f"epoch {epoch}, step {step}: the first number that is not finite arises in {where}, "

@@ -93,20 +93,14 @@ class Scores:
 
 
 def attributions(
-    model: Trainable,
-    X: Any,
-    method: str = "gradient",
-    *,
-    target: Any = None,
-    step: int = -1,
-    baseline: Any = None,
-    steps: int | None = None,
-    layer: str | None = None,
-    lengths: Any = None,
+    model: Trainable, X: Any, method: str, *, target: Any, step: int, lengths: Any, **options: Any
 ) -> Array:
-    """Return how much each input contributes to a score: see `Sequential.attributions`."""
+    """Return how much each input contributes to a score: see `Sequential.attributions`.
+
+    The other options are those of one method: see OWNER.
+    """
     check_option(method, "attributions method", tuple(METHODS))
-    for name, value in (("baseline", baseline), ("steps", steps), ("layer", layer)):
+    for name, value in options.items():
         if value is not None and method != OWNER[name]:
             raise ArgumentError(
                 f'attributions: {name}= is an option of method="{OWNER[name]}", got '
@@ -130,7 +124,7 @@ def attributions(
     samples = Samples(
         X, mask, _step(step, output, len(X), output_mask), _target(target, output[-1], len(X))
     )
-    explain = METHODS[method](model, X, shapes, baseline=baseline, steps=steps, layer=layer)
+    explain = METHODS[method](model, X, shapes, **options)
     size = model.samples_at_once()
     rows = [slice(i, i + size) for i in range(0, len(X), size)]
     return np.concatenate([explain(samples.take(part), part) for part in rows])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -70,8 +70,22 @@ def run_with_cache(model: Chain, X: Any, *, lengths: Any = None) -> tuple[Array,
     return Y, Cache(Entries(recorder.passes, dtype=twin.dtype, edit=hooks.replaced_by(outer)))
 
 
+def _patched(name: str) -> Callable[..., Any]:
+    """A method that calls the model's own inside the hooks that replace the arrays."""
+
+    def method(self: Patched, *args: Any, **options: Any) -> Any:
+        with self.hooks:
+            return getattr(self.model, name)(*args, **options)
+
+    method.__name__, method.__doc__ = name, f"`Sequential.{name}`, with these arrays replaced."
+    return method
+
+
 class Patched:
-    """A model that runs with some of its arrays replaced: see `Sequential.patch`."""
+    """A model that runs with some of its arrays replaced: see `Sequential.patch`.
+
+    `trace`, `debug`, `predict` and `run_with_cache` are those of the model, with these arrays.
+    """
 
     def __init__(self, model: Any, values: Mapping[str, Array]) -> None:
         self.model, self.values = model, dict(values)
@@ -89,25 +103,9 @@ class Patched:
         """The context manager that replaces the arrays."""
         return Hooks(self.model, *self._given)
 
-    def trace(self, X: Any, y: Any, **options: Any) -> Any:
-        """`Sequential.trace`, with these arrays replaced."""
-        with self.hooks:
-            return self.model.trace(X, y, **options)
-
-    def predict(self, X: Any, **options: Any) -> Array:
-        """`Sequential.predict`, with these arrays replaced."""
-        with self.hooks:
-            return self.model.predict(X, **options)
-
-    def run_with_cache(self, X: Any, **options: Any) -> tuple[Array, Cache]:
-        """`Sequential.run_with_cache`, with these arrays replaced."""
-        with self.hooks:
-            return self.model.run_with_cache(X, **options)
-
-    def debug(self, X: Any, y: Any, **options: Any) -> Any:
-        """`Sequential.debug`, with these arrays replaced."""
-        with self.hooks:
-            return self.model.debug(X, y, **options)
+    trace, debug, predict, run_with_cache = map(
+        _patched, ("trace", "debug", "predict", "run_with_cache")
+    )
 
     def __repr__(self) -> str:
         return f"{self.model!r} with {', '.join(self.values)} replaced"

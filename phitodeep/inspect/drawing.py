@@ -12,7 +12,7 @@ import numpy as np
 from phitodeep.errors import ArgumentError
 from phitodeep.inspect.entries import Text, rms
 from phitodeep.inspect.recording import Recording
-from phitodeep.layers.containers import Container
+from phitodeep.inspect.summary import name_of
 
 MOST_LAYERS = 24
 COLUMNS, ROWS = 8, 8  # an array with more of them is described instead of written
@@ -61,7 +61,7 @@ def _blocks(recording: Recording, sample: int, marks: dict[str, str]) -> Iterato
         if i == 0:
             dX = None if here.dX is None else here.dX[sample]
             yield _block("  ", f"{down} X  ", here.X[sample], f"{up} dX  ", dX)
-        yield [f"{marks['top']} {i} {_kind(layer)} "], []
+        yield [f"{marks['top']} {i} {name_of(layer)} "], []
         for path, part in layer.walk(str(i)):
             inner = path.removeprefix(str(i)).removeprefix(".")
             for name, W in part.params.items():
@@ -73,11 +73,7 @@ def _blocks(recording: Recording, sample: int, marks: dict[str, str]) -> Iterato
         names = ("P", "dP") if last else ("Y", "dY")
         dY = None if here.dY is None else here.dY[sample]
         yield _block("  ", f"{down} {names[0]}  ", here.Y[sample], f"{up} {names[1]}  ", dY)
-    yield _block("  ", f"{_kind(recording.loss)}  ", np.float64(recording.value), "", None)
-
-
-def _kind(layer: Any) -> str:
-    return type(layer).__name__ if isinstance(layer, Container) else repr(layer)
+    yield _block("  ", f"{name_of(recording.loss)}  ", np.float64(recording.value), "", None)
 
 
 def _written(A: Any) -> list[str]:

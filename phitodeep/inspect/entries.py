@@ -17,7 +17,7 @@ from phitodeep.derivations.language.run import Edit, Scope
 from phitodeep.derivations.language.step import Given, Step, flat
 from phitodeep.derivations.language.terms import Replaced, Why, why
 from phitodeep.errors import ShapeError, UnknownNameError
-from phitodeep.inspect.hooks import Key, Keys, computed, joined
+from phitodeep.inspect.hooks import Key, Keys, joined, symbols_by_pass
 from phitodeep.inspect.recording import Passes
 
 PASSED_ON = ("Y", "dX")  # what a layer computes for its neighbours
@@ -139,7 +139,7 @@ class Entries(Mapping[str, Entry]):
         dtype: DType = None,
         edit: Edit | None = None,
     ) -> None:
-        self._passes, self._loss, self._updates = passes, loss, updates or {}
+        self._passes, self._loss, self.updates = passes, loss, updates or {}
         self._dtype, self._edit = dtype, edit
         self._scopes: dict[str, Scope] = {}  # the last few, the latest last
         self.replaced: dict[tuple[str, str, str], Any] = {}  # by hooks, in the scopes so far
@@ -150,21 +150,19 @@ class Entries(Mapping[str, Entry]):
     def _keys(self) -> Keys:
         keys = Keys({path: self._symbols(path) for path in self._passes})
         if self._loss is not None:
-            forward, backward = map(computed, self._loss.derivation)
-            keys["loss"] = {"forward": ["P", *forward], "backward": backward}
+            keys["loss"] = symbols_by_pass(self._loss.layer, self._loss.call)
         return keys
 
     def _symbols(self, path: str) -> dict[str, list[str]]:
         passes = self._passes[path]
-        with within(passes.call):
-            forward, backward = map(computed, run.derivation_of(passes.layer))
-        names = [*passes.layer.params, *passes.layer.tied]
-        found = {"forward": ["X", *names, *forward]}
-        if passes.dY is not None:
-            given = [name for name in backward if name != "dX" or passes.dX is not None]
-            found["backward"] = ["dY", *given]
-        if path in self._updates:
-            found["update"] = list(self._updates[path])
+        found = symbols_by_pass(passes.layer, passes.call)
+        found["forward"][1:1] = [*passes.layer.params, *passes.layer.tied]
+        if passes.dX is None and "dX" in found["backward"]:
+            found["backward"].remove("dX")
+        if passes.dY is None:
+            del found["backward"]
+        if path in self.updates:
+            found["update"] = list(self.updates[path])
         return found
 
     def __iter__(self) -> Iterator[str]:
@@ -193,7 +191,7 @@ class Entries(Mapping[str, Entry]):
         scope = self.scope(path)
         key = joined(path, direction, name)
         if direction == "update":
-            array = self._updates[path][name]
+            array = self.updates[path][name]
             step: Step = Given(name, "what the optimizer adds to it", lambda _: array)
             return Entry(key, array, step, scope, scope.layer)
         steps = {s.symbol: s for s in flat(getattr(scope.derivation, direction))}

@@ -105,9 +105,13 @@ class Hooked:
             self.outer, self.functions = outer.watcher.outer, dict(outer.watcher.functions)
         for key, function in functions.items():
             self.functions[key] = (*self.functions.get(key, ()), function)
-        # the layers that run by their steps, so that hooks reach inside them
-        self.slow = {
-            k[0] for k in self.functions if k[2] not in BOUNDARIES and not _gradient(model, k)
+        layers = dict(model.walk())
+        self.slow = {  # the layers that run by their steps, so that hooks reach inside them
+            path
+            for path, direction, symbol in self.functions
+            if symbol not in BOUNDARIES
+            if direction == "forward"
+            or symbol[1:] not in {*layers[path].params, *layers[path].tied}
         }
         self._thread = threading.get_ident
         self._scopes: dict[tuple[str, int], Scope] = {}  # by path and thread
@@ -282,13 +286,6 @@ def _boundary(what: str, when: str) -> str:
     return {"forward": ("X", "Y"), "backward": ("dY", "dX")}[what][when == "after"]
 
 
-def _gradient(model: Chain, key: Key) -> bool:
-    """Whether a key means the gradient of a parameter."""
-    path, direction, symbol = key
-    layer = dict(model.walk())[path]
-    return direction == "backward" and symbol[1:] in {*layer.params, *layer.tied}
-
-
 # --- keys --------------------------------------------------------------------------------------
 
 
@@ -383,8 +380,16 @@ def place(model: Chain, key: str, direction: str) -> Key:
 
 def symbols_of(layer: Layer, direction: str) -> list[str]:
     """The symbols of a pass, in training or in prediction."""
-    found = ["X" if direction == "forward" else "dY"]
-    for training in (True, False):
-        with within(Call(training=training)):
-            found += computed(getattr(run.derivation_of(layer), direction))
-    return list(dict.fromkeys(found))
+    modes = (symbols_by_pass(layer, Call(training=training)) for training in (True, False))
+    return list(dict.fromkeys(name for mode in modes for name in mode[direction]))
+
+
+def symbols_by_pass(subject: Any, call: Call) -> dict[str, list[str]]:
+    """What a layer or a loss receives and computes in each direction, each symbol once."""
+    received = ("X", "dY") if isinstance(subject, Layer) else ("P", "")
+    with within(call):
+        passes = zip(DIRECTIONS, received, run.derivation_of(subject), strict=True)
+        return {
+            direction: list(dict.fromkeys(filter(None, (given, *computed(steps)))))
+            for direction, given, steps in passes
+        }

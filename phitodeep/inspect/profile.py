@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import timeit
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,6 @@ from phitodeep.core.checks import check_count
 from phitodeep.core.table import Table
 from phitodeep.core.types import Array, DType
 from phitodeep.errors import ArgumentError, DivergenceError
-from phitodeep.layers.base import Layer
 from phitodeep.training.callback import LambdaCallback
 from phitodeep.training.objective import Trainable
 
@@ -149,21 +149,14 @@ def profile(model: Trainable, X: Any, y: Any, *, batch_size: int, steps: int = 2
     step = float(np.median(np.diff(ends)))
     for i, (path, layer) in enumerate(leaves):
         forward, backward = (clock.median(path, what) for what in both)
-        flops = layer.flops() * batch * _passes(layer, first=i == 0)
+        # Forward counts once, dX once (the first layer does not compute it), and parameters once.
+        flops = layer.flops() * batch * (1 + (i > 0) + bool(layer.params))
         share = (forward + backward) / step
         kept = sum(_new_bytes(value, seen) for value in layer.cache.values())
         row = Row(path, repr(layer), forward, backward, share, flops, kept, flops / peak)
         found.append(row)
     loss, update = clock.median("", "loss"), clock.median("", "step")
     return Profile(tuple(found), batch, step, max(step - inside, 0.0), loss, update, peak)
-
-
-def _passes(layer: Layer, *, first: bool) -> int:
-    """Return the work of forward and backward, in multiples of a forward pass.
-
-    Forward counts once, dX once (the first layer does not compute it), and parameters once.
-    """
-    return 1 + (not first) + bool(layer.params)
 
 
 def _new_bytes(value: Any, seen: set[int]) -> int:
@@ -183,9 +176,6 @@ def _new_bytes(value: Any, seen: set[int]) -> int:
 def gemm_peak(dtype: DType, size: int = 768, times: int = 7) -> float:
     """Return the FLOP per second of a (size, size) matrix product, the best of several runs."""
     A: Array = np.ones((size, size), dtype)
-    out, best = np.empty_like(A), np.inf
-    for _ in range(times):
-        began = time.perf_counter()
-        np.matmul(A, A, out=out)
-        best = min(best, time.perf_counter() - began)
+    out = np.empty_like(A)
+    best = min(timeit.repeat(lambda: np.matmul(A, A, out=out), number=1, repeat=times))
     return 2 * size**3 / best

@@ -118,14 +118,13 @@ def prepared(
     return data, model.copy(), Call(step=model.optimizer.t, mask=data.mask)
 
 
-def record(
-    model: Trainable, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None
-) -> Recording:
+def record(model: Trainable, X: Any, y: Any, **options: Any) -> Recording:
     """Run forward, loss and backward once on a copy of the model, in training mode, as written.
 
-    It draws the random numbers of the model's next step. Nothing in the model changes.
+    It draws the random numbers of the model's next step. Nothing in the model changes. The options
+    are those of `prepared`.
     """
-    data, twin, call = prepared(model, X, y, sample_weight, lengths)
+    data, twin, call = prepared(model, X, y, **options)
     recorder = Recorder(active(model))
     total = twin.loss.divisor(data.T, data.w, data.outputs)
     with within(call), watching(recorder, root=twin, recomputed=True):

@@ -116,11 +116,9 @@ def _kept(step: Sum, scope: Scope) -> Array:
     return np.einsum(f"{','.join(parts)}->{n}{kept}", *arrays, optimize=len(arrays) > 1)
 
 
-def sample_gradients(
-    model: Trainable, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None
-) -> SampleGradients:
+def sample_gradients(model: Trainable, X: Any, y: Any, **options: Any) -> SampleGradients:
     """Return the shares of all samples: see `Sequential.sample_gradients`."""
-    recording = record(model, X, y, sample_weight=sample_weight, lengths=lengths)
+    recording = record(model, X, y, **options)
     with within(recording.call):
         for path, layer in recording.model.walk():
             _check(path, layer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from typing import Any
 
 from phitodeep.core.table import Table, Tabled
 from phitodeep.core.types import Shape
@@ -88,6 +89,11 @@ def summarize(layer: Layer, title: str = "", notes: tuple[str, ...] = ()) -> Sum
     return Summary(title or type(layer).__name__, rows, notes)
 
 
+def name_of(layer: Any) -> str:
+    """A layer or a loss in full; a container without the layers inside, which have rows."""
+    return type(layer).__name__ if isinstance(layer, Container) else repr(layer)
+
+
 def _row(path: str, layer: Layer, seen: set[int]) -> Row:
     own = [a for a in layer.params.values() if id(a) not in seen]
     seen.update(id(a) for a in own)
@@ -98,7 +104,7 @@ def _row(path: str, layer: Layer, seen: set[int]) -> Row:
         flops -= sum(child.flops() for child in layer.children().values())
     return Row(
         path=path,
-        layer=type(layer).__name__ if isinstance(layer, Container) else repr(layer),
+        layer=name_of(layer),
         output=layer.output_shape,
         trainable=count if layer.trainable else 0,
         frozen=0 if layer.trainable else count,

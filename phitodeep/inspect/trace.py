@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -25,8 +24,8 @@ from phitodeep.inspect.explorer.page import inline, page
 from phitodeep.inspect.explorer.picture import picture
 from phitodeep.inspect.hooks import replaced_by
 from phitodeep.inspect.recording import Recording, record, updates_of
+from phitodeep.inspect.summary import name_of
 from phitodeep.layers.base import Layer
-from phitodeep.layers.containers import Container
 from phitodeep.training.objective import Trainable
 from phitodeep.training.shortcuts import plan
 
@@ -56,9 +55,13 @@ class Row:
 class Trace(Tabled, Entries):
     """One step of training: a mapping from keys such as "1.backward.dW" to arrays and formulas.
 
-    loss      the loss
-    rows      one row per layer, which `print` shows as a table
-    sample    the sample whose share this is, or None for the whole batch: see `by_sample`
+    loss       the loss
+    rows       one row per layer, which `print` shows as a table
+    sample     the sample whose share this is, or None for the whole batch: see `by_sample`
+    model      the copy of the model that took the step, with its parameters before the update
+    updates    what the optimizer adds to each parameter, by path and name
+    remarks    what the lines below the table say
+    edited     whether hooks were active, so that arrays may not follow from their formulas
 
     Arrays are float64, computed from what the layers received in the model's own dtype. Updates are
     in that dtype.
@@ -70,12 +73,13 @@ class Trace(Tabled, Entries):
         *,
         updates: dict[str, dict[str, Array]],
         notes: dict[str, str],
-        below: tuple[str, ...] = (),
+        remarks: tuple[str, ...] = (),
         edit: run.Edit | None = None,
         sample: int | None = None,
     ) -> None:
-        self._recording, self._notes, self._below = recording, notes, below
-        self.loss, self.sample = recording.value, sample
+        self._recording, self._notes, self.remarks = recording, notes, remarks
+        self.loss, self.sample, self.model = recording.value, sample, recording.model
+        self.edited = edit is not None
         super().__init__(
             recording.passes,
             loss=_loss_scope(recording, edit),
@@ -86,39 +90,19 @@ class Trace(Tabled, Entries):
 
     # --- what pictures of it read ------------------------------------------------------------
 
-    @property
-    def model(self) -> Trainable:
-        """The copy of the model that took the step, with its parameters before the update."""
-        return self._recording.model
-
-    @property
-    def updates(self) -> Mapping[str, Mapping[str, Array]]:
-        """What the optimizer adds to each parameter, by path and name."""
-        return self._updates
-
     def name_of(self, path: str) -> str:
         """How tables name the layer at a path, or the loss."""
         return kind_of(self.scope(path).layer)
 
-    @property
-    def edited(self) -> bool:
-        """Whether hooks were active, so that arrays may not follow from their formulas."""
-        return self._edit is not None
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What the lines below the table say."""
-        return self._below
-
     @cached_property
     def loss_after(self) -> float | None:
         """The loss of the same batch after the update, or None without one."""
-        if not self._updates or self.edited:
+        if not self.updates or self.edited:
             return None
         recording = self._recording
-        twin, data = recording.model.copy(), recording.data
+        twin, data = self.model.copy(), recording.data
         for path, layer in twin.walk():
-            for name, update in self._updates.get(path, {}).items():
+            for name, update in self.updates.get(path, {}).items():
                 layer.params[name] += update
         with within(recording.call), np.errstate(all="ignore"):
             return float(twin.loss.value(twin.forward(data.X), data.T, data.w, recording.total))
@@ -127,12 +111,10 @@ class Trace(Tabled, Entries):
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        return tuple(self._row(path) for path, _ in self._recording.model.walk() if path)
+        return tuple(self._row(path, layer) for path, layer in self.model.walk() if path)
 
-    def _row(self, path: str) -> Row:
-        passes = self._passes.get(path)
-        layer: Layer = dict(self._recording.model.walk())[path]
-        name = kind_of(layer)
+    def _row(self, path: str, layer: Layer) -> Row:
+        passes, name = self._passes.get(path), kind_of(layer)
         if passes is None:
             return Row(path, name, float("nan"), None, None, None, 0.0, "did not run")
         grads = list(passes.grads.values())
@@ -148,7 +130,7 @@ class Trace(Tabled, Entries):
         )
 
     def _ratio(self, path: str, layer: Layer) -> float | None:
-        updates = self._updates.get(path)
+        updates = self.updates.get(path)
         if not updates:
             return None
         moved, size = (
@@ -161,8 +143,7 @@ class Trace(Tabled, Entries):
         n = len(self._recording.data.X)
         of = f"sample {self.sample} of {n}" if self.sample is not None else f"{n} samples"
         title = f"loss {self.loss:.6g}, {of}; |A| is the root mean square of A"
-        below = "\n".join(self._below)
-        return Table(title, HEAD, [row.cells() for row in self.rows], below)
+        return Table(title, HEAD, [row.cells() for row in self.rows], "\n".join(self.remarks))
 
     def draw(self, sample: int = 0, *, ascii: bool | None = None) -> Text:
         """Draw a small net as text: every value on the way forward, every gradient on the way back.
@@ -246,7 +227,22 @@ class Trace(Tabled, Entries):
                 f"a trace is compared with another one, model.trace(X, y), got "
                 f"{type(other).__name__}."
             )
-        return difference(self, other)
+        for path in self._passes.keys() ^ other._passes.keys():
+            raise ArgumentError(
+                f"diff compares traces of the same layers, and only one of them has {path!r}."
+            )
+        rows = []
+        for path, name in ((row.path, row.layer) for row in other.rows if row.path in self._passes):
+            a, b = self._passes[path], other._passes[path]
+            if a.Y.shape != b.Y.shape:
+                raise ShapeError(
+                    f"diff compares traces of batches of the same shape, and the Y of {path} has "
+                    f"the shapes {a.Y.shape} and {b.Y.shape}."
+                )
+            pairs = ((a.Y, b.Y), (a.dY, b.dY), (a.grads, b.grads))
+            updates = self.updates.get(path), other.updates.get(path)
+            rows.append(Change(path, name, *(far(*pair) for pair in (*pairs, updates))))
+        return Difference(self.loss, other.loss, tuple(rows))
 
 
 def _loss_scope(recording: Recording, edit: run.Edit | None) -> Scope:
@@ -263,19 +259,16 @@ def _loss_scope(recording: Recording, edit: run.Edit | None) -> Scope:
     return scope
 
 
-def trace(
-    model: Trainable, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None
-) -> Trace:
+def trace(model: Trainable, X: Any, y: Any, **options: Any) -> Trace:
     """Record one step of training on a copy of the model: see `Sequential.trace`."""
-    recording = record(model, X, y, sample_weight=sample_weight, lengths=lengths)
+    recording = record(model, X, y, **options)
     updates, why_not = updates_of(recording.model)
     notes = plan(model, model.loss).notes
-    below = (f"in training: {note}" for note in notes)
     return Trace(
         recording,
         updates=updates,
         notes=_notes(recording, notes),
-        below=(*below, *([why_not] if why_not else [])),
+        remarks=(*(f"in training: {note}" for note in notes), *filter(None, [why_not])),
         edit=replaced_by(recording.watch),
     )
 
@@ -311,13 +304,11 @@ def _notes(recording: Recording, shortcuts: tuple[str, ...]) -> dict[str, str]:
 
 
 def kind_of(layer: Any) -> str:
-    """How tables name a layer: a container without the layers inside, which have rows."""
-    kind, whole = type(layer).__name__, repr(layer)
-    if isinstance(layer, Container):
-        return kind
+    """How tables name a layer, without most of its arguments if it has many."""
+    whole = name_of(layer)
     head = whole[:WIDEST].rpartition(", ")[0]
-    short = f"{head}, ...)" if head.count("(") == 1 else f"{kind}(...)"
-    return whole if len(whole) <= WIDEST else short
+    short = f"{head}, ...)" if head.count("(") == 1 else f"{type(layer).__name__}(...)"
+    return short if len(whole) > WIDEST and "(" in whole else whole
 
 
 @dataclass(frozen=True)
@@ -359,28 +350,6 @@ class Difference(Tabled):
         title = f"{moved}; entries are |A - B| / |B|"
         head = ("path", "layer", "Y", "dY", "dW", "update")
         return Table(title, head, [row.cells() for row in self.rows], "")
-
-
-def difference(new: Any, old: Any) -> Difference:
-    """Compare two traces layer by layer."""
-    rows = []
-    for path in new._passes.keys() ^ old._passes.keys():
-        raise ArgumentError(
-            f"diff compares traces of the same layers, and only one of them has {path!r}."
-        )
-    for row in old.rows:
-        if row.path not in old._passes:
-            continue  # it did not run
-        a, b = new._passes[row.path], old._passes[row.path]
-        if a.Y.shape != b.Y.shape:
-            raise ShapeError(
-                f"diff compares traces of batches of the same shape, and the Y of {row.path} has "
-                f"the shapes {a.Y.shape} and {b.Y.shape}."
-            )
-        pairs = ((a.Y, b.Y), (a.dY, b.dY), (a.grads, b.grads))
-        updates = new._updates.get(row.path), old._updates.get(row.path)
-        rows.append(Change(row.path, row.layer, *(far(*pair) for pair in (*pairs, updates))))
-    return Difference(new.loss, old.loss, tuple(rows))
 
 
 def far(A: Any, B: Any) -> float | None:

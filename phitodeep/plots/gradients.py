@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.errors import ArgumentTypeError
-from phitodeep.inspect.diagnosis.symptoms import LIMITS
+from phitodeep.inspect.diagnosis.findings import LIMITS
 from phitodeep.inspect.trace import Row, Trace
 from phitodeep.plots.canvas import COLOURS, MUTED, POSITIVE, evenly, figure, save, some_of
 

@@ -266,26 +266,21 @@ def _passes(subject: Any, question: Question, send: Send, start: Callable[[str],
         k: A.astype(question.dtype if A.dtype.kind == "f" else A.dtype)
         for k, A in question.given.items()
     }
+    calls: tuple[tuple[str, str, str, tuple[str, ...]], ...]  # results, methods and arguments
     if "X" in given:
-        X, dY = given["X"], given["dY"]
         subject._frame.grad_arrays = {  # NaN, since they may hold anything: see `Layer.grad_array`
             name: np.full(A.shape, np.nan, question.dtype) for name, A in question.params.items()
         }
         given |= subject.params
-        calls: tuple[tuple[str, str, Callable[[], Any]], ...] = (
-            ("Y", "forward", lambda: subject.forward(X.view())),
-            ("dX", "backward", lambda: subject.backward(dY.view())),
-        )
+        calls = ("Y", "forward", "forward", ("X",)), ("dX", "backward", "backward", ("dY",))
     else:
-        P, y = given["P"], given["y"]
-        calls = (
-            ("L", "value", lambda: subject.loss_func(P.view(), y.view())),
-            ("dP", "gradient", lambda: subject.loss_gradient(P.view(), y.view())),
-        )
-    for symbol, who, call in calls:
+        both = "P", "y"
+        calls = ("L", "value", "loss_func", both), ("dP", "gradient", "loss_gradient", both)
+    for symbol, who, method, names in calls:
         start(who)
         before = {name: A.copy() for name, A in given.items()}
-        send(*_message(symbol, who, call()))
+        result = getattr(subject, method)(*(given[name].view() for name in names))
+        send(*_message(symbol, who, result))
         for name, A in given.items():
             if not np.array_equal(A, before[name], equal_nan=True):
                 send("written", f"{name}, in {who}")

@@ -20,7 +20,7 @@ from phitodeep.loss import Loss
 from phitodeep.teach import attempt
 from phitodeep.teach.attempt import LIMIT, Answer, Question
 from phitodeep.teach.exercises import EXERCISES, Exercise
-from phitodeep.teach.mistakes import mistake
+from phitodeep.teach.mistakes import Mistake, Way, mistake
 from phitodeep.teach.mutations import chain
 from phitodeep.teach.report import LEVELS, Grade, Verdict
 from phitodeep.teach.truth import Draw, ask, solve, symbols_of
@@ -69,12 +69,8 @@ def grade(
     exercise = _exercise(spec)
     check_count(hints, "hints", minimum=0, maximum=len(LEVELS) - 1)
     check_number(seconds, "seconds", above=0)
-    kind = (
-        Loss
-        if isinstance(exercise.reference, type) and issubclass(exercise.reference, Loss)
-        else Layer
-    )
-    find, name = _source(layer_class, kind, exercise.name)
+    is_loss = isinstance(exercise.reference, type) and issubclass(exercise.reference, Loss)
+    find, name = _source(layer_class, Loss if is_loss else Layer, exercise.name)
     rng = np.random.default_rng(check_count(seed, "seed", minimum=0))
     cases = exercise.cases(rng)
     if sum(not case.part for case in cases) < ORDINARY:
@@ -130,6 +126,7 @@ class _Grading:
         self.draws, self.single, self.again = draws, single, again
         self.ordinary = [draw for draw in draws if not draw.case.part]
         self.result, self.gradients = symbols_of(draws[0].reference)
+        self.ways: list[Way] = []  # of the mistakes so far
 
     def verdicts(self) -> list[Verdict]:
         first = [self.forward(), *map(self.gradient, self.gradients)]
@@ -216,11 +213,10 @@ class _Grading:
 
     def _hints(self, symbol: str, special: Sequence[Draw] = ()) -> tuple[str, str, str]:
         """The likely mistake, the formula, and the code."""
-        draw, found = self.ordinary[0], mistake(symbol, [*self.ordinary, *special])
-        step = found.step if found else ""
-        scope = draw.right
-        formula, code = formula_hint(symbol, scope, step), code_hint(symbol, scope, step)
-        return found.words if found else "", formula, code
+        found = mistake(symbol, [*self.ordinary, *special], self.ways) or Mistake("")
+        self.ways.append(found.way)
+        scope, (step, _) = self.ordinary[0].right, found.way
+        return found.words, formula_hint(symbol, scope, step), code_hint(symbol, scope, step)
 
 
 def _other_batch(question: Question) -> Question:

@@ -9,7 +9,7 @@ layer's own derivation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,20 +23,25 @@ from phitodeep.testing.diagnoses import SHAPES, alike, exact_diagnosis
 from phitodeep.testing.report import Finding
 from phitodeep.testing.slopes import Probe, Trial
 
+Way = tuple[str, str]  # a step of the derivation, and how it is computed wrongly
+
 
 class Mistake(NamedTuple):
     """A mistake in words, and the step of the derivation in which it happened, if that is known."""
 
     words: str
-    step: str = ""
+    way: Way = ("", "")
 
 
 Other = Callable[[Draw, str], Any]  # what a symbol would be after a mistake, or None
 
 
 @np.errstate(all="ignore")  # students return any numbers
-def mistake(symbol: str, draws: Sequence[Draw]) -> Mistake | None:
-    """Name the mistake that explains a symbol on all batches that returned it, if one is known."""
+def mistake(symbol: str, draws: Sequence[Draw], likely: Sequence[Way] = ()) -> Mistake | None:
+    """Name the mistake that explains a symbol on all batches that returned it, if one is known.
+
+    likely    ways that explain other symbols, which are tried first
+    """
     returned = [d for d in draws if symbol in d.answer.arrays]
     if any(_got(d, symbol).shape != d.array(symbol).shape for d in returned):
         return _misshapen(symbol, returned)
@@ -48,7 +53,7 @@ def mistake(symbol: str, draws: Sequence[Draw]) -> Mistake | None:
     words = next(_anywhere(symbol, finite), "")
     wrong.sort(key=lambda d: d.array(symbol).size)  # small batches are faster to compute again
     others = [d for d, is_right in zip(finite, right, strict=True) if is_right]
-    return Mistake(words) if words else _mutated(symbol, [*wrong, *others])
+    return Mistake(words) if words else _mutated(symbol, [*wrong, *others], likely)
 
 
 def _got(draw: Draw, symbol: str) -> Array:
@@ -145,22 +150,21 @@ def _misshapen(symbol: str, draws: Sequence[Draw]) -> Mistake | None:
 # --- in this layer -----------------------------------------------------------------------------
 
 
-def _mutated(symbol: str, draws: Sequence[Draw]) -> Mistake | None:
+def _mutated(symbol: str, draws: Sequence[Draw], likely: Sequence[Way]) -> Mistake | None:
     """Find the mutation of the derivation that gives the student's arrays."""
-    ways = [_ways(symbol, draw) for draw in draws]
+    ways = cache(lambda k: _ways(symbol, draws[k]))  # most are needed for the first batch only
     # a lost part is likelier than a mix-up
-    for way in sorted(ways[0], key=lambda way: " instead of `" in way[1]):
-        pairs = zip(draws, ways, strict=True)
-        if all(way in known and _matches(symbol, draw, *known[way]) for draw, known in pairs):
+    for way in sorted(ways(0), key=lambda way: (way not in likely, " instead of `" in way[1])):
+        if all(way in ways(k) and _matches(symbol, d, *ways(k)[way]) for k, d in enumerate(draws)):
             step, sentence = way
             words = f"This is exactly what comes out if `{step}` is computed {sentence}."
-            return Mistake(words, step)
+            return Mistake(words, way)
     return None
 
 
-def _ways(symbol: str, draw: Draw) -> dict[tuple[str, str], tuple[Step, Wrong]]:
+def _ways(symbol: str, draw: Draw) -> dict[Way, tuple[Step, Wrong]]:
     """All mutations of the steps that a symbol follows from, the last step first."""
-    derivation, found = draw.right.derivation, dict[tuple[str, str], tuple[Step, Wrong]]()
+    derivation, found = draw.right.derivation, dict[Way, tuple[Step, Wrong]]()
     for step in reversed(chain(symbol, derivation)):
         for sentence, wrong in mutations(step, derivation):
             found.setdefault((step.symbol, sentence), (step, wrong))

@@ -6,8 +6,6 @@ place in a network that should be fast, so no config can name them.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
 from phitodeep.core.types import Shape
@@ -38,48 +36,39 @@ class Neuron(Layer, registered=False):
         )
 
 
-class _Weighted(Layer, registered=False):
-    """Two fixed weights, w before tanh and v after it."""
+class Chain(Layer, registered=False):
+    """Y = v tanh(w X), element by element, with two fixed weights."""
 
-    forward_steps: ClassVar[tuple[Step, ...]] = (Let("u", "w * X"), Let("h", "np.tanh(u)"))
-    backward_steps: ClassVar[tuple[Step, ...]] = (
-        Let("dh", "dY * v"),
-        Let("du", "dh * (1 - h ** 2)"),
-    )
+    Y = "v * h"
 
     def __init__(self, w: float, v: float) -> None:
         super().__init__()
         self.w, self.v = w, v
 
-    def weights(self) -> list[Step]:
-        return [
-            Given("w", "the first weight", lambda _: np.float64(self.w)),
-            Given("v", "the second weight", lambda _: np.float64(self.v)),
-        ]
-
-
-class Chain(_Weighted, registered=False):
-    """Y = v tanh(w X), element by element."""
-
     def steps(self) -> Derivation:
         return Derivation(
-            [*self.weights(), *self.forward_steps, Let("Y", "v * h")],
-            [*self.backward_steps, Let("dX", "du * w")],
+            [
+                Given("w", "the first weight", lambda _: np.float64(self.w)),
+                Given("v", "the second weight", lambda _: np.float64(self.v)),
+                Let("u", "w * X"),
+                Let("h", "np.tanh(u)"),
+                Let("Y", self.Y),
+            ],
+            [Let("dh", "dY * v"), Let("du", "dh * (1 - h ** 2)"), *self.end()],
         )
 
+    def end(self) -> list[Step]:
+        return [Let("dX", "du * w")]
 
-class TwoPaths(_Weighted, registered=False):
+
+class TwoPaths(Chain, registered=False):
     """Y = X + v tanh(w X), element by element."""
 
-    def steps(self) -> Derivation:
-        return Derivation(
-            [*self.weights(), *self.forward_steps, Let("Y", "X + v * h")],
-            [
-                *self.backward_steps,
-                Let("through", "du * w", "what x passes on through tanh"),
-                Let("dX", "dY + through"),
-            ],
-        )
+    Y = "X + v * h"
+
+    def end(self) -> list[Step]:
+        through = Let("through", "du * w", "what x passes on through tanh")
+        return [through, Let("dX", "dY + through")]
 
 
 class Swish(Layer, registered=False):

@@ -120,8 +120,11 @@ class Grade(Shown):
     def __str__(self) -> str:
         return self.hint(self.level)
 
+    def _repr_html_(self) -> str:
+        return re.sub("`([^`]*)`", r"<code>\1</code>", super()._repr_html_())
+
     def table(self) -> Table:
-        """The same as a table, which notebooks show."""
+        """The same as a table, which notebooks show, with what is in backticks as code."""
         rows = []
         for verdict, lines in self._lines(self.level):
             first, *more = lines or [""]

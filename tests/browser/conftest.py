@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -67,14 +66,7 @@ def browser():
 
 
 @contextmanager
-def opened(
-    browser,
-    place,
-    size="desktop",
-    scheme="light",
-    still=False,
-    allowed=(),
-):
+def opened(browser, place, size="desktop", scheme="light", still=False, allowed=()):
     """Open a page in a new context, and raise AssertionError at the end if anything was wrong.
 
     place      a file, or an address
@@ -116,9 +108,6 @@ def page_of(browser):
     """Call it as `opened`, without the browser; the page closes after the test."""
     with ExitStack() as stack:
         yield lambda *place, **options: stack.enter_context(opened(browser, *place, **options))
-
-
-Open = Callable[..., Explorer]
 
 
 @pytest.fixture

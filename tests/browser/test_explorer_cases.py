@@ -107,7 +107,7 @@ def test_it_works(explorer, name):
 
 
 @long
-def test_shares_many_samples_and_containers(explorer):
+def test_a_reduced_array_says_what_is_left_out_also_of_shares_samples_and_containers(explorer):
     seen = explorer(moons().by_sample(3))
     assert "the share of sample 3 in 8 samples" in seen.text("#facts")
     assert seen.page.locator("#samples").is_disabled()
@@ -132,9 +132,6 @@ def test_shares_many_samples_and_containers(explorer):
     assert heads.all_text_contents() == ["Dense", "Tanh", "Residual"]
     page.locator(".crumbs button").first.click()
     assert heads.all_text_contents() == ["Residual", "Dense", "MeanSquaredError"]
-
-
-def test_a_reduced_array_says_what_is_left_out(explorer):
     trace = CASES["arrays too large for the file"]()
     seen = explorer(trace)
     page = seen.page

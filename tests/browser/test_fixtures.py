@@ -40,10 +40,7 @@ def test_a_page_without_faults_passes(page_of, size):
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_a_page_is_reported(browser, name):
-    with (
-        pytest.raises(AssertionError, match=FAULTS[name]),
-        opened(browser, PAGES / f"{name}.html"),
-    ):
+    with pytest.raises(AssertionError, match=FAULTS[name]), opened(browser, PAGES / f"{name}.html"):
         pass
 
 

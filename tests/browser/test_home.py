@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page
 
 from tests.browser.conftest import axe
 from tests.browser.explorer import number
 from tests.rows import few
 
-Open = Callable[..., Page]
 STILL = 1500  # milliseconds; no stage of the wave is longer
 
 
@@ -87,13 +84,21 @@ def test_it_plays_and_pauses(site_page, size):
     wait_for_a_change(page)
 
 
-def test_the_loss_falls_at_the_end_of_the_wave(site_page):
+def test_the_loss_falls_at_the_end_of_the_wave_and_reduced_motion_shows_a_still(site_page):
     page = site_page()
     page.wait_for_function("document.querySelector('.pd-home').dataset.stage == 0", timeout=8000)
     after = page.locator(".step-after")
     assert after.evaluate("element => getComputedStyle(element).opacity") != "1"
     page.wait_for_function("document.querySelector('.pd-home').dataset.stage == 18", timeout=8000)
     assert after.evaluate("element => getComputedStyle(element).opacity") == "1"
+    page = site_page(still=True)
+    page.wait_for_timeout(2500)
+    assert_still(page)
+    assert page.locator(".step-later").count() == 0
+    cell(page, "dW2", 13).hover()
+    check_explained(page, 2, 3, 1, 4, 4)
+    page.get_by_role("button", name="Play", exact=True).click()
+    wait_for_a_change(page)
 
 
 def test_a_cell_under_the_mouse_is_explained(site_page):
@@ -148,18 +153,9 @@ def test_a_tap_explains_a_cell_on_a_phone(site_page):
     wait_for_a_change(page)
 
 
-def test_reduced_motion_shows_a_still(site_page):
-    page = site_page(still=True)
-    page.wait_for_timeout(2500)
-    assert_still(page)
-    assert page.locator(".step-later").count() == 0
-    cell(page, "dW2", 13).hover()
-    check_explained(page, 2, 3, 1, 4, 4)
-    page.get_by_role("button", name="Play", exact=True).click()
-    wait_for_a_change(page)
-
-
-def test_screen_readers_hear_the_chosen_cell_only(site_page):
+def test_screen_readers_hear_the_chosen_cell_only_and_without_javascript_there_is_a_picture(
+    site_page, site
+):
     page = site_page()
     assert page.get_by_role("figure", name="One step of training").count() == 1
     live = page.locator(".pd-home [aria-live]")
@@ -170,9 +166,6 @@ def test_screen_readers_hear_the_chosen_cell_only(site_page):
     assert live.inner_text() == before
     cell(page, "dW1", 0).hover()
     assert live.inner_text() != before
-
-
-def test_without_javascript_there_is_the_picture(site_page, site):
     browser = site_page("decisions/").context.browser
     assert browser
     context = browser.new_context(java_script_enabled=False)
@@ -183,7 +176,7 @@ def test_without_javascript_there_is_the_picture(site_page, site):
     context.close()
 
 
-def test_nothing_jumps_while_the_page_loads(site_page):
+def test_nothing_jumps_while_the_page_loads_and_the_index_of_the_search_waits(site_page):
     for size in ("desktop", "phone"):
         page = site_page(size=size)
         page.wait_for_timeout(500)
@@ -193,12 +186,6 @@ def test_nothing_jumps_while_the_page_loads(site_page):
             .observe({type: "layout-shift", buffered: true}) ?? setTimeout(() => done(0), 500))"""
         )
         assert moved < 0.03
-
-
-# --- search ---------------------------------------------------------------------------------------
-
-
-def test_the_index_of_the_search_waits_for_the_reader(site_page):
     page = site_page("decisions/")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))

@@ -36,7 +36,7 @@ def drag(page, cell, up):
     page.mouse.up()
 
 
-def test_the_row_of_layer_norm_can_be_dragged(site_page):
+def test_the_row_of_layer_norm_can_be_dragged_and_shifting_the_whole_row_changes_nothing(site_page):
     page = site_page("layers/layer-norm/")
     before = {s: (numbers(page, s), heights(page, s)) for s in ("X", "Y", "dX", "way_mean")}
     drag(page, cells(page, "X").nth(2), 40)
@@ -53,6 +53,14 @@ def test_the_row_of_layer_norm_can_be_dragged(site_page):
     assert page.locator(".wb-wrong").count() == 0
     page.get_by_role("button", name="Start again").click()
     assert numbers(page, "X") == before["X"][0]
+    page = site_page("layers/layer-norm/")
+    before = numbers(page, "Y"), numbers(page, "dX")
+    cells(page, "X").first.focus()
+    for _ in range(4):
+        page.keyboard.press("PageUp")
+        page.keyboard.press("ArrowRight")
+    assert numbers(page, "X") == ["2", "4", "0", "1.5"]
+    assert (numbers(page, "Y"), numbers(page, "dX")) == before
 
 
 def test_the_keyboard_does_what_the_mouse_does(site_page):
@@ -99,18 +107,7 @@ def test_what_a_moved_number_changes_is_what_the_library_computes(site_page, nam
             assert number(text) == pytest.approx(value, abs=0.00501), symbol
 
 
-def test_shifting_the_whole_row_changes_nothing(site_page):
-    page = site_page("layers/layer-norm/")
-    before = numbers(page, "Y"), numbers(page, "dX")
-    cells(page, "X").first.focus()
-    for _ in range(4):
-        page.keyboard.press("PageUp")
-        page.keyboard.press("ArrowRight")
-    assert numbers(page, "X") == ["2", "4", "0", "1.5"]
-    assert (numbers(page, "Y"), numbers(page, "dX")) == before
-
-
-def test_a_prediction_is_judged_and_explained(site_page):
+def test_a_prediction_is_judged_and_pointing_at_a_step_lights_up_what_it_reads(site_page):
     page = site_page("layers/dense/")
     hidden = page.locator(".wb .wb-hidden")
     assert hidden.inner_text() == "?"
@@ -126,9 +123,6 @@ def test_a_prediction_is_judged_and_explained(site_page):
     assert hidden.count() == 0
     assert form.locator("li").count() == 4  # one term for each sample
     assert "dY[0, 0]" in form.inner_text()
-
-
-def test_pointing_at_a_step_lights_up_what_it_reads(site_page):
     page = site_page("layers/dense/")
     page.locator('[data-reads="dW X dY"]').focus()
     lit = page.locator(".wb .wb-array.wb-lit")

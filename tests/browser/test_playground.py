@@ -366,7 +366,7 @@ def test_a_touch_does_what_a_pointer_does(play):
     act(page, "run")
 
 
-def test_a_failed_download_can_be_tried_again(play):
+def test_without_a_download_the_recorded_run_stays_and_can_be_tried_again(play):
     page = play()
     headers = {"Access-Control-Allow-Origin": "*", "Content-Type": "text/javascript"}
     cut = {"body": "throw new Error('cut off')", "headers": headers}
@@ -377,9 +377,6 @@ def test_a_failed_download_can_be_tried_again(play):
     page.get_by_role("button", name="Try again").click()
     expect(page.locator(".slow")).to_be_hidden()
     expect(page.locator(".stages")).to_contain_text("Python, ")
-
-
-def test_without_python_the_recorded_run_stays(play):
     page = play("#code=%25%25&step=b3")
     expect(page.locator(".status")).to_contain_text("cannot be read")
     page = play()

@@ -103,17 +103,14 @@ def test_the_gradient_is_the_slope_of_the_score(make: Any, target: Any) -> None:
     np.testing.assert_array_equal(times, found * X)
 
 
-@pytest.mark.parametrize("step", [0, 2, -2])
-def test_another_step_is_explained(step: int) -> None:
+def test_another_step_is_explained_and_linear_models_exactly() -> None:
     model = sequence(dtype="float64")
     X = samples(model)
-    expected = slopes(lambda X: scores(model.predict(X), 2, step), X)
-    found = model.attributions(X, target=2, step=step)
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
-    assert (found[:, (step + 1) % 4 :] == 0).all()  # the attention is causal
-
-
-def test_a_linear_model_is_explained_exactly() -> None:
+    for step in (0, 2, -2):
+        expected = slopes(lambda X, step=step: scores(model.predict(X), 2, step), X)
+        found = model.attributions(X, target=2, step=step)
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-8)
+        assert (found[:, (step + 1) % 4 :] == 0).all()  # the attention is causal
     model = Sequential(L.Dense(4, 3), seed=0, dtype="float64")
     X, W = samples(model), model.layers[0].W[:, 1]
     np.testing.assert_array_equal(model.attributions(X, target=1), np.tile(W, (4, 1)))
@@ -121,6 +118,25 @@ def test_a_linear_model_is_explained_exactly() -> None:
     for steps in (1, 2, 7):
         found = model.attributions(X, "integrated", target=1, baseline=0.5, steps=steps)
         np.testing.assert_allclose(found, (X - 0.5) * W, rtol=1e-13)
+    model = SequentialBuilder(4, 3, seed=1).dtype("float64").softmax(axis=1).build()
+    X = samples(model)
+    expected = slopes(lambda X: scores(model.predict(X), 2), X)
+    np.testing.assert_allclose(model.attributions(X, target=2), expected, atol=1e-9)
+    by_number = SequentialBuilder(4, 3, seed=1).dtype("float64").softmax(axis=2).build()
+    assert set(by_number.attributions(X, target=2)[:, -1, 2]) == {1.0}
+
+    class Squared(Sequential):
+        def forward(self, X: Array, **options: Any) -> Array:
+            return super().forward(X, **options) ** 2
+
+        def backward(self, dY: Array) -> Any:
+            return super().backward(2 * np.sqrt(self.seen) * dY)
+
+    model = Squared(L.Dense(3, 2), L.Softmax(), seed=0, dtype="float64")
+    X = samples(model)
+    Squared.seen = model.predict(X)
+    expected = slopes(lambda X: scores(model.predict(X), 1), X)
+    np.testing.assert_allclose(model.attributions(X, target=1), expected, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("last", ["softmax", "log_softmax", "sigmoid"])
@@ -138,30 +154,6 @@ def test_the_score_is_the_logit(last: str, method: str) -> None:
     assert (expected != 0).any()
     np.testing.assert_array_equal(model.attributions(X, method), expected)
     np.testing.assert_array_equal(nested.attributions(X, method), expected)
-
-
-def test_a_softmax_along_another_axis_is_part_of_the_model() -> None:
-    model = SequentialBuilder(4, 3, seed=1).dtype("float64").softmax(axis=1).build()
-    X = samples(model)
-    expected = slopes(lambda X: scores(model.predict(X), 2), X)
-    np.testing.assert_allclose(model.attributions(X, target=2), expected, atol=1e-9)
-    by_number = SequentialBuilder(4, 3, seed=1).dtype("float64").softmax(axis=2).build()
-    assert set(by_number.attributions(X, target=2)[:, -1, 2]) == {1.0}
-
-
-def test_a_model_with_its_own_forward_runs_as_written() -> None:
-    class Squared(Sequential):
-        def forward(self, X: Array, **options: Any) -> Array:
-            return super().forward(X, **options) ** 2
-
-        def backward(self, dY: Array) -> Any:
-            return super().backward(2 * np.sqrt(self.seen) * dY)
-
-    model = Squared(L.Dense(3, 2), L.Softmax(), seed=0, dtype="float64")
-    X = samples(model)
-    Squared.seen = model.predict(X)
-    expected = slopes(lambda X: scores(model.predict(X), 1), X)
-    np.testing.assert_allclose(model.attributions(X, target=1), expected, rtol=1e-6, atol=1e-9)
 
 
 @each
@@ -197,7 +189,7 @@ def test_more_steps_make_up_for_kinks(dtype: str) -> None:
 TOKENS = np.array([[3, 1, 4, 0, 5, 9], [2, 6, 10, 7, 8, 3]])  # no token twice in a sample
 
 
-def test_the_gradient_of_tokens_is_that_of_their_vectors() -> None:
+def test_tokens_are_explained_by_their_vectors_inside_a_checkpoint_and_if_distributed() -> None:
     model = gpt(tied=False)
     found = model.attributions(TOKENS, target=2)
     assert found.shape == (2, 6, 8)
@@ -209,6 +201,30 @@ def test_the_gradient_of_tokens_is_that_of_their_vectors() -> None:
 
     slope = numeric_gradient(score, W[row])
     np.testing.assert_allclose(found[1], slope, rtol=1e-6, atol=1e-8)
+    word = L.Chain(L.Embedding(9, 4), L.Flatten(), L.Dense(12, 5), L.Tanh())
+    model = SequentialBuilder(2, 3, seed=0).dtype("float64").time_distributed(word)
+    built = model.lstm(4, return_sequences=False).dense(3).build()
+    X = np.arange(12).reshape(2, 2, 3) % 9
+    P0 = scores(built.predict(X), 1)
+    W = built.layers[0].layer.layers[0].W
+    found = built.attributions(X, "integrated", target=1)
+    W[...] = 0
+    assert found.shape == X.shape
+    np.testing.assert_allclose(
+        found.sum((1, 2)), P0 - scores(built.predict(X), 1), rtol=1e-9, atol=1e-10
+    )
+    for method in METHODS:
+        layers: list[L.Layer] = [L.Embedding(7, 4), L.Dense(4, 6), L.Tanh(), L.Dense(6, 3)]
+        plain = Sequential(*layers, seed=0, dtype="float64")
+        plain.build((5,))
+        model = Sequential(
+            L.Chain(*(k.copy() for k in plain.layers), checkpoint=True), dtype="float64"
+        )
+        model.build((5,))
+        X = np.arange(10).reshape(2, 5) % 7
+        expected = plain.attributions(X, method, target=1)
+        assert expected.any()
+        np.testing.assert_array_equal(model.attributions(X, method, target=1), expected)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -233,34 +249,6 @@ def test_each_token_gets_one_number(tied: bool, baseline: Any) -> None:
     assert found.shape == TOKENS.shape
     expected = after(vectors) - after(np.broadcast_to(b, vectors.shape).copy())
     np.testing.assert_allclose(found.sum(1), expected, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_tokens_inside_a_checkpoint(method: str) -> None:
-    layers: list[L.Layer] = [L.Embedding(7, 4), L.Dense(4, 6), L.Tanh(), L.Dense(6, 3)]
-    plain = Sequential(*layers, seed=0, dtype="float64")
-    plain.build((5,))
-    model = Sequential(L.Chain(*(k.copy() for k in plain.layers), checkpoint=True), dtype="float64")
-    model.build((5,))
-    X = np.arange(10).reshape(2, 5) % 7
-    expected = plain.attributions(X, method, target=1)
-    assert expected.any()
-    np.testing.assert_array_equal(model.attributions(X, method, target=1), expected)
-
-
-def test_time_distributed_tokens_get_one_number_each() -> None:
-    word = L.Chain(L.Embedding(9, 4), L.Flatten(), L.Dense(12, 5), L.Tanh())
-    model = SequentialBuilder(2, 3, seed=0).dtype("float64").time_distributed(word)
-    built = model.lstm(4, return_sequences=False).dense(3).build()
-    X = np.arange(12).reshape(2, 2, 3) % 9
-    P0 = scores(built.predict(X), 1)
-    W = built.layers[0].layer.layers[0].W
-    found = built.attributions(X, "integrated", target=1)
-    W[...] = 0
-    assert found.shape == X.shape
-    np.testing.assert_allclose(
-        found.sum((1, 2)), P0 - scores(built.predict(X), 1), rtol=1e-9, atol=1e-10
-    )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -330,22 +318,16 @@ def test_grad_cam_takes_the_whole_block() -> None:
     np.testing.assert_allclose(found, by_hand(model, X, 0, 2), rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize(("shape", "reshaped"), [((42,), True), ((7, 6), True), ((7, 6, 1), False)])
-def test_maps_have_the_size_of_the_image(shape: tuple[int, ...], reshaped: bool) -> None:
-    builder = SequentialBuilder(*shape, seed=0)
-    builder = builder.reshape(7, 6, 1) if reshaped else builder
-    model = builder.conv2d(4, 3).relu().max_pool2d(2).flatten().dense(3).build()
-    assert model.attributions(samples(model), "grad_cam").shape == (4, 7, 6)
-
-
-@pytest.mark.parametrize("factor", [2, 3, (4, 1)])
-def test_resize_is_upsample(factor: Any, rng: np.random.Generator) -> None:
-    X = rng.standard_normal((2, 5, 4, 3))
-    Y = L.Upsample2D(factor, "bilinear").forward(X)
-    np.testing.assert_array_equal(resize(X, *Y.shape[1:3]), Y)
-
-
-def test_resize_gives_any_size() -> None:
+def test_maps_have_the_size_of_the_image_and_are_resized_to_any(rng: np.random.Generator) -> None:
+    for shape, reshaped in [((42,), True), ((7, 6), True), ((7, 6, 1), False)]:
+        builder = SequentialBuilder(*shape, seed=0)
+        builder = builder.reshape(7, 6, 1) if reshaped else builder
+        model = builder.conv2d(4, 3).relu().max_pool2d(2).flatten().dense(3).build()
+        assert model.attributions(samples(model), "grad_cam").shape == (4, 7, 6)
+    for factor in [2, 3, (4, 1)]:
+        X = rng.standard_normal((2, 5, 4, 3))
+        Y = L.Upsample2D(factor, "bilinear").forward(X)
+        np.testing.assert_array_equal(resize(X, *Y.shape[1:3]), Y)
     for old in (1, 2, 3, 7, 16, 29):
         for new in (*range(1, 12), 31, 59):
             Y = resize(np.ones((1, old, 1, 1)), new, 1)
@@ -388,7 +370,9 @@ def test_a_pending_backward_pass_is_not_disturbed(method: str) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-def test_x_and_the_baseline_are_not_written() -> None:
+def test_what_is_given_is_not_written_and_an_active_watcher_is_applied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = mlp()
     X = samples(model)
     baseline = X + 1
@@ -399,6 +383,22 @@ def test_x_and_the_baseline_are_not_written() -> None:
         found = model.attributions(X, method, **options)
         assert found.flags.writeable
         assert not np.shares_memory(found, X)
+    model = cnn(dtype="float64")
+    X, seen = samples(model), set()
+
+    def halve(event: Event) -> Array | None:
+        seen.add(event[:3])
+        double = event[:3] in {("forward", "after", "1"), ("backward", "after", "")}
+        return 2 * event.array if double and event.array is not None else None
+
+    expected = 4 * model.attributions(X, target=0)
+    cam = 2 * model.attributions(X, "grad_cam", target=0, layer="1")
+    with watching(halve):
+        found = model.attributions(X, target=0)
+        doubled = model.attributions(X, "grad_cam", target=0, layer="1")
+    assert {("forward", "before", ""), ("backward", "before", "4")} <= seen
+    np.testing.assert_allclose(2 * found, expected, rtol=1e-12)
+    np.testing.assert_allclose(doubled, cam, rtol=1e-12)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -422,25 +422,6 @@ def test_batches_are_bounded_and_change_nothing(
         found = model.attributions(X, method, **options)
     assert max(sizes) == 3
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-13)
-
-
-def test_an_active_watcher_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = cnn(dtype="float64")
-    X, seen = samples(model), set()
-
-    def halve(event: Event) -> Array | None:
-        seen.add(event[:3])
-        double = event[:3] in {("forward", "after", "1"), ("backward", "after", "")}
-        return 2 * event.array if double and event.array is not None else None
-
-    expected = 4 * model.attributions(X, target=0)
-    cam = 2 * model.attributions(X, "grad_cam", target=0, layer="1")
-    with watching(halve):
-        found = model.attributions(X, target=0)
-        doubled = model.attributions(X, "grad_cam", target=0, layer="1")
-    assert {("forward", "before", ""), ("backward", "before", "4")} <= seen
-    np.testing.assert_allclose(2 * found, expected, rtol=1e-12)
-    np.testing.assert_allclose(doubled, cam, rtol=1e-12)
 
 
 @pytest.mark.parametrize("what", ["forward", "backward"])
@@ -542,7 +523,7 @@ def test_errors_say_what_to_do(call: str, error: str) -> None:
     check_refused(call, error, globals())
 
 
-def test_attention_maps_are_the_softmax_of_the_scores_of_each_head() -> None:
+def test_attention_maps_and_the_integral_along_a_path_by_hand() -> None:
     model = models.gpt(11, 5, layers=2, heads=2, dim=8).seed(3).dtype("float64").build()
     X = np.random.default_rng(0).integers(0, 11, (3, 5))
     maps = model.attention_maps(X)
@@ -559,9 +540,6 @@ def test_attention_maps_are_the_softmax_of_the_scores_of_each_head() -> None:
         np.testing.assert_allclose(P, E / E.sum(axis=-1, keepdims=True), atol=1e-12)
     short = model.attention_maps(X, lengths=[5, 2, 4])
     assert all(not P[1, :, :, 2:].any() for P in short.values())
-
-
-def test_integrated_gradients_equal_the_integral_along_the_path() -> None:
     model = mlp(dtype="float64")
     X, n = samples(model), 400
     middles = (np.arange(n) + 0.5) / n

@@ -97,23 +97,32 @@ def test_a_symbol_of_a_container_is_not_that_of_a_layer_inside(
             np.testing.assert_array_equal(db.p(symbol), value + 0.25)
 
 
-def test_a_condition_on_a_symbol_knows_no_symbols_of_layers_inside() -> None:
+def test_keys_may_leave_out_the_direction_and_conditions_know_their_place() -> None:
+    for key, whole in [
+        ("2.dW", "2.backward.dW"),
+        ("1.slope", "1.backward.slope"),
+        ("loss.dP", "loss.backward.dP"),
+    ]:
+        here, there = (dense().debug(X, Y) for _ in range(2))
+        assert here.until(key) == there.until(whole)
+        assert here.count == there.count > 0
     model = Sequential(L.Residual(L.LayerNorm()), seed=0)
     db = model.debug(np.ones((4, 2)), np.ones((4, 2)))
     with pytest.raises(UnknownNameError, match="'X_hat' is not one of the symbols there"):
         db.set_break("0.forward.Y", when="abs(X_hat).max() > 1")
     db.set_break("0.forward", when="abs(X_hat).max() >= 0")
     assert "X_hat" in str(db.cont())
-
-
-@pytest.mark.parametrize(
-    ("key", "whole"),
-    [("2.dW", "2.backward.dW"), ("1.slope", "1.backward.slope"), ("loss.dP", "loss.backward.dP")],
-)
-def test_a_key_may_leave_out_the_direction(key: str, whole: str) -> None:
-    here, there = (dense().debug(X, Y) for _ in range(2))
-    assert here.until(key) == there.until(whole)
-    assert here.count == there.count > 0
+    model = model_of(L.RNN(3), L.Dense(2))
+    largest = abs(model.trace(S, YS)["0.h_t"].array).max(axis=(0, 2))
+    bound = float(np.sort(largest)[-2])
+    db = model.debug(S, YS)
+    db.set_break("0.forward.h_t", when=f"abs(h_t).max() >= {bound!r}")
+    assert f"t = {int(np.argmax(largest >= bound))}" in str(db.cont())
+    for when in WHEN:
+        db = dense().debug(X, Y)
+        db.set_break("2", when=when)
+        assert db.cont()
+        assert db.position is not None
 
 
 def lstm() -> Sequential:
@@ -129,7 +138,7 @@ def assert_gradients(db: Any, trace: Any) -> None:
             np.testing.assert_allclose(db._scopes[path][f"d{name}"], gradient, atol=1e-12)
 
 
-def test_an_edit_of_an_activation_is_a_patch() -> None:
+def test_edits_of_activations_and_of_gradients_are_patches() -> None:
     model = dense(L.LayerNorm(), L.Tanh())
     db = model.debug(X, Y)
     db.until("1.forward.Y")
@@ -140,9 +149,6 @@ def test_an_edit_of_an_activation_is_a_patch() -> None:
     patched = model.patch({"1.Y": A}).trace(X, Y)
     assert db.loss == pytest.approx(patched.loss, rel=1e-12)
     assert_gradients(db, patched)
-
-
-def test_an_edit_of_a_gradient_is_a_patch_and_leaves_the_loss() -> None:
     model = dense(optimizer="sgd")
     db, G = model.debug(X, Y), RNG.standard_normal((6, 5))
     db.until("2.backward.dX")
@@ -180,7 +186,7 @@ def test_a_step_inside_a_loop_is_edited_in_its_round(lengths: Any) -> None:
     assert_gradients(db, patched)
 
 
-def test_hooks_run_once_and_stay_when_the_debugger_goes_back() -> None:
+def test_hooks_run_once_outside_the_layer_and_data_may_change_meanwhile() -> None:
     model, rng, calls = dense(), np.random.default_rng(1), list[str]()
 
     def noise(A: Array, at: Any) -> Array:
@@ -195,9 +201,6 @@ def test_hooks_run_once_and_stay_when_the_debugger_goes_back() -> None:
     db.cont()
     assert db.loss == loss
     assert calls == ["1.forward.Y"]
-
-
-def test_the_data_and_the_model_may_change_meanwhile() -> None:
     model, mine = dense(L.Dropout(0.3)), X.copy()
     wanted = model.trace(X, Y)
     db = model.debug(mine, Y)
@@ -206,6 +209,12 @@ def test_the_data_and_the_model_may_change_meanwhile() -> None:
     db.cont()
     assert db.loss == pytest.approx(wanted.loss, rel=1e-12)
     assert_gradients(db, wanted)
+    # As in training, where it is a layer of its own: here the tanh' of Tanh is that of its Y.
+    model = dense()
+    with model.hooks(fwd={"1.Y": lambda A, at: 2 * A}):
+        trace, db = model.trace(X, Y), model.debug(X, Y)
+    db.cont()
+    assert_gradients(db, trace)
 
 
 REFUSED = r"""
@@ -265,15 +274,6 @@ def test_what_is_refused_changes_nothing(call: str, error: str) -> None:
     assert db.loss == pytest.approx(step().loss, rel=1e-12)
 
 
-def test_a_hook_of_Y_is_outside_the_layer() -> None:
-    """As in training, where it is a layer of its own: here the tanh' of Tanh is that of its Y."""
-    model = dense()
-    with model.hooks(fwd={"1.Y": lambda A, at: 2 * A}):
-        trace, db = model.trace(X, Y), model.debug(X, Y)
-    db.cont()
-    assert_gradients(db, trace)
-
-
 @pytest.mark.parametrize("cell", [L.RNN, L.LSTM, L.GRU])
 def test_the_last_step_of_a_round_is_seen_in_its_round(cell: Any) -> None:
     db = model_of(cell(3), L.Dense(2)).debug(S, YS)
@@ -287,26 +287,7 @@ def test_the_last_step_of_a_round_is_seen_in_its_round(cell: Any) -> None:
     np.testing.assert_array_equal(db.p("h_prev"), first)
 
 
-def test_a_condition_on_the_last_step_of_a_round_holds_in_its_round() -> None:
-    model = model_of(L.RNN(3), L.Dense(2))
-    largest = abs(model.trace(S, YS)["0.h_t"].array).max(axis=(0, 2))
-    bound = float(np.sort(largest)[-2])
-    db = model.debug(S, YS)
-    db.set_break("0.forward.h_t", when=f"abs(h_t).max() >= {bound!r}")
-    assert f"t = {int(np.argmax(largest >= bound))}" in str(db.cont())
-
-
-def test_places_after_a_layer_that_ends_the_mask() -> None:
-    """Softmax over axis 1 refuses a mask, but none reaches it."""
-    model = model_of(L.GRU(3, return_sequences=False), L.Chain(L.Reshape(3, 1), L.Softmax(1)))
-    db = model.debug(S, RNG.standard_normal((6, 3, 1)), lengths=LENGTHS)
-    assert "1.layers.1.backward.dX" in db.places()
-    db.set_break("1.layers.1.backward")
-    assert "backward of Softmax" in str(db.cont())
-    assert db.until("1.layers.1.backward.dX")
-
-
-def test_tokens_stay_whole_numbers() -> None:
+def test_tokens_and_numbers_keep_their_kind_when_they_are_edited() -> None:
     model = model_of(L.Embedding(4, 2), L.Flatten(), L.Dense(2))
     db = model.debug(np.ones((6, 3), int), Y)
     db.until("0.forward.X")
@@ -315,9 +296,6 @@ def test_tokens_stay_whole_numbers() -> None:
     db.edit("0.X[0, 0]", 2.0)
     db.cont()
     assert db.p("0.X")[0, 0] == 2
-
-
-def test_an_edited_number_keeps_the_dtype_of_what_it_meets() -> None:
     model = dense(L.SELU(), dtype="float32")
     db = model.debug(X, Y)
     db.cont()
@@ -327,9 +305,6 @@ def test_an_edited_number_keeps_the_dtype_of_what_it_meets() -> None:
     db.edit("1.scale", scale)
     db.cont()
     np.testing.assert_array_equal(db.p("1.Y"), wanted)
-
-
-def test_gradients_of_tokens_have_no_elements() -> None:
     model = model_of(L.Parallel(L.Embedding(4, 2), L.Embedding(4, 2)), L.Flatten(), L.Dense(2))
     db = model.debug(np.ones((6, 3), int), Y)
     db.cont()
@@ -339,17 +314,30 @@ def test_gradients_of_tokens_have_no_elements() -> None:
         db.edit(f"0.{none}", 1.0)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("0.XW[0, 0]", 1e200), ("loss.P[0, 0]", np.inf), ("0.dW[0, 0]", np.nan)]
-)
-def test_extreme_values_warn_of_nothing(key: str, value: float) -> None:
-    db = dense().debug(X, Y)
+def test_extreme_values_masks_that_end_losses_without_steps_and_nan_weights() -> None:
+    for key, value in [("0.XW[0, 0]", 1e200), ("loss.P[0, 0]", np.inf), ("0.dW[0, 0]", np.nan)]:
+        db = dense().debug(X, Y)
+        db.cont()
+        db.edit(key, value)
+        while db.position is not None:
+            assert db.step()
+            assert db.list()
+        assert "1" in str(db.diff())
+    model = model_of(L.GRU(3, return_sequences=False), L.Chain(L.Reshape(3, 1), L.Softmax(1)))
+    db = model.debug(S, RNG.standard_normal((6, 3, 1)), lengths=LENGTHS)
+    assert "1.layers.1.backward.dX" in db.places()
+    db.set_break("1.layers.1.backward")
+    assert "backward of Softmax" in str(db.cont())
+    assert db.until("1.layers.1.backward.dX")
+    model = dense(loss_class=Unweighted())
+    db = model.debug(X, Y)
     db.cont()
-    db.edit(key, value)
-    while db.position is not None:
-        assert db.step()
-        assert db.list()
-    assert "1" in str(db.diff())
+    assert db.loss == pytest.approx(((model.predict(X) - Y) ** 2).mean(), rel=1e-12)
+    model = dense()
+    model.layers[2].params["W"][0, 0] = np.nan
+    db = model.debug(X, Y)
+    assert str(db.cont()) == "the end: loss nan"
+    db.diff()
 
 
 @pytest.mark.parametrize(
@@ -379,30 +367,7 @@ WHEN = [
 ]
 
 
-@pytest.mark.parametrize("when", WHEN)
-def test_names_that_a_condition_may_have(when: str) -> None:
-    db = dense().debug(X, Y)
-    db.set_break("2", when=when)
-    assert db.cont()
-    assert db.position is not None
-
-
 class Unweighted(Plain):
     def value(self, P: Array, T: Array, w: Any, total: Any) -> float:
         assert w is None
         return super().value(P, T, w, total)
-
-
-def test_a_loss_without_steps_receives_what_training_passes() -> None:
-    model = dense(loss_class=Unweighted())
-    db = model.debug(X, Y)
-    db.cont()
-    assert db.loss == pytest.approx(((model.predict(X) - Y) ** 2).mean(), rel=1e-12)
-
-
-def test_nan_weights_run_to_the_end() -> None:
-    model = dense()
-    model.layers[2].params["W"][0, 0] = np.nan
-    db = model.debug(X, Y)
-    assert str(db.cont()) == "the end: loss nan"
-    db.diff()

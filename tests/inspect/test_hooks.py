@@ -138,7 +138,9 @@ def test_training_with_hooks_is_training_of_the_changed_network(name: str, accum
     assert not np.allclose(unhooked.predict(X), found[0])
 
 
-def test_threads_that_share_a_batch_call_hooks_too(cut: Callable[[int], None]) -> None:
+def test_threads_that_share_a_batch_call_hooks_and_a_patch_serves_several(
+    cut: Callable[[int], None],
+) -> None:
     cut(3)
     norm = dense(L.LayerNorm(), L.Tanh())
     hooks: Any = {"fwd": {"1.X_hat": double, "2.Y": double}, "bwd": {"0.dW": double}}
@@ -156,9 +158,23 @@ def test_threads_that_share_a_batch_call_hooks_too(cut: Callable[[int], None]) -
         np.testing.assert_allclose(parts, whole.predict(X), rtol=1e-12)
     assert set(seen) == {6}
     assert_equal(kept(norm), kept(whole))
+    model = dense()
+    patched = model.patch({"1.Y": np.ones((6, 5))})
+    wanted, plain, gate = patched.predict(X), model.predict(X), threading.Barrier(2, timeout=10)
+
+    def meet(A: Array, at: Any) -> None:
+        gate.wait()
+
+    def work(_: int) -> None:
+        np.testing.assert_array_equal(model.predict(X), plain)  # of another thread's hooks
+        with model.hooks(fwd={"0.Y": meet}):
+            np.testing.assert_array_equal(patched.predict(X), wanted)
+
+    with patched.hooks, ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, range(2)))
 
 
-def test_a_hook_of_a_gradient_moves_only_the_update() -> None:
+def test_hooks_of_gradients_of_tied_and_of_frozen_parameters() -> None:
     model, plain = dense(optimizer="sgd"), dense(optimizer="sgd")
     t0 = plain.trace(X, Y)
     before = kept(model)
@@ -175,9 +191,6 @@ def test_a_hook_of_a_gradient_moves_only_the_update() -> None:
             t[f"{layer}.d{name}"].array, factor * t0[f"{layer}.d{name}"].array, atol=1e-15
         )
     assert t.loss == t0.loss
-
-
-def test_tied_and_frozen_parameters() -> None:
     e = L.Embedding(7, 3)
     model = Sequential(e, L.Tanh(), L.TiedDense(e), loss_class=SoftmaxCrossEntropy(), seed=0)
     model.build((5,))
@@ -217,18 +230,15 @@ def test_the_first_layer_has_a_dX_only_where_it_is_needed() -> None:
         model.train(X, Y, epochs=1, verbose=0)
 
 
-@pytest.mark.parametrize("key", ["1.Y", "1.X_hat"])
-def test_nested_hooks_run_from_the_outside_in(key: str) -> None:
-    model = dense(L.LayerNorm())
-    with model.hooks(fwd={key: lambda A, at: A + 1}), model.hooks(fwd={key: double}):
-        both = model.predict(X)
-        loss = model.trace(X, Y).loss
-    with model.hooks(fwd={key: lambda A, at: 2 * (A + 1)}):
-        np.testing.assert_allclose(both, model.predict(X), rtol=1e-12)
-        assert loss == pytest.approx(model.trace(X, Y).loss, rel=1e-12)
-
-
-def test_the_same_hooks_may_be_entered_again() -> None:
+def test_hooks_are_nested_entered_again_and_leave_another_model_alone() -> None:
+    for key in ["1.Y", "1.X_hat"]:
+        model = dense(L.LayerNorm())
+        with model.hooks(fwd={key: lambda A, at: A + 1}), model.hooks(fwd={key: double}):
+            both = model.predict(X)
+            loss = model.trace(X, Y).loss
+        with model.hooks(fwd={key: lambda A, at: 2 * (A + 1)}):
+            np.testing.assert_allclose(both, model.predict(X), rtol=1e-12)
+            assert loss == pytest.approx(model.trace(X, Y).loss, rel=1e-12)
     model = dense()
     hooks = model.hooks(fwd={"1.Y": double})
     with hooks:
@@ -241,9 +251,6 @@ def test_the_same_hooks_may_be_entered_again() -> None:
     with hooks:
         np.testing.assert_array_equal(model.predict(X), once)
     assert not np.allclose(once, plain)
-
-
-def test_hooks_of_one_model_leave_another_alone() -> None:
     a, b = dense(), dense()
     zero: Any = {"0.Y": lambda A, at: 0 * A}
     with a.hooks(fwd=zero):
@@ -260,33 +267,13 @@ def test_hooks_of_one_model_leave_another_alone() -> None:
             )
             np.testing.assert_allclose(b.trace(X, Y)["2.Y"].array, 2 * P, rtol=1e-12)
             np.testing.assert_array_equal(b.predict(X), 2 * P)
-
-
-def test_a_watcher_outside_sees_what_the_hooks_leave() -> None:
     model, seen = dense(), list[Any]()
     with watching(seen.append), model.hooks(fwd={"1.Y": double}):
         model.predict(X)
     assert [e.path for e in seen] == ["", "0", "0", "1", "1", "2", "2", ""]
 
 
-def test_one_patch_serves_several_threads() -> None:
-    model = dense()
-    patched = model.patch({"1.Y": np.ones((6, 5))})
-    wanted, plain, gate = patched.predict(X), model.predict(X), threading.Barrier(2, timeout=10)
-
-    def meet(A: Array, at: Any) -> None:
-        gate.wait()
-
-    def work(_: int) -> None:
-        np.testing.assert_array_equal(model.predict(X), plain)  # of another thread's hooks
-        with model.hooks(fwd={"0.Y": meet}):
-            np.testing.assert_array_equal(patched.predict(X), wanted)
-
-    with patched.hooks, ThreadPoolExecutor(2) as pool:
-        list(pool.map(work, range(2)))
-
-
-def test_a_hook_is_told_where_it_is() -> None:
+def test_a_hook_is_told_where_it_is_and_cannot_write_to_its_array() -> None:
     model, seen = Sequential(L.RNN(3), L.Dense(2), seed=0), list[Any]()
     model.build((5, 4))
 
@@ -304,9 +291,6 @@ def test_a_hook_is_told_where_it_is() -> None:
     assert [at.t for at, _ in seen] == [None, 0, 1, 2, 3, 4, None, 4, 3, 2, 1, 0]
     assert {shape for at, shape in seen if at.t is not None} == {(6, 3)}
     assert isinstance(seen[1][0].layer, L.RNN)
-
-
-def test_arrays_are_read_only_so_nobodys_data_changes() -> None:
     model, mine = dense(), X.copy()
 
     def in_place(A: Array, at: Any) -> None:
@@ -318,7 +302,7 @@ def test_arrays_are_read_only_so_nobodys_data_changes() -> None:
     np.testing.assert_array_equal(mine, X)
 
 
-def test_what_a_hook_returned_is_kept_as_it_was() -> None:
+def test_what_a_hook_returned_is_kept_and_runs_once() -> None:
     model, mine = dense(), np.ones((6, 5))
     with model.hooks(fwd={"1.Y": lambda A, at: mine}):
         t = model.trace(X, Y)
@@ -332,10 +316,7 @@ def test_what_a_hook_returned_is_kept_as_it_was() -> None:
     for array in (t["1.Y"].array, t["2.X"].array, cache["1.Y"], cache["2.X"]):
         np.testing.assert_array_equal(array, 1)
     np.testing.assert_array_equal(patched.predict(X), wanted)
-
-
-def test_a_hook_runs_once_for_each_array_of_a_trace() -> None:
-    """A hook may draw random numbers: what the trace shows later is what was used."""
+    # A hook may draw random numbers: what the trace shows later is what was used.
     model, rng, calls = dense(L.LayerNorm(), L.Tanh()), np.random.default_rng(1), list[str]()
 
     def noise(A: Array, at: Any) -> Array:
@@ -351,9 +332,6 @@ def test_a_hook_runs_once_for_each_array_of_a_trace() -> None:
     np.testing.assert_allclose(t["2.dX"].array, t["1.dY"].array, rtol=1e-12)
     np.testing.assert_allclose(t["1.dX"].array, t["0.dY"].array, rtol=1e-12)
     assert len(calls) == 4
-
-
-def test_a_checkpoint_recomputes_with_what_the_hook_returned() -> None:
     model, rng = dense(L.Chain(L.Tanh(), L.Dense(5, 5), checkpoint=True)), np.random.default_rng(1)
     outputs = list[Array]()
 
@@ -392,23 +370,20 @@ def test_what_a_hook_may_not_return(call: str, error: str) -> None:
     assert np.isfinite(model.predict(X)).all()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_another_dtype_is_cast(dtype: Any) -> None:
-    model = dense(L.LayerNorm(), dtype=dtype)
-    wanted = model.predict(X)
-    for other in (np.float32, np.float64):
-        keys: Any = {
-            "0.Y": lambda A, at, to=other: A.astype(to),
-            "1.X_hat": lambda A, at: A.tolist(),
-        }
-        with model.hooks(fwd=keys, bwd={"1.dgamma": lambda A, at: A.tolist()}):
-            found = model.predict(X)
-            model.trace(X, Y)
-        assert found.dtype == dtype
-        np.testing.assert_allclose(found, wanted, rtol=1e-5)
-
-
-def test_tokens_stay_tokens() -> None:
+def test_another_dtype_is_cast_but_tokens_stay_tokens() -> None:
+    for dtype in ["float32", "float64"]:
+        model = dense(L.LayerNorm(), dtype=dtype)
+        wanted = model.predict(X)
+        for other in (np.float32, np.float64):
+            keys: Any = {
+                "0.Y": lambda A, at, to=other: A.astype(to),
+                "1.X_hat": lambda A, at: A.tolist(),
+            }
+            with model.hooks(fwd=keys, bwd={"1.dgamma": lambda A, at: A.tolist()}):
+                found = model.predict(X)
+                model.trace(X, Y)
+            assert found.dtype == dtype
+            np.testing.assert_allclose(found, wanted, rtol=1e-5)
     model = Sequential(L.Embedding(7, 3), L.Dense(2), seed=0)
     model.build((5,))
     with model.hooks(fwd={"0.X": lambda A, at: A * 0 + 1}):
@@ -489,7 +464,7 @@ def test_a_patch_of_all_that_follows_is_the_other_prediction(key: str) -> None:
     assert patched.run_with_cache(X)[1][key] == pytest.approx(cache[key])
 
 
-def test_a_symbol_of_a_loop_is_patched_step_by_step() -> None:
+def test_patches_of_loops_and_of_gradients() -> None:
     model = Sequential(L.LSTM(3), L.Dense(2), seed=0, dtype="float64")
     model.build((5, 4))
     P2, cache = model.run_with_cache(2 * S)
@@ -500,9 +475,6 @@ def test_a_symbol_of_a_loop_is_patched_step_by_step() -> None:
     np.testing.assert_array_equal(t["0.h_t"].array, cache["0.h_t"])
     with pytest.raises(ShapeError, match=r"patch: '0\.forward\.h_t' has shape \(6, 3\) for each"):
         model.patch({"0.h_t": cache["0.h_t"][:3]}).predict(S)
-
-
-def test_patches_of_gradients() -> None:
     model = dense(optimizer="sgd")
     t0, G = model.trace(X, Y), RNG.standard_normal((6, 5))
     t = model.patch({"1.dX": G, "2.backward.dW": np.zeros((5, 2))}).trace(X, Y)
@@ -554,7 +526,7 @@ def test_a_hook_of_what_a_layer_passes_on_is_outside_it(between: Any) -> None:
         assert t[key].why(1, 2).total == t[key].array[1, 2]
 
 
-def test_a_symbol_that_a_hook_replaced_is_explained_by_it() -> None:
+def test_replaced_symbols_are_explained_and_shares_keep_the_hooks() -> None:
     model = Sequential(L.LayerNorm(), L.RNN(3), L.Dense(2), seed=0, dtype="float64")
     model.build((5, 4))
     with model.hooks(fwd={"0.mu": double, "1.xW": double}, bwd={"2.dW": double}):
@@ -563,9 +535,6 @@ def test_a_symbol_that_a_hook_replaced_is_explained_by_it() -> None:
         assert "what a hook returned" in t[key].formula
         assert t[key].why(*cell).total == t[key].array[cell]
     assert "hook" not in t["0.X_hat"].formula
-
-
-def test_by_sample_keeps_the_hooks_of_its_trace() -> None:
     model = dense(L.LayerNorm(), L.Tanh())
     with model.hooks(fwd={"1.X_hat": double}, bwd={"2.dX": double, "1.g": double}):
         t, g = model.trace(X, Y), model.sample_gradients(X, Y)

@@ -51,7 +51,7 @@ def test_a_slow_layer_is_found(rng: Any, capsys: pytest.CaptureFixture[str]) -> 
     assert str(found) == shown.rstrip("\n")
 
 
-def test_flops_and_bytes_by_hand(rng: Any) -> None:
+def test_flops_and_bytes_by_hand_also_of_nested_layers_and_tokens(rng: Any) -> None:
     found = profile(model(), *data(rng), batch_size=5, steps=2)
     first, _, relu, last = found.rows
     assert first.flops == 2 * 5 * (2 * 6 * 4 + 4)  # forward and dW: nobody reads dX
@@ -63,6 +63,13 @@ def test_flops_and_bytes_by_hand(rng: Any) -> None:
     assert first.predicted == pytest.approx(first.flops / found.peak)
     assert found.flops == sum(row.flops for row in found.rows)
     assert 1e8 < found.peak < 1e14
+    builder = SequentialBuilder(5, seed=0).embedding(7, 4).transformer_block(2, causal=True)
+    made = builder.dense(7).loss("softmax_cross_entropy").build()
+    tokens = rng.integers(0, 7, (6, 5))
+    found = profile(made, tokens, tokens, batch_size=8, steps=2)  # more than there are samples
+    assert found.rows[0].path == "0"
+    assert "1.layers.0.layers.1" in {row.path for row in found.rows}
+    assert found.kept > 0
 
 
 def test_the_model_stays_as_it_was(rng: Any) -> None:
@@ -77,46 +84,23 @@ def test_the_model_stays_as_it_was(rng: Any) -> None:
         np.testing.assert_array_equal(a, before[name])
 
 
-def test_nested_layers_and_tokens(rng: Any) -> None:
-    made = (
-        SequentialBuilder(5, seed=0)
-        .embedding(7, 4)
-        .transformer_block(2, causal=True)
-        .dense(7)
-        .loss("softmax_cross_entropy")
-        .build()
-    )
-    tokens = rng.integers(0, 7, (6, 5))
-    found = profile(made, tokens, tokens, batch_size=8, steps=2)  # more than there are samples
-    assert found.rows[0].path == "0"
-    assert "1.layers.0.layers.1" in {row.path for row in found.rows}
-    assert found.kept > 0
-
-
+@pytest.mark.filterwarnings("ignore:training stopped")
 def test_what_cannot_be_profiled_is_refused(rng: Any) -> None:
     X, y = data(rng)
     with pytest.raises(ArgumentError, match="at least one sample"):
         profile(model(), X[:0], y[:0], batch_size=4)
     with pytest.raises(ArgumentError, match="steps must be >= 2"):
         profile(model(), X, y, batch_size=4, steps=1)
-
-
-@pytest.mark.filterwarnings("ignore:training stopped")
-def test_a_training_that_diverges_at_once_has_no_profile(rng: Any) -> None:
-    X, y = data(rng)
     with pytest.raises(DivergenceError, match="training stopped before its second step"):
         model().profile(X, 1e30 * y)
 
 
+@pytest.mark.usefixtures("keyboard")
 def test_ctrl_c_before_the_second_step_ends_a_profile(rng: Any) -> None:
     class Pressed(Slow):
         def forward(self, X: Any) -> Any:
             signal.raise_signal(signal.SIGINT)
             return super().forward(X)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            Sequential(Dense(6, 4), Pressed(), Dense(4, 3)).profile(*data(rng))
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        Sequential(Dense(6, 4), Pressed(), Dense(4, 3)).profile(*data(rng))

@@ -77,7 +77,7 @@ def test_steps_show_their_value_and_the_next_step():
         assert answer("c", command) == says
 
 
-def test_a_list_shows_shapes_and_numbers_of_what_has_run_only():
+def test_lists_show_shapes_and_numbers_in_columns():
     shown = answer("b 2.backward", "c", "s 2", "l")
     assert shown == (
         "   dY = dL/dY, which arrives  (3, 1)    0.2877, 0.3909, -1.383\n"
@@ -86,18 +86,20 @@ def test_a_list_shows_shapes_and_numbers_of_what_has_run_only():
         "   dX_ni = Σ_j dY_nj W_ij\n"
     )
     assert answer("s 2", "l").startswith("   X = the input          (3, 2)    |1.155|\n")
-
-
-def test_columns_are_aligned_below_combining_marks():
     model = SequentialBuilder(3, seed=0).layer_norm().dense(1).loss("mse").build()
     db = model.debug(np.ones((20, 3)), np.ones((20, 1)))
     db.until("0.forward.X_hat")
     rows = [row.replace("\u0302", "") for row in db.list().splitlines() if " (20, " in row]
     assert "\u0302" in db.list()
     assert len({row.index(" (20, ") for row in rows}) == 1
+    model = SequentialBuilder(30, seed=0).dense(1).loss("mse").build()
+    shown = answer("s", db=model.debug(np.ones((20, 30)), np.ones((20, 1))))
+    assert "...\n" in shown
+    assert "(20, 30)" in shown
+    assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_until_back_and_restart():
+def test_until_back_and_restart_move_and_the_strip_grows():
     db = debugger()
     shown = answer("until 1.backward.dX", db=db)
     assert "\n * dX = dY · slope" in shown
@@ -110,9 +112,6 @@ def test_until_back_and_restart():
         assert db.count == count - steps
     answer("restart", db=db)
     assert db.count == 0
-
-
-def test_the_strip_grows_and_never_shrinks():
     db, lengths = debugger(), []
     while db.position is not None:
         shown = db.progress()
@@ -128,7 +127,7 @@ def test_the_strip_grows_and_never_shrinks():
     assert re.fullmatch(r"forward ━{18}  loss ━━╸─  backward ─{18}", db.progress())
 
 
-def test_expressions_and_symbols_of_other_layers_are_printed():
+def test_expressions_and_the_terms_of_a_cell_are_printed():
     for command in ("p dY * 2", "dY * 2", "!dY * 2"):
         shown = answer("b 2.backward", "c", "s", command)
         assert shown == "[[ 0.5753]\n [ 0.7817]\n [-2.7666]]\n"
@@ -145,17 +144,6 @@ def test_expressions_and_symbols_of_other_layers_are_printed():
     assert "P = the predictions" in answer("restart", "until loss.forward.P", "l", db=db)
     db.until("loss.forward.L")  # its backward pass receives nothing
     assert answer("s", "l", db=db).splitlines()[0].startswith("   d_each = ")
-
-
-def test_a_large_array_shows_its_corners_and_its_shape():
-    model = SequentialBuilder(30, seed=0).dense(1).loss("mse").build()
-    shown = answer("s", db=model.debug(np.ones((20, 30)), np.ones((20, 1))))
-    assert "...\n" in shown
-    assert "(20, 30)" in shown
-    assert max(map(len, shown.splitlines())) <= 80
-
-
-def test_why_shows_the_terms_of_a_cell():
     shown = answer("until 0.backward.dW", "why dW 0 0")
     assert shown.splitlines()[:2] == [
         "dW[0, 0] = 0.82262",
@@ -174,7 +162,7 @@ def recurrent() -> Debugger:
     return model.debug(data, np.ones((3, 4, 1)))
 
 
-def test_a_loop_is_indented_and_shows_the_values_of_this_round():
+def test_loops_are_indented_and_speak_of_this_round():
     db = recurrent()
     db.set_break("0.forward.xW")
     for _ in range(3):
@@ -193,9 +181,6 @@ def test_a_loop_is_indented_and_shows_the_values_of_this_round():
     failed = answer("p nothing", db=db)
     assert failed.startswith("*** name 'nothing' is not defined: 0 has so far")
     assert "h_t" not in failed
-
-
-def test_a_movement_shows_only_the_steps_near_the_next_one():
     db = recurrent()
     shown = answer("until 0.backward.db", db=db)
     rows = shown.partition("0.backward of RNN(2)\n")[2].splitlines()
@@ -203,9 +188,6 @@ def test_a_movement_shows_only_the_steps_near_the_next_one():
     assert [row[:2] for row in rows[1:]].count("->") == 1
     assert len([row for row in rows if "..." not in row]) == 9
     assert "earlier" not in answer("l", db=db)
-
-
-def test_why_inside_a_loop_speaks_of_this_round():
     db = recurrent()
     db.set_break("0.forward.hW")
     for _ in range(3):
@@ -220,7 +202,7 @@ def test_why_inside_a_loop_speaks_of_this_round():
     assert db.why("0.hW", 0, 2, 1).total == pytest.approx(hW[0, 1], rel=1e-6)
 
 
-def test_breakpoints_are_set_listed_met_and_cleared():
+def test_breakpoints_edits_and_leaving():
     db = debugger()
     assert answer("b", db=db) == "no breakpoints\n"
     shown = answer("b 2.backward, abs(dX).max() > 1", "b 1.backward.slope", "b", db=db)
@@ -231,9 +213,6 @@ def test_breakpoints_are_set_listed_met_and_cleared():
     assert arrow(answer("c", db=db)) == "slope = 1 - Y²"
     assert answer("cl 2.backward", db=db) == "1.backward.slope\n"
     assert answer("cl", db=db) == "no breakpoints\n"
-
-
-def test_an_edit_moves_what_comes_after_it():
     db = debugger()
     shown = answer("until 2.backward.db", "e dY[2, 0] = 2 * dY[2, 0] - dY[2, 0] * 2", db=db)
     assert "2.backward of Dense(2, 1): dY is edited" in shown
@@ -241,6 +220,10 @@ def test_an_edit_moves_what_comes_after_it():
     shown = answer("c", "diff", db=db)
     assert shown.startswith("the loss is the same, 1.61175")
     assert db.p("0.dW")[0, 0] == pytest.approx(db.p("0.dY")[0, 0])
+    db = debugger()
+    for count, leave in enumerate((["q"], ["quit"], ["exit"], []), 1):
+        answers("s", *leave, db=db)
+        assert db.count == count
 
 
 @pytest.mark.parametrize(
@@ -274,13 +257,6 @@ def test_an_error_is_one_line_and_the_prompt_goes_on(command, message):
     assert "Traceback" not in shown
     assert arrow(after) == "X = the input"
     assert db.count == 1
-
-
-def test_leaving_keeps_the_place():
-    db = debugger()
-    for count, leave in enumerate((["q"], ["quit"], ["exit"], []), 1):
-        answers("s", *leave, db=db)
-        assert db.count == count
 
 
 class Interrupted(io.StringIO):
@@ -318,7 +294,7 @@ def test_control_c_stops_a_command_and_nothing_is_lost(name, monkeypatch):
     assert (db.loss, db.count) == (expected.loss, expected.count)
 
 
-def test_help_has_one_line_for_each_command():
+def test_help_has_one_line_for_each_command_and_none_is_wider_than_a_terminal():
     commands = {name.removeprefix("do_") for name in dir(Prompt) if name.startswith("do_")}
     lines = answer("h").splitlines()
     assert " ".join(line.split()[0] for line in lines) == (
@@ -332,14 +308,14 @@ def test_help_has_one_line_for_each_command():
         restart q quit exit h help"""
     assert {*pdb.split(), "e", "edit", "back", "z", "diff", "why"} <= commands
     assert not {"u", "d", "up", "down"} & commands  # pdb's words for the stack
+    for shown in answers(*["s"] * 60, "q"):
+        assert max(map(len, shown.splitlines()), default=0) <= 80
 
 
 def complete(db: Debugger, line: str) -> list[str]:
     prompt = Prompt(db, io.StringIO(), io.StringIO())
     text = re.split(r"[\s,(=]", line)[-1]
-    word = line.split()[0]
-    finish = getattr(prompt, f"complete_{word}", prompt.completedefault)
-    return finish(text, line, len(line) - len(text), len(line))
+    return prompt.completedefault(text, line, len(line) - len(text), len(line))
 
 
 def test_completion_of_symbols_keys_and_breakpoints():
@@ -391,11 +367,6 @@ def test_colours_only_in_a_terminal(kind, monkeypatch):
     assert ("\x1b[" in shown) == (kind is Terminal)
     plain = re.sub(r"\x1b\[[\d;]*m", "", shown)
     assert plain == "(phi) ".join(answers("b 2.backward", "c", "s", "p foo", "[1]", long, "q"))
-
-
-def test_no_line_is_wider_than_a_terminal():
-    for shown in answers(*["s"] * 60, "q"):
-        assert max(map(len, shown.splitlines()), default=0) <= 80
 
 
 def test_a_real_terminal_has_history_and_completion():

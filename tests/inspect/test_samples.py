@@ -118,7 +118,7 @@ def test_every_loss(loss: Any) -> None:
     assert_shares(model, P, y, sample_weight=np.linspace(0.1, 2, 5))
 
 
-def test_batch_norm_is_refused_unless_it_is_frozen() -> None:
+def test_layers_that_mix_samples_unless_they_are_frozen_or_declare_that_they_do_not() -> None:
     norm = L.BatchNorm()
     model = Sequential(L.Dense(4, 3), L.Chain(norm), L.Dense(2), seed=0, dtype="float64")
     model.build((4,))
@@ -127,6 +127,7 @@ def test_batch_norm_is_refused_unless_it_is_frozen() -> None:
         model.sample_gradients(X, Y)
     norm.trainable = False
     assert_shares(model, X, Y)
+    assert_shares(Sequential(L.Dense(4, 3), tanh(True), L.Dense(3, 2), dtype="float64"), X, Y)
 
 
 class Undeclared(losses.MeanSquaredError):
@@ -152,11 +153,13 @@ def test_what_does_not_say_whose_its_gradient_is(layer: Layer, loss: Any, says: 
         model.sample_gradients(X, Y)
 
 
-def test_a_lambda_that_declares_its_samples_independent() -> None:
-    assert_shares(Sequential(L.Dense(4, 3), tanh(True), L.Dense(3, 2), dtype="float64"), X, Y)
-
-
-def test_keys_and_cells() -> None:
+def test_one_sample_of_an_unbuilt_model_keys_cells_and_a_model_that_stays() -> None:
+    for dtype in ["float32", "float64"]:
+        model = Sequential(L.Dense(3), L.Dense(2), seed=1, dtype=dtype)
+        g = model.sample_gradients(X[:1], Y[:1])
+        t = model.trace(X[:1], Y[:1])
+        assert g["0.W"].dtype == dtype
+        np.testing.assert_allclose(g["0.W"][0], t["0.dW"].array, rtol=1e-5)
     g = Sequential(L.Dense(4, 3), L.Dense(3, 2), seed=0, dtype="float64").sample_gradients(X, Y)
     assert list(g) == ["0.W", "0.b", "1.W", "1.b"]
     assert g["0.W"].shape == (6, 4, 3)
@@ -170,18 +173,6 @@ def test_keys_and_cells() -> None:
     why = g.which_samples("0.W", (2, 1))
     assert why[0].at == {"n": int(abs(g["0.W"][:, 2, 1]).argmax())}
     assert str(why).startswith("d0.W[2, 1] = ")
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_one_sample_of_an_unbuilt_model(dtype: Any) -> None:
-    model = Sequential(L.Dense(3), L.Dense(2), seed=1, dtype=dtype)
-    g = model.sample_gradients(X[:1], Y[:1])
-    t = model.trace(X[:1], Y[:1])
-    assert g["0.W"].dtype == dtype
-    np.testing.assert_allclose(g["0.W"][0], t["0.dW"].array, rtol=1e-5)
-
-
-def test_the_model_stays_as_it_is() -> None:
     model = gpt()
     model.build((5,))
     before = {path: a.copy() for path, a in model.get_weights().items()}

@@ -72,16 +72,13 @@ def test_a_nested_model_counts_everything_once() -> None:
     assert found["2"].output == (5,)
 
 
-def test_a_rank_3_model_has_its_positions_in_shapes_and_flops() -> None:
+def test_positions_count_in_shapes_and_flops_and_frozen_parameters_are_counted_apart() -> None:
     model = Sequential(L.Dense(6), L.ReLU(), L.Dense(2))
     model.build((5, 3))
     found = rows(model)
     assert [row.output for row in found.values()] == [(5, 6), (5, 6), (5, 2)]
     assert [row.trainable for row in found.values()] == [24, 0, 14]
     assert [row.flops for row in found.values()] == [5 * (2 * 3 * 6 + 6), 30, 5 * (2 * 6 * 2 + 2)]
-
-
-def test_frozen_parameters_are_counted_apart() -> None:
     model = nested()
     model.build((6,))
     model.layers[1].trainable = False
@@ -93,51 +90,15 @@ def test_frozen_parameters_are_counted_apart() -> None:
     assert "frozen" in whole.totals()
 
 
-def test_a_shared_parameter_counts_once() -> None:
+def test_a_shared_parameter_counts_once_a_containers_own_too_and_float64_is_larger() -> None:
     model = Sequential(L.Dense(3, 3), L.Dense(3, 3, bias=False))
     model.build((3,))
     model.layers[1].params["W"] = model.layers[0].params["W"]
     assert [row.trainable for row in summarize(model).rows] == [12, 0]
     assert summarize(model).trainable == model.count_params() == 12
-
-
-def test_float64_is_twice_as_many_bytes() -> None:
     narrow, wide = Sequential(L.Dense(3, 4)), Sequential(L.Dense(3, 4), dtype="float64")
     assert (summarize(narrow).size, summarize(wide).size) == (64, 128)
 
-
-def test_what_is_not_known_yet_shows_as_unknown() -> None:
-    model = Sequential(L.Flatten(), L.Dense(784, 10), L.Dropout(0.5), L.Dense(5), L.Dense(3))
-    found = rows(model)
-    assert found["0"].output is None
-    assert found["0"].flops is None
-    assert found["1"].output == (10,)
-    assert found["1"].trainable == 7850
-    assert found["4"].trainable == 18
-    text = str(summarize(model))
-    assert "?" in text
-    assert "unknown FLOPs" in text
-    open_end = rows(Sequential(L.Flatten(), L.Dense(4)))
-    assert [row.output for row in open_end.values()] == [None, None]
-    assert sum(row.trainable for row in open_end.values()) == 0
-
-
-def test_no_parameter_is_made_for_a_summary() -> None:
-    layer = L.Chain(L.Dense(4, 3), L.Residual(L.Dense(3)))
-    assert summarize(layer).trainable == 15 + 12
-    assert summarize(L.Dense(10**6, 10**6, bias=False)).trainable == 10**12  # 4 TB if it were made
-    assert layer.output_shape is None
-    assert all(not part.params for _, part in layer.walk())
-    assert layer.layers[1].layers[0].input_size is None
-
-
-def test_a_single_layer_has_a_row() -> None:
-    found = summarize(L.Dense(4, 3))
-    assert [(row.path, row.trainable) for row in found.rows] == [("", 15)]
-    assert found.title == "Dense"
-
-
-def test_a_containers_own_parameters_count() -> None:
     class Scaled(Container):
         scale = L.Param()
 
@@ -155,6 +116,32 @@ def test_a_containers_own_parameters_count() -> None:
     assert summarize(Sequential(L.Dense(4, 4), layer)).trainable == 20 + 16
 
 
+def test_what_is_not_known_yet_shows_as_unknown() -> None:
+    model = Sequential(L.Flatten(), L.Dense(784, 10), L.Dropout(0.5), L.Dense(5), L.Dense(3))
+    found = rows(model)
+    assert found["0"].output is None
+    assert found["0"].flops is None
+    assert found["1"].output == (10,)
+    assert found["1"].trainable == 7850
+    assert found["4"].trainable == 18
+    text = str(summarize(model))
+    assert "?" in text
+    assert "unknown FLOPs" in text
+    open_end = rows(Sequential(L.Flatten(), L.Dense(4)))
+    assert [row.output for row in open_end.values()] == [None, None]
+    assert sum(row.trainable for row in open_end.values()) == 0
+    # no parameter is made for a summary
+    layer = L.Chain(L.Dense(4, 3), L.Residual(L.Dense(3)))
+    assert summarize(layer).trainable == 15 + 12
+    assert summarize(L.Dense(10**6, 10**6, bias=False)).trainable == 10**12  # 4 TB if it were made
+    assert layer.output_shape is None
+    assert all(not part.params for _, part in layer.walk())
+    assert layer.layers[1].layers[0].input_size is None
+    alone = summarize(L.Dense(4, 3))
+    assert [(row.path, row.trainable) for row in alone.rows] == [("", 15)]
+    assert alone.title == "Dense"
+
+
 def test_the_text_is_an_aligned_table() -> None:
     model = nested()
     model.build((6,))
@@ -168,15 +155,8 @@ def test_the_text_is_an_aligned_table() -> None:
 
 
 def test_summary_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    model = Sequential(
-        L.Dense(784, 128),
-        L.Softmax(),
-        loss_class="categorical_cross_entropy",
-        alpha=0.05,
-        batch_size=64,
-        epochs=5,
-    )
-    model.summary()
+    options: Any = {"loss_class": "categorical_cross_entropy", "alpha": 0.05}
+    Sequential(L.Dense(784, 128), L.Softmax(), batch_size=64, epochs=5, **options).summary()
     out = capsys.readouterr().out
     for shown in ("0", "Dense(784, 128)", "(128,)", "100,480", "401,920", "FLOPs"):
         assert shown in out

@@ -86,7 +86,7 @@ def recorded(t: Trace) -> dict[str, Any]:
         for n in ("X", "Y", "dY", "dX"):
             found[f"{path}.{n}"] = getattr(passes, n)
         found |= {f"{path}.d{n}": a for n, a in passes.grads.items()}
-        found |= {f"{path}.update.{n}": a for n, a in t._updates.get(path, {}).items()}
+        found |= {f"{path}.update.{n}": a for n, a in t.updates.get(path, {}).items()}
     return found
 
 
@@ -223,18 +223,13 @@ def test_the_options_of_training(name: str) -> None:
     np.testing.assert_allclose(t["loss.dP"].array, t["backward.dY"].array, atol=1e-6)
 
 
+OPTIMIZERS = [SGD(0.1, momentum=0.9), SGD(0.1, clip_norm=1e-3), Adam(0.1, clip_value=1e-3)]
+OPTIMIZERS += [AdamW(0.1, weight_decay=0.3), Adam(lambda step: 0.1 / (1 + step))]
+
+
 @pytest.mark.parametrize(
     "optimizer",
-    [
-        SGD(0.1, momentum=0.9),
-        SGD(0.1, clip_norm=1e-3),
-        Adam(0.1, clip_value=1e-3),
-        AdamW(0.1, weight_decay=0.3),
-        "muon",
-        "lion",
-        "rmsprop",
-        Adam(lambda step: 0.1 / (1 + step)),
-    ],
+    [*OPTIMIZERS, "muon", "lion", "rmsprop"],
     ids=lambda optimizer: str(optimizer).partition(" at 0x")[0],
 )
 def test_the_update_is_that_of_the_optimizer(optimizer: Any) -> None:
@@ -253,7 +248,7 @@ def test_the_update_is_that_of_the_optimizer(optimizer: Any) -> None:
     assert row.update == pytest.approx(update / size)
 
 
-def test_lbfgs_shows_no_update_and_says_why() -> None:
+def test_updates_that_are_not_there() -> None:
     model = dense(optimizer="lbfgs", alpha=None)
     before = snapshot(model)
     t = model.trace(X, Y)
@@ -261,18 +256,6 @@ def test_lbfgs_shows_no_update_and_says_why() -> None:
     assert "no update: L-BFGS measures the loss at several places" in str(t)
     assert not [key for key in t if ".update." in key]
     assert t["0.dW"].array.any()
-
-
-def test_an_unbuilt_model_is_built_for_the_data() -> None:
-    model = Sequential(L.Dense(3), L.ReLU(), L.Dense(2), seed=4)
-    t = model.trace(X, Y)
-    assert model.input_shape == (4,)
-    twin = Sequential(L.Dense(3), L.ReLU(), L.Dense(2), seed=4)
-    twin.build((4,))
-    np.testing.assert_array_equal(twin.trace(X, Y)["0.W"].array, t["0.W"].array)
-
-
-def test_frozen_layers_have_gradients_but_no_update() -> None:
     model = dense(L.BatchNorm(), L.Dense(5, 5))
     model.layers[1].trainable = model.layers[2].trainable = False
     before = snapshot(model)
@@ -283,19 +266,45 @@ def test_frozen_layers_have_gradients_but_no_update() -> None:
     assert notes == {"0": "", "1": "frozen", "2": "frozen", "3": ""}
 
 
-def test_fused_pairs_are_marked_and_nothing_else() -> None:
-    model = Sequential(
-        L.Dense(4, 5),
-        L.ReLU(),
-        L.Dense(5, 3),
-        L.Softmax(),
-        loss_class=CategoricalCrossEntropy(),
-        seed=0,
-    )
+def test_an_unbuilt_model_is_built_and_a_trace_keeps_the_old_numbers() -> None:
+    model = Sequential(L.Dense(3), L.ReLU(), L.Dense(2), seed=4)
+    t = model.trace(X, Y)
+    assert model.input_shape == (4,)
+    twin = Sequential(L.Dense(3), L.ReLU(), L.Dense(2), seed=4)
+    twin.build((4,))
+    np.testing.assert_array_equal(twin.trace(X, Y)["0.W"].array, t["0.W"].array)
+    model = dense(L.BatchNorm())
+    mine, wanted = X.copy(), Y.copy()
+    t = model.trace(mine, wanted)
+    copies = {key: np.array(entry.array) for key, entry in model.trace(X, Y).items()}
+    model.train(X, Y, epochs=5, verbose=0)
+    mine[:], wanted[:] = 9, 9
+    for key, array in copies.items():
+        np.testing.assert_array_equal(t[key].array, array, err_msg=key)
+    wanted = dense(L.BatchNorm()).trace(X, Y).by_sample(2)["0.dW"].array
+    np.testing.assert_allclose(t.by_sample(2)["0.dW"].array, wanted, rtol=1e-12)
+
+
+def test_notes_on_fused_pairs_and_nan_weights() -> None:
+    layers = L.Dense(4, 5), L.ReLU(), L.Dense(5, 3), L.Softmax()
+    model = Sequential(*layers, loss_class=CategoricalCrossEntropy(), seed=0)
     notes = {row.path: row.note for row in model.trace(X, [0, 1, 2, 0, 1, 2]).rows}
     assert notes["3"] == "fused in training"
     assert notes["2"] == ""
     assert all(row.note == "" for row in dense().trace(X, Y).rows)
+    model = dense(L.Tanh(), L.Dense(5, 5))
+    model.layers[2].params["W"][0, 0] = np.nan
+    with np.errstate(invalid="ignore"):
+        t = model.trace(X, Y)
+    assert np.isnan(t.loss)
+    notes = {row.path: row.note.split(", ") for row in t.rows}
+    assert "Y is not finite" in notes["2"]
+    assert "Y is not finite" not in notes["1"]
+    assert "dW is not finite" in notes["0"]
+    assert "no update" in str(t)
+    assert np.isnan(t["2.dW"].why(0, 0).total)
+    assert np.isnan(t["2.Y"].array[:, 0]).all()
+    assert np.isfinite(t["2.Y"].array[:, 1:]).all()
 
 
 def test_the_numbers_of_the_table() -> None:
@@ -319,36 +328,7 @@ def test_the_numbers_of_the_table() -> None:
     assert t._repr_html_().startswith("<iframe srcdoc=")
 
 
-def test_nan_weights_are_shown_not_refused() -> None:
-    model = dense(L.Tanh(), L.Dense(5, 5))
-    model.layers[2].params["W"][0, 0] = np.nan
-    with np.errstate(invalid="ignore"):
-        t = model.trace(X, Y)
-    assert np.isnan(t.loss)
-    notes = {row.path: row.note.split(", ") for row in t.rows}
-    assert "Y is not finite" in notes["2"]
-    assert "Y is not finite" not in notes["1"]
-    assert "dW is not finite" in notes["0"]
-    assert "no update" in str(t)
-    assert np.isnan(t["2.dW"].why(0, 0).total)
-    assert np.isnan(t["2.Y"].array[:, 0]).all()
-    assert np.isfinite(t["2.Y"].array[:, 1:]).all()
-
-
-def test_a_trace_keeps_the_old_numbers() -> None:
-    model = dense(L.BatchNorm())
-    mine, wanted = X.copy(), Y.copy()
-    t = model.trace(mine, wanted)
-    copies = {key: np.array(entry.array) for key, entry in model.trace(X, Y).items()}
-    model.train(X, Y, epochs=5, verbose=0)
-    mine[:], wanted[:] = 9, 9
-    for key, array in copies.items():
-        np.testing.assert_array_equal(t[key].array, array, err_msg=key)
-    wanted = dense(L.BatchNorm()).trace(X, Y).by_sample(2)["0.dW"].array
-    np.testing.assert_allclose(t.by_sample(2)["0.dW"].array, wanted, rtol=1e-12)
-
-
-def test_the_terms_of_a_weight_are_its_samples() -> None:
+def test_the_terms_of_a_weight_are_its_samples_and_explain_shows_numbers() -> None:
     t = dense().trace(X, Y)
     dW, A, dY = t["0.backward.dW"], t["0.X"].array, t["0.dY"].array
     why = dW.why(1, 2)
@@ -361,9 +341,6 @@ def test_the_terms_of_a_weight_are_its_samples() -> None:
     assert top.value == A[n, 1] * dY[n, 2]
     assert dW.formula == "dW_ij = Σ_n X_ni dY_nj"
     assert dW.why(-3, -3).total == dW.why(1, 2).total
-
-
-def test_explain_shows_shapes_and_numbers() -> None:
     t = dense().trace(X[:1], Y[:1])
     text = str(t["2.backward.db"].explain())
     assert text.splitlines()[0] == "db_j = Σ_n dY_nj"
@@ -416,18 +393,17 @@ def test_what_is_refused(call: str, error: str) -> None:
     check_refused(call, error, {**globals(), "t": step()})
 
 
-def test_keys_that_a_trace_has_not() -> None:
+def test_a_trace_is_a_mapping_of_all_keys() -> None:
+    words = gpt().trace(ROWS, LABELS)
+    assert "0.dX" not in words  # tokens have no gradient
+    np.testing.assert_array_equal(words["4.forward.W"].array, words["0.forward.W"].array)  # tied
+    both = sequential(L.Parallel(L.Embedding(7, 2), L.Embedding(7, 3)), L.Dense(2))
+    assert "0.dX" not in both.trace(ROWS, np.ones((2, 4, 2)))
     assert all(key not in step() for key in ("0.dw", "0.forward.dW", "9.Y", "", "0", None, 3))
-
-
-def test_near_keys_are_named_once() -> None:
     with pytest.raises(UnknownNameError) as caught:
         step()["backward"]
     named = str(caught.value).partition("Did you mean ")[2].rstrip("?'").split(" or ")
     assert len(named) == len(set(named))
-
-
-def test_a_trace_is_a_mapping_of_all_keys() -> None:
     t = dense(L.LayerNorm()).trace(X, Y)
     assert len(list(t)) == len(t) == len(set(t))
     for key in t:
@@ -439,7 +415,7 @@ def test_a_trace_is_a_mapping_of_all_keys() -> None:
             assert t[short].key in (key, key.replace("update", "forward"))
 
 
-def test_diff_compares_layers() -> None:
+def test_differences_and_shares() -> None:
     model = dense()
     t = model.trace(X, Y)
     same = t.diff(model.trace(X, Y))
@@ -453,9 +429,6 @@ def test_diff_compares_layers() -> None:
     Z = t["2.Y"].array
     Z2 = 2 * (Z - t["2.b"].array) + t["2.b"].array
     assert last.Y == pytest.approx(np.linalg.norm(Z2 - Z) / np.linalg.norm(Z))
-
-
-def test_a_share_is_the_sample_alone() -> None:
     t = dense().trace(X, Y)
     share = t.by_sample(-1)
     assert share.sample == 5
@@ -468,7 +441,7 @@ def test_a_share_is_the_sample_alone() -> None:
     assert not t.by_sample(2).by_sample(3)["0.dW"].array.any()  # it has no part in that share
 
 
-def test_layers_and_losses_without_steps() -> None:
+def test_layers_without_steps_and_traces_that_stay_small() -> None:
     cube = L.Lambda(lambda X: X**3, lambda dY, X, Y: 3 * X * X * dY)
     gate = Gate(L.Dense(5, 5), L.Tanh())
     model = dense(Scale(), cube, gate, Scale(), loss_class=Plain())
@@ -487,10 +460,7 @@ def test_layers_and_losses_without_steps() -> None:
     for key in ("0.dW", "1.dgain", "3.inside.value.db", "3.dX"):
         total = sum(share[key].array for share in shares)
         np.testing.assert_allclose(total, t[key].array, atol=1e-11)
-
-
-def test_traces_stay_small() -> None:
-    """Symbols of a few layers are kept, however many are looked at."""
+    # Symbols of a few layers are kept, however many are looked at.
     model = Sequential(*[L.Dense(8, 8) for _ in range(30)], seed=0)
     t = model.trace(np.ones((2, 8)), np.ones((2, 8)))
     for key in t:
@@ -526,7 +496,7 @@ def test_it_shows_every_number_of_one_sample_and_its_share_of_the_gradients() ->
     assert repr(text) == str(text)
 
 
-def test_lines_are_aligned_and_as_wide_as_the_rules() -> None:
+def test_a_drawing_is_aligned_names_layers_inside_and_describes_large_arrays() -> None:
     lines = small(L.Dense(2, 3), L.ReLU(), L.Dense(3, 1)).draw().splitlines()[1:]
     rules = [line for line in lines if line.startswith(("┌", "└"))]
     assert len(rules) == 6
@@ -534,27 +504,20 @@ def test_lines_are_aligned_and_as_wide_as_the_rules() -> None:
     assert max(map(len, lines)) == len(rules[0])
     columns = {line.index("d") for line in lines if " dW" in line or " db" in line}
     assert len(columns) == 1
-
-
-def test_layers_inside_a_container_are_named_by_their_path() -> None:
     text = small(L.Dense(2, 3), L.Residual(L.Dense(3), L.ReLU()), L.Dense(3, 1)).draw()
     assert "1 Residual ─" in text
     assert "layers.0.W" in text
     assert "layers.0.dW" in text
-
-
-def test_large_arrays_are_described_and_large_nets_refused() -> None:
     text = small(L.Dense(2, 9), L.Dense(9, 1)).draw()
     assert "(2, 9), root mean square" in text
     with pytest.raises(ArgumentError, match="at most 24 layers, got 26"):
         small(L.Dense(2, 1), *[L.ReLU() for _ in range(24)], L.Dense(1, 1)).draw()
-
-
-def test_tokens_and_layers_without_parameters() -> None:
     tokens = np.array([[1, 3], [0, 2], [2, 2]])
     text = small(L.Embedding(4, 2), L.Flatten(), L.Dropout(0.5), L.Dense(4, 1), X=tokens).draw(2)
     assert "2         2" in text
     assert "dX" not in text.splitlines()[1]  # tokens have no gradient
+    assert drawing.MARKS.keys() == drawing.ASCII.keys()
+    assert all(len(drawing.MARKS[k]) == len(drawing.ASCII[k]) for k in drawing.MARKS)
 
 
 def test_ascii_by_request_and_where_stdout_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -565,8 +528,3 @@ def test_ascii_by_request_and_where_stdout_needs_it(monkeypatch: pytest.MonkeyPa
     assert t.draw().isascii()
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     assert not t.draw().isascii()
-
-
-def test_the_marks_have_the_same_widths() -> None:
-    assert drawing.MARKS.keys() == drawing.ASCII.keys()
-    assert all(len(drawing.MARKS[k]) == len(drawing.ASCII[k]) for k in drawing.MARKS)

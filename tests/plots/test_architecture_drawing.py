@@ -179,24 +179,13 @@ class Own(Container):
         return self.b.forward(self.a.forward(X))
 
 
-def test_layers_of_an_own_container_are_not_connected():
+def test_layers_of_an_own_container_are_connected_as_its_derivation_says():
     drawing = plots.architecture(Sequential(Own(), seed=0))
     assert series_of(Own()) is None
     assert len(boxes(drawing)) == 2
     lines = [a for tag, a, *_ in places(drawing) if tag == "polyline"]
     assert len(lines) == 2  # from the input to the container, and from there to the output
 
-
-class Told(Own):
-    """Layers that are connected as its derivation says."""
-
-    forward_steps: ClassVar[list[Any]] = []
-
-    def steps(self):
-        return Derivation(self.forward_steps, [Let("dX", "dY")])
-
-
-def test_an_own_container_is_connected_as_its_derivation_says():
     class Shared(Told):
         forward_steps: ClassVar = [
             Through("A", "X", "a"),
@@ -231,7 +220,16 @@ def test_an_own_container_is_connected_as_its_derivation_says():
     assert len(boxes(plots.architecture(Sequential(ToLoop())))) == 2
 
 
-def test_layers_that_are_repeated_are_drawn_once():
+class Told(Own):
+    """Layers that are connected as its derivation says."""
+
+    forward_steps: ClassVar[list[Any]] = []
+
+    def steps(self):
+        return Derivation(self.forward_steps, [Let("dX", "dY")])
+
+
+def test_repeated_layers_are_drawn_once_frozen_ones_dashed_and_unbuilt_ones_with_question_marks():
     drawing = plots.architecture(gpt(5))
     assert "layers 2 to 6: 5 times the same, drawn once" in words(drawing)
     assert len(boxes(drawing)) == len(boxes(plots.architecture(gpt(1))))
@@ -243,9 +241,6 @@ def test_layers_that_are_repeated_are_drawn_once():
     frozen = gpt(3)
     frozen.layers[3].trainable = False
     assert not any("times" in w for w in words(plots.architecture(frozen)))
-
-
-def test_frozen_layers_are_dashed_and_unbuilt_ones_have_question_marks():
     model = models.mlp(5, 4, 3).build()
     model.layers[0].trainable = False
     drawing = plots.architecture(model)

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from phitodeep import plots
-from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, UnknownNameError
+from phitodeep.errors import PhitodeepError
 from phitodeep.layers import Dense, Dropout, Residual, Tanh
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import Histograms, LambdaCallback, ModelCheckpoint
 from phitodeep.plots.recorder import histogram
+from tests.conftest import check_refused
+from tests.inspect.shared import rows
 
 rng = np.random.default_rng(1)
 X = rng.standard_normal((40, 3)).astype(np.float32)
@@ -77,9 +79,8 @@ def test_training_does_not_notice_and_what_is_left_out():
     )
     for path, a in alone.get_weights().items():
         np.testing.assert_array_equal(a, watched.get_weights()[path])
-    watch, model = Histograms(gradients=False), net()
-    model.train(X, Y, epochs=1, callbacks=[watch], verbose=0)
-    assert "0.dW" not in watch
+    assert "0.dW" not in recorded(gradients=False)
+    model = net()
     model.layers[0].trainable = False
     watch = Histograms()
     model.train(X, Y, epochs=1, callbacks=[watch], verbose=0)
@@ -93,24 +94,18 @@ def test_training_does_not_notice_and_what_is_left_out():
     assert watch["0.W"].counts.sum() == 24
 
 
-@pytest.mark.parametrize(
-    ("values", "low", "high"),
-    [
+def test_values_that_are_almost_equal_or_tiny_have_bins_too():
+    for values, low, high in [
         ([0.0, 0.0], -0.5, 0.5),
         ([1.0, 1.0 + 2e-16], 0.5, 1.5),
         ([-3e37, -3e37], -4.5e37, -1.5e37),
         ([1e-40, 3e-40], 1e-40, 3e-40),
         ([np.nan, 2.0, 4.0, -np.inf, 1.7e308], 2.0, 4.0),
-    ],
-)
-def test_values_that_are_almost_equal_have_bins_too(values, low, high):
-    counts, edges = histogram(np.array(values), 8)
-    assert counts.sum() == sum(abs(v) < 1e300 for v in values)
-    np.testing.assert_allclose(edges, np.linspace(low, high, 9))
-    assert (np.diff(edges) > 0).all()
-
-
-def test_the_smallest_numbers_have_bins_too():
+    ]:
+        counts, edges = histogram(np.array(values), 8)
+        assert counts.sum() == sum(abs(v) < 1e300 for v in values)
+        np.testing.assert_allclose(edges, np.linspace(low, high, 9))
+        assert (np.diff(edges) > 0).all()
     for smallest in ([0, 5e-324], [1e-322, 1e-322], [-1e-310, 1e-310]):
         counts, edges = histogram(np.array(smallest), 10)
         assert counts.sum() == 2
@@ -149,8 +144,7 @@ def test_each_training_starts_afresh_and_a_resumed_one_goes_on(tmp_path):
 
 
 def test_states_settings_and_repr():
-    watch = Histograms()
-    net().train(X, Y, epochs=1, callbacks=[watch], verbose=0)
+    watch = recorded()
     state = watch.state_dict()
     fresh = Histograms()
     for name, key, value, message in (
@@ -173,20 +167,30 @@ def test_states_settings_and_repr():
     assert repr(watch) == "Histograms(every=1, every_steps=None, bins=40)"
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "message"),
-    [
-        ({"every": None}, ArgumentError, r"every= \(epochs\) or every_steps="),
-        ({"every": 0}, ArgumentError, "every must be >= 1"),
-        ({"every_steps": 1.5}, ArgumentTypeError, "every_steps must be an integer"),
-        ({"bins": 1}, ArgumentError, "bins must be >= 2"),
-        ({"gradients": 1}, ArgumentTypeError, "gradients must be True or False"),
-        ({"activations": ["a"]}, ArgumentTypeError, "activations takes real numbers"),
-    ],
-)
-def test_bad_arguments_are_refused(given, error, message):
-    with pytest.raises(error, match=message):
-        Histograms(**given)
+def recorded(**options):
+    """A callback that watched a training."""
+    watch = Histograms(**options)
+    net().train(X, Y, epochs=1, callbacks=[watch], verbose=0)
+    return watch
+
+
+REFUSED = r"""
+Histograms(every=None) -> ArgumentError: every= \(epochs\) or every_steps=
+Histograms(every=0) -> ArgumentError: every must be >= 1
+Histograms(every_steps=1.5) -> ArgumentTypeError: every_steps must be an integer
+Histograms(bins=1) -> ArgumentError: bins must be >= 2
+Histograms(gradients=1) -> ArgumentTypeError: gradients must be True or False
+Histograms(activations=["a"]) -> ArgumentTypeError: activations takes real numbers
+Histograms(activations=X[:0]) -> ShapeError: needs samples, got shape \(0, 3\)
+plots.histograms(Histograms(), "0.W") -> ArgumentError: nothing was recorded yet: first train
+recorded().plot("0.w") -> UnknownNameError: '0\.w' is not one of.*Did you mean.*'0\.W'
+recorded(gradients=False).plot() -> ArgumentError: the key of an array: name one of '0\.W', '0\.b'
+"""
+
+
+@rows(REFUSED)
+def test_what_is_refused(call, error):
+    check_refused(call, error, globals())
 
 
 def test_ridges_are_the_densities(tmp_path):
@@ -213,17 +217,3 @@ def test_ridges_are_the_densities(tmp_path):
     assert plots.histograms(watch, "0.b", ax=ax) is ax
     assert ax.get_title() == "0.b: 20 of 80 histograms"
     assert len(ax.lines) == 21  # and the line at 0
-    watch = Histograms()
-    with pytest.raises(ArgumentError, match="nothing was recorded yet: first train"):
-        plots.histograms(watch, "0.W")
-    net().train(X, Y, epochs=1, callbacks=[watch], verbose=0)
-    with pytest.raises(UnknownNameError, match=r"'0\.w' is not one of.*Did you mean.*'0\.W'"):
-        watch.plot("0.w")
-    watch = Histograms(gradients=False)
-    net().train(X, X[:, :2], epochs=1, callbacks=[watch], verbose=0)
-    with pytest.raises(
-        ArgumentError, match=r"needs the key of an array: name one of '0\.W', '0\.b'"
-    ):
-        watch.plot()
-    with pytest.raises(PhitodeepError, match=r"needs samples, got shape \(0, 3\)"):
-        Histograms(activations=X[:0])

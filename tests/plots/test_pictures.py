@@ -12,20 +12,16 @@ from matplotlib.transforms import Bbox
 
 from phitodeep import plots
 from phitodeep.data import CharTokenizer
-from phitodeep.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    NotBuiltError,
-    ShapeError,
-    UnknownNameError,
-)
-from phitodeep.inspect.diagnosis.symptoms import LIMITS
+from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.inspect.diagnosis.findings import LIMITS
 from phitodeep.inspect.explorer.tiles import mosaic
 from phitodeep.layers import Conv1D, Conv2D, Dense, Flatten, ReLU, Sigmoid
 from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
 from phitodeep.plots.canvas import evenly, gap_of
 from phitodeep.plots.embedding import principal
+from tests.conftest import check_refused
+from tests.inspect.shared import rows
 from tests.rows import few
 
 rng = np.random.default_rng(3)
@@ -64,7 +60,7 @@ def ticks(axis):
     return [label.get_text() for label in axis.get_ticklabels()]
 
 
-def test_confusion_matrix_of_a_model_and_of_classes():
+def test_confusion_matrix_of_a_model_of_classes_and_of_shares():
     model, y = classifier(), rng.integers(0, 3, 60)
     axes = plots.confusion_matrix(model, PLANE, y).axes[0]
     predicted = model.predict(PLANE).argmax(axis=1)
@@ -87,21 +83,15 @@ def test_confusion_matrix_of_a_model_and_of_classes():
     axes = plots.confusion_matrix(y, y).axes[0]
     assert texts(axes) == []
     assert ticks(axes.xaxis) == [str(k) for k in range(0, 100, 4)]
-
-
-@pytest.mark.parametrize(
-    ("normalize", "expected"),
-    [
+    for normalize, expected in [
         ("true", [[0.5, 0.5, 0], [0, 1, 0], [0, 0, 0]]),
         ("pred", [[1, 1 / 3, 0], [0, 2 / 3, 0], [0, 0, 0]]),
         ("all", [[0.25, 0.25, 0], [0, 0.5, 0], [0, 0, 0]]),
-    ],
-)
-def test_shares(normalize, expected):
-    scores = np.eye(3)[[0, 1, 1, 1]]
-    axes = plots.confusion_matrix([0, 0, 1, 1], scores, normalize=normalize).axes[0]
-    np.testing.assert_allclose(image_of(axes), expected)
-    assert texts(axes)[1] == f"{expected[0][1]:.2f}"
+    ]:
+        scores = np.eye(3)[[0, 1, 1, 1]]
+        axes = plots.confusion_matrix([0, 0, 1, 1], scores, normalize=normalize).axes[0]
+        np.testing.assert_allclose(image_of(axes), expected)
+        assert texts(axes)[1] == f"{expected[0][1]:.2f}"
 
 
 def grid_of(image, R):
@@ -114,7 +104,7 @@ def grid_of(image, R):
     return np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
 
 
-def test_one_output_is_a_field_around_the_threshold():
+def test_a_boundary_is_a_field_around_the_threshold_or_regions():
     layers = Dense(2, 4), ReLU(), Dense(4, 1), Sigmoid()
     model = Sequential(*layers, loss_class="binary_cross_entropy", seed=1, dtype="float64")
     model.train(PLANE, HALVES[:, None], epochs=20, verbose=0)
@@ -133,9 +123,6 @@ def test_one_output_is_a_field_around_the_threshold():
         np.testing.assert_allclose(samples.get_offsets(), PLANE[HALVES == k])
     right = np.mean((model.predict(PLANE).ravel() > 0.5) == HALVES)
     assert axes.get_title() == f"{right:.1%} correct, 60 samples"
-
-
-def test_several_outputs_are_regions_and_many_samples_are_reduced():
     model, y = classifier(), rng.integers(0, 3, 60)
     figure = plots.decision_boundary(model, PLANE, y, grid_resolution=15, labels=list("abc"))
     axes = figure.axes[0]
@@ -159,7 +146,7 @@ def tiles_of(whole, h, w):
     return [tile for tile in found if not np.isnan(tile).all()]
 
 
-def test_mosaics_and_selections():
+def test_filters_are_tiles_of_a_mosaic():
     tiles = rng.standard_normal((5, 2, 3))
     whole = mosaic(tiles, 3, 1)
     assert whole.shape == (2 * 2 + 1, 3 * 3 + 2)
@@ -168,9 +155,6 @@ def test_mosaics_and_selections():
     assert evenly(5, 9).tolist() == [0, 1, 2, 3, 4]
     assert evenly(9, 3).tolist() == [0, 4, 8]
     assert evenly(1, 4).tolist() == [0]
-
-
-def test_filters_of_one_channel_and_of_many():
     model = convolutions()
     axes = plots.filters(model, "0").axes[0]
     W = model.layers[0].W  # (3, 3, 1, 5)
@@ -187,9 +171,6 @@ def test_filters_of_one_channel_and_of_many():
     np.testing.assert_array_equal(tiles_of(image_of(axes), 2, 2), expected)
     assert axes.get_title() == "layer 2: 16 of 20 filters, 5 input channels"
     assert ticks(axes.yaxis) == [str(f) for f in shown]
-
-
-def test_filters_of_three_channels_of_dense_layers_and_of_sequences():
     model = convolutions(3)
     W = model.layers[0].W
     W[:, :, :, 1] = 0
@@ -325,98 +306,73 @@ def test_gradient_flow_draws_the_rows_of_the_trace():
     model = Sequential(*(Dense(2, 2) for _ in range(70)), seed=0)
     figure = plots.gradient_flow(model.trace(PLANE, PLANE))
     assert figure.get_suptitle().endswith("60 of 70 layers")
-    with pytest.raises(ArgumentTypeError, match=r"takes model\.trace\(X, y\), got Sequential"):
-        plots.gradient_flow(model)
 
 
-IMAGE, ROWS = np.zeros((8, 7, 1)), np.ones((4, 3))
-CONV, UNBUILT, NESTED = (
-    convolutions(),
-    Sequential(Conv2D(2, 3)),
-    Sequential(Sequential(Dense(2, 2))),
-)
-GPT, WORDS = gpt(), np.arange(5)
-FIRST_BLOCK = r"filters are 2\.layers\.1\.layers\.1\.layers\.0, "
-REFUSED: list[tuple[Any, Any, Any, type[Exception], str]] = [
-    (plots.filters, (CONV, "7"), {}, UnknownNameError, "'7' is not one of the layers"),
-    (plots.filters, (CONV, ""), {}, UnknownNameError, "'' is not one of the layers"),
-    (plots.filters, (NESTED, "0.layer.0"), {}, UnknownNameError, r"Did you mean '0\.layers\.0'"),
-    (plots.filters, (CONV, "1"), {}, ArgumentError, r"'1' is ReLU\(\).*filters are 0, 2, 4"),
-    (plots.filters, (GPT, "0"), {}, ArgumentError, FIRST_BLOCK),  # an Embedding
-    (plots.filters, (CONV, "4"), {}, ShapeError, r"takes 400 features.*got shape=None"),
-    (plots.filters, (CONV, "4"), {"shape": (4, 4)}, ShapeError, r"got shape=\(4, 4\)"),
-    (plots.filters, (UNBUILT, "0"), {}, NotBuiltError, "no weights yet"),
-    (plots.filters, (CONV, "0"), {"limit": 0}, ArgumentError, "limit must be >= 1"),
-    (plots.filters, (CONV,), {}, ArgumentError, "name one of '0', '2'"),
-    (plots.filters, (Sequential(ReLU()),), {}, ArgumentError, "with filters: there is none"),
-    (plots.feature_maps, (CONV, IMAGE), {}, ArgumentError, "name one of '0', '1', '2'"),
-    (plots.feature_maps, (CONV, IMAGE, "9"), {}, UnknownNameError, "'9' is not one of the layers"),
-    (plots.feature_maps, (CONV, IMAGE, "4"), {}, ShapeError, r"samples of shape \(4,\)"),
-    (plots.feature_maps, (CONV, [IMAGE] * 2, "0"), {}, ShapeError, r"one sample.*X\[0\]"),
-    (plots.feature_maps, (UNBUILT, IMAGE, "0"), {}, NotBuiltError, "is built"),
-    (plots.attention, (GPT, WORDS), {}, ArgumentError, rf"name one of '2\..*', '{HEADS}'"),
-    (plots.attention, (GPT, WORDS, HEADS[:-1] + "0"), {}, UnknownNameError, f"mean.*{HEADS}"),
-    (
-        plots.attention,
-        (GPT, WORDS, HEADS),
-        {"ax": Figure().subplots()},
-        ArgumentError,
-        "pass head=",
-    ),
-    (plots.attention, (GPT, WORDS, HEADS), {"head": 3}, ArgumentError, "head must be <= 2"),
-    (plots.attention, (GPT, WORDS, HEADS), {"labels": "ab"}, ArgumentError, "5 labels.*got 2"),
-    (plots.attention, (CONV, IMAGE, "0"), {}, ArgumentError, "there is none"),
-    (plots.embedding, (CONV,), {}, ArgumentError, "the model has no Embedding"),
-    (plots.embedding, (CONV,), {"layer": "1"}, ArgumentError, "has no parameter W"),
-    (plots.embedding, (UNBUILT,), {"layer": "0"}, NotBuiltError, "no weights yet"),
-    (plots.embedding, (ROWS[:, 0],), {}, ShapeError, r"rows W \(n, D\).*got shape \(4,\)"),
-    (plots.embedding, (ROWS,), {"labels": "ab"}, ArgumentError, "4 labels, one per row, got 2"),
-    (plots.embedding, (ROWS,), {"y": [0, 1]}, ShapeError, r"y must have the shape \(4,\)"),
-    (plots.embedding, (np.ones((11, 2)),), {"y": np.arange(11)}, ArgumentError, "but y has 11"),
-    (plots.embedding, (ROWS,), {"layer": "0"}, ArgumentError, "option for a model"),
-    (
-        plots.decision_boundary,
-        (Dense(2, 3), PLANE, HALVES),
-        {},
-        ArgumentTypeError,
-        "whole model.*got Dense",
-    ),
-]
+IMAGE, ROWS, IDS = np.zeros((8, 7, 1)), np.ones((4, 3)), np.zeros(4, int)
+PAIRS, SPOILT = np.ones((4, 2)), np.full((4, 2), np.nan)
+CONV, UNBUILT = convolutions(), Sequential(Conv2D(2, 3))
+NESTED, GPT, WORDS = Sequential(Sequential(Dense(2, 2))), gpt(), np.arange(5)
+AX, NET = Figure().subplots(), classifier()
+REFUSED = r"""
+plots.filters(CONV, "7") -> UnknownNameError: '7' is not one of the layers
+plots.filters(CONV, "") -> UnknownNameError: '' is not one of the layers
+plots.filters(NESTED, "0.layer.0") -> UnknownNameError: Did you mean '0\.layers\.0'
+plots.filters(CONV, "1") -> ArgumentError: '1' is ReLU\(\).*filters are 0, 2, 4
+plots.filters(GPT, "0") -> ArgumentError: filters are 2\.layers\.1\.layers\.1\.layers\.0,
+plots.filters(CONV, "4") -> ShapeError: takes 400 features.*got shape=None
+plots.filters(CONV, "4", shape=(4, 4)) -> ShapeError: got shape=\(4, 4\)
+plots.filters(UNBUILT, "0") -> NotBuiltError: no weights yet
+plots.filters(CONV, "0", limit=0) -> ArgumentError: limit must be >= 1
+plots.filters(CONV) -> ArgumentError: name one of '0', '2'
+plots.filters(Sequential(ReLU())) -> ArgumentError: with filters: there is none
+plots.feature_maps(CONV, IMAGE) -> ArgumentError: name one of '0', '1', '2'
+plots.feature_maps(CONV, IMAGE, "9") -> UnknownNameError: '9' is not one of the layers
+plots.feature_maps(CONV, IMAGE, "4") -> ShapeError: samples of shape \(4,\)
+plots.feature_maps(CONV, [IMAGE] * 2, "0") -> ShapeError: one sample.*X\[0\]
+plots.feature_maps(UNBUILT, IMAGE, "0") -> NotBuiltError: is built
+plots.attention(GPT, WORDS) -> ArgumentError: name one of '2\..*', '3.layers.0.layers.1'
+plots.attention(GPT, WORDS, HEADS[:-1] + "0") -> UnknownNameError: mean.*3.layers.0.layers.1
+plots.attention(GPT, WORDS, HEADS, ax=AX) -> ArgumentError: pass head=
+plots.attention(GPT, WORDS, HEADS, head=3) -> ArgumentError: head must be <= 2
+plots.attention(GPT, WORDS, HEADS, labels="ab") -> ArgumentError: 5 labels.*got 2
+plots.attention(CONV, IMAGE, "0") -> ArgumentError: there is none
+plots.embedding(CONV) -> ArgumentError: the model has no Embedding
+plots.embedding(CONV, layer="1") -> ArgumentError: has no parameter W
+plots.embedding(UNBUILT, layer="0") -> NotBuiltError: no weights yet
+plots.embedding(ROWS[:, 0]) -> ShapeError: rows W \(n, D\).*got shape \(4,\)
+plots.embedding(ROWS, labels="ab") -> ArgumentError: 4 labels, one per row, got 2
+plots.embedding(ROWS, y=[0, 1]) -> ShapeError: y must have the shape \(4,\)
+plots.embedding(np.ones((11, 2)), y=np.arange(11)) -> ArgumentError: but y has 11
+plots.embedding(ROWS, layer="0") -> ArgumentError: option for a model
+plots.decision_boundary(Dense(2, 3), PLANE, HALVES) -> ArgumentTypeError: whole model.*got Dense
+plots.decision_boundary(NET, ROWS, IDS) -> ShapeError: \(N, 2\) in the plane, got shape \(4, 3\)
+plots.decision_boundary(NET, SPOILT, IDS) -> ArgumentError: is nan
+plots.decision_boundary(NET, PAIRS, [0, 1, 2, -1]) -> ArgumentError: negative labels
+plots.decision_boundary(NET, PAIRS, [0, 1, 2, 3]) -> ArgumentError: class 3.*3 classes
+plots.decision_boundary(NET, PAIRS, IDS, grid_resolution=1) -> ArgumentError: grid_resolution
+plots.decision_boundary(NET, PAIRS, list("abca")) -> ArgumentTypeError: y takes real numbers
+plots.decision_boundary(NET, PAIRS, IDS, labels="ab") -> ArgumentError: needs 3 labels
+plots.confusion_matrix([0, 1], [0, 1, 1]) -> ShapeError: one prediction per label
+plots.confusion_matrix([0, 1], [0.5, 1]) -> ArgumentTypeError: y_pred must hold classes
+plots.confusion_matrix([0, 1], [0, np.inf]) -> ArgumentTypeError: y_pred must hold classes
+plots.confusion_matrix([0, 1], [0, 1e30]) -> ArgumentTypeError: y_pred must hold classes
+plots.confusion_matrix([0, 1], [0, 1], labels=2) -> ArgumentTypeError: a list of texts, got 2
+plots.confusion_matrix([0, 1], [0, -1]) -> ArgumentError: y_pred holds the class -1
+plots.confusion_matrix([0, 5000], [0, 1]) -> ArgumentError: there is a class 5,000
+plots.confusion_matrix([], []) -> ArgumentError: at least one sample
+plots.confusion_matrix([0, 1], [0, 1], labels=["a"]) -> ArgumentError: needs 2 labels.*got 1
+plots.confusion_matrix([0, 1], [0, 1], normalize="rows") -> ArgumentError: "true", "pred" or "all"
+plots.confusion_matrix([0, 1], [0, 1], cmap="virdis") -> UnknownNameError: viridis
+plots.confusion_matrix([0, 1], [0, 1], [0, 1]) -> ArgumentTypeError: no model
+plots.confusion_matrix(NET, PLANE) -> ArgumentTypeError: needs the true classes
+plots.confusion_matrix(["a"], ["b"]) -> ArgumentTypeError: y_true.*real numbers
+plots.gradient_flow(CONV) -> ArgumentTypeError: takes model\.trace\(X, y\), got Sequential
+"""
 
 
-NO_CONFUSION = [
-    (([0, 1], [0, 1, 1]), {}, ShapeError, "one prediction per label"),
-    (([0, 1], [0.5, 1]), {}, ArgumentTypeError, "y_pred must hold classes"),
-    (([0, 1], [0, np.inf]), {}, ArgumentTypeError, "y_pred must hold classes"),
-    (([0, 1], [0, 1e30]), {}, ArgumentTypeError, "y_pred must hold classes"),
-    (([0, 1], [0, 1]), {"labels": 2}, ArgumentTypeError, "a list of texts, got 2"),
-    (([0, 1], [0, -1]), {}, ArgumentError, "y_pred holds the class -1"),
-    (([0, 5000], [0, 1]), {}, ArgumentError, "there is a class 5,000"),
-    (([], []), {}, ArgumentError, "at least one sample"),
-    (([0, 1], [0, 1]), {"labels": ["a"]}, ArgumentError, "needs 2 labels.*got 1"),
-    (([0, 1], [0, 1]), {"normalize": "rows"}, ArgumentError, '"true", "pred" or "all"'),
-    (([0, 1], [0, 1]), {"cmap": "virdis"}, UnknownNameError, "viridis"),
-    (([0, 1], [0, 1], [0, 1]), {}, ArgumentTypeError, "no model"),
-    ((classifier(), PLANE), {}, ArgumentTypeError, "needs the true classes"),
-    ((["a"], ["b"]), {}, ArgumentTypeError, "y_true.*real numbers"),
-]
-NO_BOUNDARY = [
-    (np.ones((4, 3)), [0] * 4, {}, ShapeError, r"\(N, 2\) in the plane, got shape \(4, 3\)"),
-    (np.full((4, 2), np.nan), [0] * 4, {}, ArgumentError, "is nan"),
-    (np.ones((4, 2)), [0, 1, 2, -1], {}, ArgumentError, "negative labels"),
-    (np.ones((4, 2)), [0, 1, 2, 3], {}, ArgumentError, "class 3.*3 classes"),
-    (np.ones((4, 2)), [0] * 4, {"grid_resolution": 1}, ArgumentError, "grid_resolution"),
-    (np.ones((4, 2)), list("abca"), {}, ArgumentTypeError, "y takes real numbers"),
-    (np.ones((4, 2)), [0] * 4, {"labels": "ab"}, ArgumentError, "needs 3 labels"),
-]
-REFUSED += [(plots.confusion_matrix, *row) for row in NO_CONFUSION]
-REFUSED += [(plots.decision_boundary, (classifier(), X, y), *row) for X, y, *row in NO_BOUNDARY]
-
-
-@pytest.mark.parametrize(("draw", "given", "options", "error", "message"), REFUSED)
-def test_what_is_refused(draw, given, options, error, message):
-    with pytest.raises(error, match=message):
-        draw(*given, **options)
+@rows(REFUSED)
+def test_what_is_refused(call, error):
+    check_refused(call, error, globals())
 
 
 SINGLE: dict[str, Any] = {

@@ -8,7 +8,7 @@ import pytest
 from phitodeep.errors import ArgumentError
 from phitodeep.teach import attempt, grade
 from tests.rows import few
-from tests.teach.lessons import blank, cell, changed
+from tests.teach.lessons import DENSE, blank, cell, changed
 
 forks = pytest.mark.skipif(not attempt.FORKS, reason="Python cannot fork here")
 
@@ -80,7 +80,7 @@ BODIES = [  # what backward does; what is said of dX
 @pytest.mark.parametrize("body", few(BODIES, 12))
 def test_whatever_backward_does_it_gets_a_verdict_and_no_points(body):
     pid, start = os.getpid(), time.monotonic()
-    found = grade(blank("dense", body), "dense", 1, seconds=0.2)
+    found = grade(blank("dense", body), DENSE, 1, seconds=0.2)
     assert os.getpid() == pid
     assert time.monotonic() - start < 10
     assert found.points <= 1  # of the forward pass, which is given
@@ -98,9 +98,9 @@ NAMELESS = """class M(type(Layer)):
 
 class Dense(Layer, metaclass=M):"""
 CLASSES = [  # what is replaced in the solution, by what, and the most points that are left
-    ("class Dense(Layer):", NAMELESS, 11),
-    ("    def backward", "    def grads(self): return {}\n\n    def backward", 6),
-    ("    def backward", "    grads = property(lambda s: 1 / 0, print)\n    def backward", 6),
+    ("class Dense(Layer):", NAMELESS, 9),
+    ("    def backward", "    def grads(self): return {}\n\n    def backward", 4),
+    ("    def backward", "    grads = property(lambda s: 1 / 0, print)\n    def backward", 4),
     ("    def backward", "    _frame = property(lambda s: 1 / 0, print)\n    def backward", 0),
     ("    def backward", "    def __new__(cls, *a, **k): return 3\n\n    def backward", 0),
     ("    def backward", f"    def __new__(cls, *a, **k):{LOOP}\n\n    def backward", 0),
@@ -119,7 +119,7 @@ def test_whatever_a_class_is_it_gets_a_verdict(old, new, points):
     kind = changed("dense", old, new)
     if "on" in vars(type(kind)):
         type(kind).on = True
-    found = grade(kind, "dense", seconds=0.2)
+    found = grade(kind, DENSE, seconds=0.2)
     assert found.points <= points
     assert found.name == "Dense"
     assert all(verdict.passed or verdict.words for verdict in found.verdicts)
@@ -131,15 +131,15 @@ def test_a_file_is_run_only_where_it_cannot_reach_the_grader(tmp_path):
     cheat = "import phitodeep.teach.grading as g\ng._wrong = lambda *a: ''\n"
     path = tmp_path / "homework.py"
     for text, points, words in (
-        (solution, 11, ""),
-        (cheat + solution.replace("return dY", "return -dY"), 9, "should be"),
+        (solution, 9, ""),
+        (cheat + solution.replace("return dY", "return -dY"), 7, "should be"),
         (cheat + "1 / 0", 0, "the class raised ZeroDivisionError: division by zero"),
         ("Dense = (", 0, "the class raised SyntaxError"),
         ("Dense = 3", 0, "TypeError: the file should define a class Dense, a subclass of Layer"),
         ("while True: pass", 0, "the class took more than 0.4 seconds"),
     ):
         path.write_text(text, encoding="utf-8")
-        found = grade(f"{path}::Dense", "dense", seconds=0.4)
+        found = grade(f"{path}::Dense", DENSE, seconds=0.4)
         assert found.points == points
         assert words in found["forward"].words + found["dX"].words
     for missing in ("Dense", f"{path}:Dense", f"{tmp_path}::Dense"):

@@ -139,8 +139,11 @@ def test_arguments_have_meanings_and_formulas_are_typeset(cls, docstrings):
 def test_settings_of_rules_are_the_arguments_of_their_constructor():
     griffe = pytest.importorskip("griffe")
     hook = griffe.load_extensions(str(ROOT / "docs/_docstrings.py"))
-    rules = griffe.load("phitodeep.optimization.rules", search_paths=[ROOT], extensions=hook)
+    path = ROOT / "phitodeep/optimization/rules.py"
+    code = path.read_text(encoding="utf-8")
+    rules = griffe.visit("phitodeep.optimization.rules", path, code, extensions=hook)
     for name in ("SGD", "Adam", "RMSProp"):
+        hook.call("on_object", obj=rules[name], loader=griffe.GriffeLoader())
         given = rules[name].members["__init__"].parameters
         signature = inspect.signature(getattr(importlib.import_module(rules.path), name))
         names = [p.name for p in signature.parameters.values()]

@@ -26,7 +26,7 @@ ENTRIES = [
 ]  # fmt: skip
 
 
-def test_the_numbers_are_the_traces_and_give_the_loss():
+def test_the_numbers_are_the_traces_give_the_loss_and_follow_from_each_other():
     assert set(SHOWN) == {name for name, _ in ENTRIES} | {"T"}
     for name, entry in ENTRIES:
         np.testing.assert_allclose(SHOWN[name], TRACE[entry].array, rtol=1e-5, atol=1e-12)
@@ -43,23 +43,20 @@ def test_the_numbers_are_the_traces_and_give_the_loss():
     after = np.mean(np.log1p(np.exp(logits)) - T * logits)
     assert f"becomes <b>{after:.3f}</b>" in FIGURE
     assert after < loss
+    for k in [1, 2, 3]:
+        X, W, Y, dY, dW = (SHOWN[f"{name}{k}"] for name in ("X", "W", "Y", "dY", "dW"))
+        close(Y, X @ W)  # b is 0 at the start
+        close(dW, X.T @ dY)
+        close(SHOWN[f"step{k}"], -0.5 * dW)
+        if k > 1:
+            dX = SHOWN[f"dX{k}"]
+            close(X, np.tanh(SHOWN[f"Y{k - 1}"]))
+            close(dX, dY @ W.T)
+            close(SHOWN[f"dY{k - 1}"], dX * (1 - X**2))
 
 
 def close(a, b):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("k", [1, 2, 3])
-def test_the_arrays_follow_from_each_other(k):
-    X, W, Y, dY, dW = (SHOWN[f"{name}{k}"] for name in ("X", "W", "Y", "dY", "dW"))
-    close(Y, X @ W)  # b is 0 at the start
-    close(dW, X.T @ dY)
-    close(SHOWN[f"step{k}"], -0.5 * dW)
-    if k > 1:
-        dX = SHOWN[f"dX{k}"]
-        close(X, np.tanh(SHOWN[f"Y{k - 1}"]))
-        close(dX, dY @ W.T)
-        close(SHOWN[f"dY{k - 1}"], dX * (1 - X**2))
 
 
 def tile_of(name):

@@ -71,7 +71,7 @@ def test_a_page_has_its_parts_pictures_and_neighbours(number):
         assert str(picture.content).rstrip().endswith("</svg>")
         # readable on light and dark pages: it follows the scheme, or has a ground of its own
         text = str(picture.content)
-        assert "prefers-color-scheme:dark" in text or 'fill="#ffffff"' in text or GROUND in text
+        assert "prefers-color-scheme: dark" in text or 'fill="#ffffff"' in text or GROUND in text
     text = str(page_of(number).content)
     made = {page.path for page in lessons.assets()} | {page_of(k).path for k in range(13)}
     linked = set(re.findall(r"\]\(([\w/]+\.\w+)\)", text))

@@ -153,13 +153,21 @@ def test_an_edit_goes_on_with_the_weights_if_it_leaves_the_layers_alone(edit):
     assert call(worker, "init", code=MOONS)["result"]["kept"] is False
 
 
-def test_digits_are_framed_where_the_model_misreads_them():
+def test_tables_are_read_and_digits_are_framed_where_the_model_misreads_them():
     session = Session(build.presets()["digits"])
     session.advance("b", 50)
     read = session.frame()[session.length :]
     P = session.model.predict(session.X[:64])
     assert np.array_equal(read, P.argmax(axis=1))
     assert 0.5 < (read == session.y[:64]).mean() < 1
+    X, y = points.read_table("a;b;kind\n1;2;red\n3;4;blue\n5;6;red\n")
+    assert X.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert y.tolist() == [1, 0, 1]
+    _, y = points.read_table("1,0.5\n2,0.25\n")
+    assert y.tolist() == [[0.5], [0.25]]
+    for text in ("", "1,2", "1,2,3\n4,5\n", "1,x,3\n2,y,4\n"):
+        with pytest.raises(ValueError, match=r"row|table"):
+            points.read_table(text)
 
 
 @pytest.mark.parametrize("target", ["red blue", "0.5 1.5 2.5", "a b c d"])
@@ -224,17 +232,6 @@ def test_the_exported_script_runs(name, tmp_path):
     assert "loss" in done.stdout
 
 
-def test_tables_are_read():
-    X, y = points.read_table("a;b;kind\n1;2;red\n3;4;blue\n5;6;red\n")
-    assert X.tolist() == [[1, 2], [3, 4], [5, 6]]
-    assert y.tolist() == [1, 0, 1]
-    _, y = points.read_table("1,0.5\n2,0.25\n")
-    assert y.tolist() == [[0.5], [0.25]]
-    for text in ("", "1,2", "1,2,3\n4,5\n", "1,x,3\n2,y,4\n"):
-        with pytest.raises(ValueError, match=r"row|table"):
-            points.read_table(text)
-
-
 # --- break the gradient ------------------------------------------------------------------------
 
 
@@ -281,7 +278,7 @@ def _alike(A, B):
 # --- the build -----------------------------------------------------------------------------------
 
 
-def test_the_recorded_run_is_what_the_session_does():
+def test_the_recorded_run_and_the_wheel_are_what_they_should_be():
     pages = {page.path.rpartition("/")[2]: page.content for page in build._recorded(MOONS)}
     about = json.loads(pages["recorded.json"])
     data, at = np.frombuffer(pages["recorded.bin"], "<f4"), 0
@@ -293,9 +290,6 @@ def test_the_recorded_run_is_what_the_session_does():
         at += len(frame)
     assert at == len(data)
     assert build.OPEN in about["steps"]
-
-
-def test_the_wheel_has_the_library_without_its_data():
     pytest.importorskip("hatchling")
     wheel = build._wheel()
     assert wheel.path.endswith("-py3-none-any.whl")

@@ -16,9 +16,10 @@ from phitodeep.core.types import settings
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.run import Position, Scope
 from phitodeep.derivations.language.step import Through, evaluate, flat
+from phitodeep.derivations.language.terms import Replaced
 from phitodeep.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from phitodeep.inspect.debugger.display import so_far
-from phitodeep.inspect.hooks import Keys, computed, joined
+from phitodeep.inspect.hooks import Keys, joined, symbols_by_pass
 from phitodeep.training.objective import Trainable
 
 PLACES = (
@@ -83,16 +84,8 @@ def breakpoint_at(model: Trainable, call: Call, key: str, when: str | None) -> B
 
 def keys_of(model: Trainable, call: Call) -> Keys:
     """The symbols of each pass of each layer that runs step by step, and of the loss."""
-    known = Keys()
-    for path, layer, inside in reached(model, call):
-        with within(inside):
-            forward, backward = map(computed, run.derivation_of(layer))
-        first, last = (["P"], []) if path == "loss" else (["X"], ["dY"])
-        known[path] = {
-            way: list(dict.fromkeys(names))
-            for way, names in {"forward": first + forward, "backward": last + backward}.items()
-        }
-    return known
+    found = reached(model, call)
+    return Keys({path: symbols_by_pass(layer, inside) for path, layer, inside in found})
 
 
 def places(model: Trainable, call: Call) -> Iterator[str]:
@@ -157,20 +150,15 @@ def checked_text(value: object, what: str) -> str:
     return value
 
 
-class Named:
-    """The symbols of a scope, and L for the loss."""
-
-    def __init__(self, scope: Scope, loss: float | None) -> None:
-        self.scope, self.loss = scope, loss
-
-    def __getitem__(self, name: str) -> Any:
-        return self.loss if name == "L" and self.loss is not None else self.scope[name]
+def with_loss(scope: Scope, loss: float | None) -> Any:
+    """The symbols of a scope, and L for the loss once it is known."""
+    return scope if loss is None else Replaced(scope, "L", loss)
 
 
 def value_of(expression: str, scope: Scope, loss: float | None) -> Any:
     """Return the value of an expression of the symbols of a scope."""
     try:
-        return evaluate(expression, Named(scope, loss))
+        return evaluate(expression, with_loss(scope, loss))
     except NameError as error:
         raise UnknownNameError(f"{error}: {so_far(scope)}.") from None
     except SyntaxError as error:

@@ -198,7 +198,7 @@ class Debugger:
 
     def _holds(self, found: Breakpoint, before: Position) -> bool:
         try:
-            return bool(evaluate(str(found.when), written.Named(before.seen, self.loss)))
+            return bool(evaluate(str(found.when), written.with_loss(before.seen, self.loss)))
         except NameError:  # not computed yet
             return False
         except written.FAILURES as error:
@@ -385,11 +385,9 @@ class Debugger:
         return updates_of(model)[0]
 
 
-def debug(
-    model: Trainable, X: Any, y: Any, *, sample_weight: Any = None, lengths: Any = None
-) -> Debugger:
+def debug(model: Trainable, X: Any, y: Any, **options: Any) -> Debugger:
     """Return a debugger at the start of the model's next step: see `Sequential.debug`."""
-    data, twin, call = prepared(model, X, y, sample_weight, lengths)
+    data, twin, call = prepared(model, X, y, **options)
     return Debugger(twin, data, call, hooks=edit_of(active(model)))
 
 

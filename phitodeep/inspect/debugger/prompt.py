@@ -198,25 +198,14 @@ class Prompt(cmd.Cmd):
 
     # --- completion ------------------------------------------------------------------------
 
-    def completedefault(self, *given: Any) -> list[str]:
-        """Complete the symbols of the layer that runs."""
-        return _starting(given[0], self.db.symbols())
-
-    def _complete_key(self, text: str, line: str, begin: int, end: int) -> list[str]:
-        """Complete keys such as 1.backward.dW, and symbols in a condition."""
-        return _starting(text, self.db.symbols() if "," in line[:begin] else self.db.places())
-
-    complete_b = complete_break = complete_until = complete_unt = _complete_key
-
-    def complete_cl(self, text: str, *given: Any) -> list[str]:
-        """Complete the breakpoints that there are."""
-        return _starting(text, [found.key for found in self.db.breaks])
-
-    complete_clear = complete_cl
-
-
-def _starting(text: str, names: Any) -> list[str]:
-    return [name for name in names if name.startswith(text)]
+    def completedefault(self, text: str, line: str, begin: int, end: int) -> list[str]:
+        """Complete breakpoints, places such as 1.backward.dW, or symbols of the layer that runs."""
+        command, names = line.split()[0], self.db.symbols()
+        if command in ("cl", "clear"):
+            names = [found.key for found in self.db.breaks]
+        elif command in ("b", "break", "until", "unt") and "," not in line[:begin]:
+            names = self.db.places()
+        return [name for name in names if name.startswith(text)]
 
 
 def _shown(value: Any, prefix: str = "") -> str:

@@ -20,7 +20,7 @@ from phitodeep.core.call import Call, watching, within
 from phitodeep.core.checks import as_real, check_count
 from phitodeep.core.types import Array
 from phitodeep.errors import PhitodeepWarning, ShapeError
-from phitodeep.inspect.diagnosis.findings import NotChecked
+from phitodeep.inspect.diagnosis.findings import LIMITS, NotChecked
 from phitodeep.inspect.recording import Passes, Recorder, Recording, record
 from phitodeep.layers.base import Layer
 from phitodeep.training.inputs import Data
@@ -29,7 +29,7 @@ from phitodeep.training.progress import display
 
 SAMPLES = 512  # of X that are looked at
 FEW = 20  # samples to overfit
-LEARNT = 0.05  # of the loss of a guess: with less than that left, they are overfitted
+LEARNT = LIMITS["cannot overfit"].value  # the share of a guess's loss that may be left
 CHUNK = 25  # steps between two looks at the loss
 PAIR = 8  # samples, to see whether they mix
 WINDOW = 100  # gradient norms whose median is taken
@@ -67,10 +67,9 @@ class Evidence:
         X: Any,
         y: Any,
         *,
-        sample_weight: Any = None,
-        lengths: Any = None,
         overfit: int = 500,
         verbose: int | bool = 0,
+        **options: Any,
     ) -> None:
         self.overfit = check_count(overfit, "overfit", minimum=0)
         self.verbose = verbose
@@ -86,10 +85,11 @@ class Evidence:
         rows = _spread(len(X), SAMPLES)
         self.X, self.y = X[rows], y[rows]
         self.options = {
-            name: None if given is None else _for_each(given, name, len(X))[rows]
-            for name, given in (("sample_weight", sample_weight), ("lengths", lengths))
+            name: _for_each(given, name, len(X))[rows]
+            for name, given in options.items()
+            if given is not None
         }
-        self.lengths = self.options["lengths"]
+        self.lengths = self.options.get("lengths")
         with np.errstate(all="ignore"):
             self.step = record(self.model, self.X, self.y, **self.options)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from phitodeep.core.table import Shown, facts
+from phitodeep.errors import first_few
 
 WIDTH = 88  # characters of a line of the report
 
@@ -48,6 +51,9 @@ class Measure(NamedTuple):
     text: str
 
 
+Measuring = Callable[[Any], Iterable[Measure]]  # takes the evidence; it may raise `NotChecked`
+
+
 class NotChecked(Exception):
     """A symptom raises it, with the reason, if its rule does not apply to a model."""
 
@@ -66,16 +72,15 @@ class Limit(NamedTuple):
 
 
 class Symptom(NamedTuple):
-    """A row of the table of symptoms.
+    """A row of symptoms.toml, and the function that measures it.
 
-    measure    returns what is measured, given the evidence, or raises `NotChecked`
     limit      from which value on it is a finding
     source     where the rule comes from: see phitodeep/inspect/diagnosis/symptoms.py
     meaning    what is measured, in words
     """
 
     name: str
-    measure: Callable[[Any], Iterable[Measure]]
+    measure: Measuring
     limit: Limit
     source: str
     meaning: str
@@ -90,12 +95,21 @@ class Symptom(NamedTuple):
             return None
         worst = (max if limit.above else min)(crossed, key=lambda m: m.value)
         others = [m.path for m in crossed if m is not worst]
-        also = f"; also at {', '.join(others[:3])}" if others else ""
-        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
-        evidence = f"{worst.text} (a finding {limit}){also}{more}"
-        return Finding(
-            self.name, worst.path, evidence, self.cause, self.remedy, worst.value, limit.value
-        )
+        also = f"; also at {first_few(others, 3)}" if others else ""
+        words = f"{worst.text} (a finding {limit}){also}", self.cause, self.remedy
+        return Finding(self.name, worst.path, *words, worst.value, limit.value)
+
+
+ROWS = tomllib.loads(Path(__file__).with_name("symptoms.toml").read_text("utf-8"))
+LIMITS = {
+    name: Limit(row.pop("above"), True) if "above" in row else Limit(row.pop("below"), False)
+    for name, row in ROWS.items()
+}
+
+
+def symptoms(measures: Mapping[str, Measuring]) -> tuple[Symptom, ...]:
+    """The rows with these names."""
+    return tuple(Symptom(name, f, LIMITS[name], **ROWS[name]) for name, f in measures.items())
 
 
 class Diagnosis(Shown, tuple[Finding, ...]):

@@ -1,4 +1,4 @@
-"""The table of symptoms, with their thresholds, causes and remedies, and what is measured for each.
+"""What is measured for each symptom; `symptoms.toml` has the thresholds, causes and remedies.
 
 `tools/calibrate_diagnosis.py` starts with thresholds of the literature and replaces those that do
 not separate healthy models from sick ones; `docs/_diagnosis.md` shows both. A test compares the
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ import numpy as np
 from phitodeep.core.types import Array
 from phitodeep.inspect.diagnosis import findings
 from phitodeep.inspect.diagnosis.evidence import (
-    LEARNT,
     PAIR,
     STEPS,
     WINDOW,
@@ -30,7 +28,7 @@ from phitodeep.inspect.diagnosis.evidence import (
     decaying,
     size,
 )
-from phitodeep.inspect.diagnosis.findings import Diagnosis, Limit, Measure, NotChecked, Symptom
+from phitodeep.inspect.diagnosis.findings import LIMITS, Diagnosis, Measure, NotChecked, symptoms
 from phitodeep.layers.activation import HardSigmoid, HardTanh, Sigmoid, Tanh
 from phitodeep.layers.base import Layer
 from phitodeep.layers.recurrent import RNN
@@ -44,8 +42,6 @@ BOUNDS: dict[type[Layer], tuple[float, float]] = {  # activations that saturate
 }
 CLOSE = 0.015  # of the distance between the bounds: 0.97 for tanh
 ENOUGH = 32  # values of a unit, to call it dead
-START = 0.84  # the threshold of |L / L of a guess - 1| before training
-LEAK = 1e-6  # the threshold of the share of |dX| where none of |dY| is
 EPOCHS = 18  # test losses that show a period
 PATIENCE = 3  # epochs without a lower test loss
 
@@ -111,7 +107,7 @@ def start_loss(evidence: Evidence) -> Measures:
         raise NotChecked("the model has been trained")
     value, guess = evidence.sound.value, evidence.guess()
     off = abs(value / guess - 1)
-    if value < guess and off > START:
+    if value < guess and LIMITS["start loss"].crossed(off):
         raise NotChecked("the weights are not new: the loss is far below what a guess would give")
     yield Measure("", off, f"L = {value:.4g} before training, {off:.0%} off {guess:.4g}, a guess")
 
@@ -167,7 +163,7 @@ def _first_leak(evidence: Evidence, pick: Callable[[Array], Array], what: str) -
     leaks = evidence.leaks(pick)
     worst = max((dX for _, dX in leaks.values() if not math.isnan(dX)), default=0.0)
     for path, (dY, dX) in leaks.items():
-        if dX > LEAK >= dY:
+        if LIMITS["samples mix"].crossed(dX) and not LIMITS["samples mix"].crossed(dY):
             return Measure(path, dX, f"{dX:.1%} of |dX| {what}")
     return Measure("", worst, f"{worst:.1%} of |dX| {what}")
 
@@ -353,114 +349,38 @@ def validation_rising(course: Course) -> Measures:
     yield Measure("", rise, f"{text}the training loss fell, and the test loss is {rise:.0%} higher")
 
 
-_SCALE = "Standardise X (subtract the mean of each feature, divide by its standard deviation); "
-_SCALE += "divide images by 255."
-
-# fmt: off
-SYMPTOMS = tuple(starmap(Symptom, [
-    ("not finite", not_finite, Limit(0, True), "[T]", "values of an array that are NaN or infinite",
-     "Weights or inputs that are too large, or a logarithm, root or division at 0.",
-     "Use a loss that takes logits, lower the learning rate, and look at that layer's input."),
-    ("inputs off centre", inputs_off_centre, Limit(3, True), "[C]",
-     "the largest absolute mean of a feature of X",
-     "The features are not centred, so that the gradients of a unit's weights share a sign.",
-     _SCALE),
-    ("inputs too spread", inputs_too_spread, Limit(10, True), "[C]",
-     "the largest standard deviation of a feature of X",
-     "The features are large, so that no learning rate suits all weights.",
-     _SCALE),
-    ("inputs too narrow", inputs_too_narrow, Limit(0.1, False), "[C]",
-     "the standard deviation of X over all its features",
-     "The features hardly differ from sample to sample, so that units hardly react to them.",
-     _SCALE),
-    ("start loss", start_loss, Limit(START, True), "[K], [C]",
-     "|L / L of a guess - 1| before training",
-     "The last layer's initial weights are too large, or its bias is far from the targets.",
-     "Use smaller initial weights in the last layer; set its bias to the mean of y, or standardise"
-     " y."),
-    ("cannot overfit", cannot_overfit, Limit(LEARNT, True), "[K], [C]",
-     "the share of the loss that is left on 20 samples",
-     "Wrong labels or a wrong loss, too little capacity, a poor learning rate, or a wrong "
-     "gradient.",
-     "Check that X and y belong together, make the model larger, raise the learning rate, and run "
-     "check_gradients on layers of your own."),
-    ("input cut off", input_cut_off, Limit(1e-6, False), "[K]",
-     "the change of P if the samples of X are shuffled",
-     "A layer multiplies by 0, all units of a layer are dead, or a layer of your own drops X.",
-     "Follow X through the layers, and look for the first Y that is the same for all samples."),
-    ("input unused", input_unused, Limit(0.16, False), "[K]",
-     "1 - L / L with the samples of X shuffled",
-     "The labels do not belong to X, or the model has learnt only how frequent they are.",
-     "Check how X and y are shuffled; train longer; compare with a model that sees zeros."),
-    ("samples mix", samples_mix, Limit(LEAK, True), "[K]",
-     "the share of dX of sample i in other samples",
-     "A layer of your own reshapes, transposes or averages over the batch axis.",
-     "Keep axis 0 for the samples; use Permute and Reshape, which do so."),
-    ("reads ahead", reads_ahead, Limit(LEAK, True), "[K]",
-     "the share of dX of step t in later steps",
-     "A layer sees the token that it should predict: attention without causal=True, a "
-     "Bidirectional layer, or a convolution with padding on both sides.",
-     "Write causal=True, or remove the layer."),
-    ("updates too large", updates_too_large, Limit(0.34, True), "[C]", "|dW step| / |W|",
-     "The learning rate is too high for these weights.",
-     "Lower the learning rate until a step changes W by about 1e-3 of its size; warm up."),
-    ("updates too small", updates_too_small, Limit(1e-5, False), "[C]", "|dW step| / |W|",
-     "The learning rate is too low, or no gradient reaches these weights.",
-     "Raise the learning rate until a step changes W by about 1e-3 of its size: see "
-     "model.find_alpha."),
-    ("dead units", dead_units, Limit(0.5, True), "[C]",
-     "the share of units that are 0 for every sample",
-     "A learning rate that was too high, or initial weights or biases that are too negative.",
-     "Lower the learning rate, use He's initial weights, or use LeakyReLU."),
-    ("saturated units", saturated_units, Limit(0.43, True), "[M]",
-     "the share of values within 3 % of a bound",
-     "The weights or the inputs are too large, so that the slope is almost 0.",
-     "Use smaller initial weights (Xavier), or a norm before the activation."),
-    ("vanishing gradients", fading, Limit(1e-3, False), "[G]",
-     "|dY| of the first layer / |dY| of the last",
-     "Each layer shrinks the gradient: small weights, saturated units, many layers.",
-     "Use He's initial weights, residual connections or norms."),
-    ("exploding gradients", fading, Limit(1000, True), "[G]",
-     "|dY| of the first layer / |dY| of the last",
-     "Each layer enlarges the gradient: large weights, many layers.",
-     "Use He's initial weights, residual connections or norms, and warm up the learning rate."),
-    ("twin units", twin_units, Limit(0, True), "",
-     "the share of units with the weights and gradient of another",
-     "The initial weights are equal, so that units compute, and learn, the same.",
-     "Draw the initial weights at random: He, Xavier, Normal."),
-    ("penalty rules", penalty_rules, Limit(1, True), "[C]",
-     "|gradient of the penalties| / |gradient of the loss|",
-     "l1, l2 or weight_decay is so strong that the weights shrink rather than fit the data.",
-     "Divide it by 10."),
-]))
-_UPDATES = [s._replace(measure=largest_update) for s in SYMPTOMS if "updates" in s.name]
-COURSE = (
-    *starmap(Symptom, [
-    ("spikes", spikes, Limit(6.1, True), "[G]",
-     "the largest |g| / the median of the 100 steps before",
-     "Batches with outliers, or a learning rate that is too high for the steepest places.",
-     "Clip the gradient: clip_norm= at the 90th percentile of its lengths. If more than half of "
-     "the steps are then clipped, lower the learning rate instead."),
-    ("clipped too often", clipped_too_often, Limit(0.5, True), "[G]",
-     "the share of steps that are clipped",
-     "clip_norm is so small that it acts as a lower learning rate, or the rate is too high.",
-     "Lower the learning rate, or raise clip_norm to the 90th percentile of the lengths."),
-    ]),
-    *_UPDATES,
-    *starmap(Symptom, [
-    ("validation periodic", validation_periodic, Limit(0.5, True), "[G]",
-     "the autocorrelation of the test loss",
-     "The training data come in an order that repeats itself, or the learning rate does.",
-     "Shuffle the training data as a whole, not only within files or classes."),
-    ("validation rising", validation_rising, Limit(0.1, True), "[G]",
-     "the last test loss / the lowest - 1",
-     "The model learns the training samples by heart; or the test data differ from them.",
-     "Stop earlier (EarlyStopping), add data, dropout or weight decay; check how the data were "
-     "split."),
-    ]),
+SYMPTOMS = symptoms(
+    {
+        "not finite": not_finite,
+        "inputs off centre": inputs_off_centre,
+        "inputs too spread": inputs_too_spread,
+        "inputs too narrow": inputs_too_narrow,
+        "start loss": start_loss,
+        "cannot overfit": cannot_overfit,
+        "input cut off": input_cut_off,
+        "input unused": input_unused,
+        "samples mix": samples_mix,
+        "reads ahead": reads_ahead,
+        "updates too large": updates_too_large,
+        "updates too small": updates_too_small,
+        "dead units": dead_units,
+        "saturated units": saturated_units,
+        "vanishing gradients": fading,
+        "exploding gradients": fading,
+        "twin units": twin_units,
+        "penalty rules": penalty_rules,
+    }
 )
-# fmt: on
-LIMITS = {symptom.name: symptom.limit for symptom in (*SYMPTOMS, *COURSE)}
+COURSE = symptoms(
+    {
+        "spikes": spikes,
+        "clipped too often": clipped_too_often,
+        "updates too large": largest_update,
+        "updates too small": largest_update,
+        "validation periodic": validation_periodic,
+        "validation rising": validation_rising,
+    }
+)
 
 
 def diagnose(model: Trainable, X: Any, y: Any, **options: Any) -> Diagnosis:

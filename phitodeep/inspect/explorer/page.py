@@ -39,12 +39,13 @@ def inline(step: Any) -> str:
 @cache
 def _frame() -> str:
     """The page without documents: its modules become one script."""
-    style, whole = _asset("explorer.css"), _asset("explorer.html")
-    script = "\n".join(_joinable(name, _asset(f"{name}.js")) for name in SCRIPTS)
+    style, whole = asset("explorer.css"), asset("explorer.html")
+    script = "\n".join(_joinable(name, asset(f"{name}.js")) for name in SCRIPTS)
     return whole.replace("/* style */", style).replace("/* script */", script)
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """The text of a file in the folder `assets`."""
     return (files("phitodeep.inspect.explorer") / "assets" / name).read_text("utf-8")
 
 

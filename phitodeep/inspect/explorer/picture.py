@@ -18,6 +18,7 @@ import numpy as np
 from phitodeep.core.table import escaped
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.step import flat
+from phitodeep.inspect.explorer.page import asset
 from phitodeep.inspect.explorer.ringed_cell import Ring, ring
 from phitodeep.inspect.explorer.source import method_with
 from phitodeep.inspect.explorer.tiles import Plane, found, number, plane, tile
@@ -33,21 +34,6 @@ PHASES = [
     *(("1 forward", 0, TURN - 2), ("2 loss", TURN, BACK)),
     *(("3 backward", BACK, END), ("4 update", UPDATE, 96)),
 ]
-STYLE = """
-svg{--bg:#fbfcfd;--ink:#1d2733;--soft:#5c6874;--line:#ccd3da;--n:#1f6fb4;--p:#d9680f;--lit:#fbe3d0}
-@media (prefers-color-scheme:dark){svg{--bg:#12171d;--ink:#e8edf2;--soft:#a0acb8;--line:#3a4550;\
---n:#4b9be0;--p:#f0883a;--lit:#4a2c14}}
-text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;fill:var(--ink);white-space:pre}
-.m{font-family:ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}.s{fill:var(--soft)}
-.b{font-weight:600}.x{text-anchor:middle}.e{text-anchor:end}
-.n{fill:#1f6fb4}.p{fill:#d9680f}.i{fill:#808892}.w{fill:#963296}
-.tn{fill:var(--n)}.tp{fill:var(--p)}image{image-rendering:pixelated}
-.gl,.gd{fill:none;stroke-width:.09;stroke:#fff}.gd{stroke:var(--ink);stroke-opacity:.6}
-.a{fill:none;stroke:var(--line);stroke-width:1.5}.lit{fill:var(--lit)}.wn{opacity:0}
-.r{fill:none;stroke:var(--ink);stroke-width:2}.h{fill:none;stroke:var(--ink);stroke-opacity:.6;\
-stroke-width:1.3;stroke-linejoin:round}
-@media (prefers-reduced-motion:reduce){*{animation:none!important}}
-""".strip()
 ARROW = (
     '<defs><marker id="k" viewBox="0 0 10 10" refX="8" refY="5" markerWidth="7" markerHeight="7" '
     'orient="auto" markerUnits="userSpaceOnUse"><path d="M0 0L10 5L0 10z" '
@@ -115,7 +101,7 @@ class _Picture:
         inside = [
             element("title", title, id="t"),
             element("desc", escaped(f"{said} {self.moved()}".strip()), id="d"),
-            element("style", f"{STYLE}\n{times}"),
+            element("style", f"{' '.join(asset('step.css').split())}\n{times}"),
             element("rect", width="100%", height="100%", rx=10, style="fill:var(--bg)"),
             *(ARROW, *self.parts),
         ]
@@ -295,7 +281,7 @@ class _Picture:
     def weights(self, key: str, placed: Placed) -> None:
         """A parameter, which becomes the one after the update."""
         path, _, name = key.rpartition(".")
-        update = self.trace._updates.get(path, {}).get(name)
+        update = self.trace.updates.get(path, {}).get(name)
         if update is None:
             self.draw(key, placed)
             return
@@ -378,7 +364,7 @@ class _Picture:
     def sum(self, ringed: Ring, y: float) -> float:
         """The sentence, the formula, and the largest terms as bars."""
         said, name = ringed.sentence(), ringed.name
-        update = self.trace._updates.get(ringed.path, {}).get(name)
+        update = self.trace.updates.get(ringed.path, {}).get(name)
         if update is not None:
             W = float(self.trace[f"{ringed.path}.forward.{name}"].array[ringed.cell])
             old, new = (f"{w:.5g}".replace("-", "\u2212") for w in (W, W + update[ringed.cell]))

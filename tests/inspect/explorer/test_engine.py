@@ -32,12 +32,13 @@ from tests.inspect.explorer.checks import (
 from tests.inspect.test_trace import CASES
 from tests.loss.test_loss import EXAMPLES as LOSSES
 from tests.random_networks import Network, networks
-from tests.rows import KINDS, LONG, TOOLS, over
+from tests.rows import KINDS, LONG, TOOLS, few, over
 from tests.test_random_networks import examples
 
 SHARE = 1.0 if LONG else 0.2  # of the cells whose slopes are looked at
 # a TiedDense has the weights of a layer outside the model
-ROWS = [row for row in TOOLS if not isinstance(row[0](), L.TiedDense)]
+OTHERS = [row for row in TOOLS if row not in KINDS and not isinstance(row[0](), L.TiedDense)]
+ROWS = [*KINDS, *few(OTHERS, 28)]  # `make test-browser` has all layers
 
 
 def around(layer: Layer, shape: Shape, tokens: int) -> Sequential:
@@ -97,20 +98,10 @@ def test_the_options_of_training(js: Node, name: str) -> None:
 
 
 @examples(2)
-@given(
-    networks(samples=(1, 2, 3)) | networks(kinds=("sequences", "tokens"), masked=True),
-    TARGETS,
-)
+@given(networks(samples=(1, 2, 3)) | networks(kinds=("sequences", "tokens"), masked=True), TARGETS)
 def test_random_networks(js: Node, net: Network, kind: str) -> None:
     (model, y), rng = model_of(net, kind), FRESH(net.seed)
     check_all(js, model, net.X, y, options_of(net, rng))
-
-
-def test_layers_inside_time_distributed_have_no_mask() -> None:
-    inside = L.Chain(L.Dense(3), L.Softmax())
-    model = Sequential(L.TimeDistributed(inside), dtype="float64", seed=0)
-    X = FRESH(0).standard_normal((2, 4, 3))
-    text_of(model.trace(X, X, lengths=[4, 2]))
 
 
 MEASURED: list[tuple[Make, Shape]] = [
@@ -145,8 +136,9 @@ def test_local_slopes_are_differences_of_the_forward_pass(
         assert_close(unpacked(found), (up - down) / 2e-6, cell, 1e-7)
 
 
-def test_the_slopes_of_a_softmax_inside_attention(js: Node) -> None:
-    """The Jacobian that the page draws: a row of dS is the slopes in dP, times the row of dP."""
+def test_slopes_of_a_softmax_and_paths_of_which_nothing_is_left(js: Node) -> None:
+    # The Jacobian that the page draws: a row of dS is the slopes in dP, times the row of
+    # dP.
     model = Sequential(L.MultiHeadAttention(2, causal=True), dtype="float64", seed=3)
     X, y = FRESH(5).standard_normal((2, 2, 4, 6))
     trace = model.trace(X, y)
@@ -161,10 +153,7 @@ def test_the_slopes_of_a_softmax_inside_attention(js: Node) -> None:
         assert not slopes.any()  # no other row
     np.testing.assert_allclose(rows, np.diag(P) - np.outer(P, P), atol=1e-12)
     np.testing.assert_allclose(rows @ dP, dS, atol=1e-12)
-
-
-def test_with_few_paths_nothing_is_left(js: Node) -> None:
-    """All paths of a small network are found, and a few of them are the strongest."""
+    # All paths of a small network are found, and a few of them are the strongest.
     model = Sequential(
         L.Dense(2, 3), L.Tanh(), L.Residual(L.Dense(3, 3)), L.Dense(3, 2), dtype="float64", seed=1
     )
@@ -183,3 +172,7 @@ def test_with_few_paths_nothing_is_left(js: Node) -> None:
         assert found["rest"] == pytest.approx(found["total"] - total, abs=1e-15)
     sizes = [abs(path["value"]) for path in whole["paths"]]
     assert sizes == sorted(sizes, reverse=True)
+    inside = L.Chain(L.Dense(3), L.Softmax())
+    model = Sequential(L.TimeDistributed(inside), dtype="float64", seed=0)
+    X = FRESH(0).standard_normal((2, 4, 3))
+    text_of(model.trace(X, X, lengths=[4, 2]))

@@ -117,12 +117,13 @@ def test_layers_without_steps_are_recorded(js: Node, layers: tuple[Layer, ...]) 
     js.ask(text, ["everything", {"given": {"0.W": np.ones((3, 4))}}])
 
 
-def test_a_loss_without_steps(js: Node) -> None:
+def test_losses_without_steps_and_steps_of_a_users_own(js: Node) -> None:
     trace = dense(loss_class=Plain()).trace(X, Y)
     text = check(js, trace)
     assert not json.loads(text)["live"]
     assert js.arrays(text, sample=1)["loss", "dP"] is None
     js.ask(text, ["everything", {"sample": 1}])
+    check_all(js, model_of(Decay(), L.Dense(2)), S, YS)
 
 
 class Decay(Layer):
@@ -158,11 +159,7 @@ class Decay(Layer):
         )
 
 
-def test_steps_of_a_users_own_may_read_t_and_sum_three_factors(js: Node) -> None:
-    check_all(js, model_of(Decay(), L.Dense(2)), S, YS)
-
-
-def test_a_tied_weight_acts_in_both_places(js: Node) -> None:
+def test_tied_and_frozen_weights_and_no_update(js: Node) -> None:
     e = L.Embedding(5, 3)
     model = model_of(e, L.Tanh(), L.TiedDense(e), loss_class=SoftmaxCrossEntropy())
     tokens, y = RNG.integers(0, 5, (2, 4)), RNG.integers(0, 5, (2, 4))
@@ -173,17 +170,11 @@ def test_a_tied_weight_acts_in_both_places(js: Node) -> None:
     found = js.arrays(text)
     total = floats(found["0", "dW"]) + floats(found["2", "dW"])
     np.testing.assert_allclose(trace.updates["0"]["W"], -0.1 * total, atol=1e-12)
-
-
-def test_frozen_layers(js: Node) -> None:
     model = dense(L.BatchNorm(), L.PReLU())
     model.build((3,))
     model.layers[0].trainable = model.layers[1].trainable = False
     text = check_all(js, model, X, Y)
     assert not any(key.startswith(("0.", "1.")) for key in json.loads(text)["updates"])
-
-
-def test_without_an_update(js: Node) -> None:
     trace = dense(optimizer=LBFGS()).trace(X, Y)
     doc = json.loads(check(js, trace))
     assert doc["updates"] == {}
@@ -304,11 +295,19 @@ def test_reduced_arrays(
     assert (nudged["loss", "L"] is None) == (not doc["live"])
 
 
-def test_a_step_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_have_a_size_and_a_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document, "LARGEST", 5000)
     with pytest.raises(ArgumentError, match=r"holds at most 5,000 characters.*trace fewer samples"):
         text_of(dense().trace(X, Y))
     assert "<table" in dense().trace(X, Y)._repr_html_()  # a notebook shows the table instead
+    monkeypatch.undo()
+    monkeypatch.setattr(document, "SIZES", [(3, 64)])
+    model = dense(L.Tanh())
+    with model.hooks(fwd={"1.Y": more}):
+        doc = json.loads(text_of(model.trace(X, Y)))
+    VALIDATOR.validate(doc)
+    assert "returned" in json.dumps(doc)
+    assert "thumb" in json.dumps(doc)
 
 
 def test_a_reduced_array_shows_what_is_not_finite(
@@ -337,7 +336,7 @@ OTHERS += ["a >= b", "a <= b", "a < b"]
 POINTS = [-3.7, -3.0, -2.5, -1.0, -0.3, -1e-9, 0.0, 1e-9, 0.4, 1.0, 2.9999, 3.0, 3.1, 6.5, 40.0]
 
 
-def test_expressions_equal_numpy(js: Node) -> None:
+def test_expressions_equal_numpy_and_every_function_is_tried(js: Node) -> None:
     codes = [f"{'' if name == 'erf' else 'np.'}{name}(a)" for name in sorted(UNARY)] + OTHERS
     asked, wanted = [], []
     for code in codes:
@@ -348,37 +347,28 @@ def test_expressions_equal_numpy(js: Node) -> None:
                     wanted.append(float(evaluate(code, {"a": np.float64(a), "b": np.float64(b)})))
     found = js.send(json.dumps({"trees": asked}))
     np.testing.assert_allclose(floats(found), wanted, rtol=2e-15, atol=1e-300)
-
-
-def test_every_function_of_formulas_is_tested() -> None:
     assert {*FUNCTIONS} <= UNARY | {"clip", "maximum", "minimum", "logical_and", "logical_or"}
     for sign in {*BINARY.values(), *COMPARE.values()}:
         assert any(sign in json.dumps(tree(code)) for code in OTHERS), sign
     assert SAME["int64"] == "trunc"
 
 
-@pytest.mark.parametrize("code", ["0 < a < 1", "a if b else 1", "a[0]", "np.e", "'a'", "a.T @ b"])
-def test_what_the_page_cannot_evaluate_is_refused(code: str) -> None:
-    with pytest.raises(ArgumentError, match="the explorer cannot evaluate"):
-        tree(code)
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
+def test_other_documents_and_expressions_are_refused(js: Node) -> None:
+    for change, says in [
         ({"version": 2}, r"reads version 1 of the document, and this one has version 2: save"),
         ({"version": None}, "has version null"),
         ({"format": "other"}, 'has the format "phitodeep.trace", and this one has not'),
-    ],
-)
-def test_other_documents_are_refused(js: Node, change: Any, says: str) -> None:
-    doc = json.loads(text_of(dense().trace(X, Y)))
-    assert js.send(json.dumps({"refuse": doc})) == document.VERSION
-    with pytest.raises(JavaScriptError, match=says):
-        js.send(json.dumps({"refuse": doc | change}))
+    ]:
+        doc = json.loads(text_of(dense().trace(X, Y)))
+        assert js.send(json.dumps({"refuse": doc})) == document.VERSION
+        with pytest.raises(JavaScriptError, match=says):
+            js.send(json.dumps({"refuse": doc | change}))
+    for code in ["0 < a < 1", "a if b else 1", "a[0]", "np.e", "'a'", "a.T @ b"]:
+        with pytest.raises(ArgumentError, match="the explorer cannot evaluate"):
+            tree(code)
 
 
-def test_a_small_gpt(js: Node) -> None:
+def test_a_small_gpt_and_the_digits_are_small_and_fast(js: Node) -> None:
     model = gpt(64, 12, layers=1, heads=2, dim=16).build()
     model.loss = SoftmaxCrossEntropy()
     model.cast("float64")
@@ -391,9 +381,6 @@ def test_a_small_gpt(js: Node) -> None:
     ref = Ref("2.layers.0.layers.1", "dWqkv", (3, 5))
     milliseconds, *_ = js.ask(text, ["milliseconds", {}], ["paths", {}, ref.data()])
     assert milliseconds < 3000
-
-
-def test_the_digits(js: Node) -> None:
     from phitodeep.cli.digits import build
     from phitodeep.data import load_mnist
 
@@ -406,20 +393,19 @@ def test_the_digits(js: Node) -> None:
     assert everything == pytest.approx(json.loads(text)["loss"], rel=1e-6)
 
 
-def test_reduced_recorded_and_returned_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document, "SIZES", [(3, 64)])
-    model = dense(L.Tanh())
-    with model.hooks(fwd={"1.Y": more}):
-        doc = json.loads(text_of(model.trace(X, Y)))
-    VALIDATOR.validate(doc)
-    assert "returned" in json.dumps(doc)
-    assert "thumb" in json.dumps(doc)
-
-
-def test_versions_agree() -> None:
+def test_wrong_documents_are_refused() -> None:
     properties = SCHEMA["properties"]
     assert properties["version"]["const"] == document.VERSION
     assert properties["format"]["const"] == document.FORMAT
+    right = json.loads(text_of(model_of(L.LSTM(2)).trace(S, S[..., :2])))
+    VALIDATOR.validate(right)
+    for path, value in WRONG.items():
+        part = doc = copy.deepcopy(right)
+        *keys, last = [key.replace("-", ".") for key in path.split(".")]
+        for key in keys:
+            part = part[int(key)] if isinstance(part, list) else part[key]
+        part[last] = value
+        assert not VALIDATOR.is_valid(doc), path
 
 
 WRONG: dict[str, Any] = {
@@ -433,15 +419,3 @@ WRONG: dict[str, Any] = {
     "scopes.0.values.W": {"shape": [1], "all": 1, "as": "f4", "data": ""},
     "parameters.0-Wx.as": "f2",
 }
-
-
-def test_wrong_documents_are_refused() -> None:
-    right = json.loads(text_of(model_of(L.LSTM(2)).trace(S, S[..., :2])))
-    VALIDATOR.validate(right)
-    for path, value in WRONG.items():
-        part = doc = copy.deepcopy(right)
-        *keys, last = [key.replace("-", ".") for key in path.split(".")]
-        for key in keys:
-            part = part[int(key)] if isinstance(part, list) else part[key]
-        part[last] = value
-        assert not VALIDATOR.is_valid(doc), path

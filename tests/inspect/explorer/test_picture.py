@@ -62,7 +62,7 @@ def texts(tree: ET.Element) -> str:
     return "\n".join("".join(node.itertext()) for node in tree.iter(f"{SVG}text"))
 
 
-def test_every_cell_is_the_number_of_the_trace() -> None:
+def test_every_cell_is_the_number_of_the_trace_in_one_file_that_loads_nothing() -> None:
     trace = mlp().trace(X, Y)
     found = list(titles(drawn(trace)))
     keys = {key for key, *_ in found}
@@ -71,22 +71,6 @@ def test_every_cell_is_the_number_of_the_trace() -> None:
     assert len(found) == 2 * (18 + 6 * 4 + 6 * 4 + 6 * 2) + 2 * (3 * 4 + 4 * 2)
     for key, index, shown in found:
         assert number(trace["0.X" if key == "X" else key].array[index]) == shown, (key, index)
-
-
-@over(KINDS)
-def test_every_layer_can_be_drawn(make: Make, shape: Shape, tokens: int) -> None:
-    layer = made(make, shape)
-    A, dY = data(layer, shape, tokens)
-    model = Sequential(layer, dtype="float64", loss_class=MeanSquaredError())
-    trace = model.trace(A, np.zeros(dY.shape))
-    tree = drawn(trace)
-    assert type(layer).__name__ in texts(tree)
-    for key, index, shown in titles(tree):
-        key = key if key != "X" else "0.X"
-        assert number(float(trace[key].array[index])) == shown, (key, index)
-
-
-def test_it_is_one_file_that_runs_nothing_and_loads_nothing() -> None:
     trace = mlp().trace(X, Y)
     shown = picture(trace)
     tree = ET.fromstring(shown)
@@ -96,8 +80,8 @@ def test_it_is_one_file_that_runs_nothing_and_loads_nothing() -> None:
     }
     assert "http" not in shown.replace("http://www.w3.org/2000/svg", "")
     assert "url(" not in shown.replace("url(#k)", "")
-    assert "prefers-reduced-motion:reduce" in shown
-    assert "prefers-color-scheme:dark" in shown
+    assert "prefers-reduced-motion: reduce" in shown
+    assert "prefers-color-scheme: dark" in shown
     classes = {c for value in re.findall(r'class="([^"]*)"', shown) for c in value.split()}
     moving = {c for c in classes if re.fullmatch(r"[vfqy]\d+|wo|wn", c)}
     assert len(moving) > 12
@@ -114,13 +98,26 @@ def test_it_is_one_file_that_runs_nothing_and_loads_nothing() -> None:
     assert [tree[0].get("id"), tree[1].get("id")] == (tree.get("aria-labelledby") or "").split()
 
 
+@over(KINDS)
+def test_every_layer_can_be_drawn(make: Make, shape: Shape, tokens: int) -> None:
+    layer = made(make, shape)
+    A, dY = data(layer, shape, tokens)
+    model = Sequential(layer, dtype="float64", loss_class=MeanSquaredError())
+    trace = model.trace(A, np.zeros(dY.shape))
+    tree = drawn(trace)
+    assert type(layer).__name__ in texts(tree)
+    for key, index, shown in titles(tree):
+        key = key if key != "X" else "0.X"
+        assert number(float(trace[key].array[index])) == shown, (key, index)
+
+
 def group(tree: ET.Element, key: str) -> ET.Element:
     """The tile of an array."""
     groups = (node for node in tree.iter(f"{SVG}g") if len(node) and node[0].tag == f"{SVG}rect")
     return next(node for node in groups if "".join(node[0].itertext()).startswith(f"{key}["))
 
 
-def test_the_wave_goes_forward_and_back() -> None:
+def test_the_wave_goes_forward_and_back_and_the_weights_move() -> None:
     tree = drawn(mlp().trace(X, Y))
     order = ["X", "0.Y", "1.Y", "2.Y", "2.dY", "2.dW", "1.dY", "0.dY", "0.dW", "0.dX"]
     times = [int((group(tree, key).get("class") or "")[1:]) for key in order]
@@ -128,9 +125,6 @@ def test_the_wave_goes_forward_and_back() -> None:
     assert len(set(times)) >= 9  # the last dY and dP are one array
     assert times[3] < 34 < times[4]  # the loss is between them
     assert group(tree, "0.W").get("class") == "wo"  # the weights are there from the start
-
-
-def test_the_weights_move() -> None:
     trace = mlp(alpha=50.0).trace(X, Y)
     tree = drawn(trace)
     for old in (node for node in tree.iter(f"{SVG}g") if node.get("class") == "wo"):
@@ -139,13 +133,13 @@ def test_the_weights_move() -> None:
         path, _, name = key[0].rpartition(".")
         new = next(n for n in tree.iter(f"{SVG}g") if n.get("class") == "wn")
         new.set("class", "seen")
-        W = trace[key[0]].array + trace._updates[path][name]
+        W = trace[key[0]].array + trace.updates[path][name]
         signs = [rect.get("class") for rect in new.iter(f"{SVG}rect")]
         assert signs == ["np"[int(w > 0)] for w in W.reshape(-1)]
         assert signs != [rect.get("class") for rect in old.iter(f"{SVG}rect")]
 
 
-def test_a_network_on_digits_takes_less_than_300_kilobytes() -> None:
+def test_large_and_deep_networks_are_small_files_that_say_what_is_hidden() -> None:
     rows, labels = RNG.random((256, 784)), RNG.integers(0, 10, 256)
     layers = L.Dense(784, 128), L.ReLU(), L.Dense(128, 64), L.ReLU(), L.Dense(64, 10), L.Softmax()
     model = Sequential(*layers, loss_class=CategoricalCrossEntropy(), seed=0)
@@ -153,29 +147,20 @@ def test_a_network_on_digits_takes_less_than_300_kilobytes() -> None:
     assert len(shown.encode()) < 300_000
     assert "shown 4,096" in shown
     assert "of 8,192" in shown
-
-
-def test_a_deep_network_says_how_many_layers_are_hidden() -> None:
     blocks = [layer for _ in range(8) for layer in (L.Dense(4, 4), L.Tanh())]
     shown = texts(drawn(mlp(*blocks).trace(X, Y)))
     paths = re.findall(r"(?m)^(\d+) (?:Dense|Tanh)", shown)
     assert sum(map(int, re.findall(r"(\d+) more", shown))) == 19 - len(paths) == 14
 
 
-def test_the_share_of_one_sample_can_be_drawn() -> None:
+def test_shares_networks_without_parameters_and_infinite_numbers_are_drawn() -> None:
     share = mlp().trace(X, Y).by_sample(2)
     it = told(share)
     assert (it.sample, it.share) == (2, 1)
     assert "no update" in texts(drawn(share))
-
-
-def test_a_network_without_parameters_has_no_ring() -> None:
     trace = Sequential(L.Tanh(), loss_class=MeanSquaredError()).trace(X, X)
     assert ring(trace) is None
     assert "No gradient here is a sum over samples." in texts(drawn(trace))
-
-
-def test_infinite_numbers_are_drawn() -> None:
     big = X.copy()
     big[0, 0] = 1e300
     with np.errstate(all="ignore"):
@@ -184,8 +169,14 @@ def test_infinite_numbers_are_drawn() -> None:
     assert not np.isfinite(trace["0.dW"].array).all()
     assert any(rect.get("class") == "w" for rect in tree.iter(f"{SVG}rect"))
 
+    class Odd(L.Tanh):
+        def __repr__(self) -> str:
+            return "Odd<&>"
 
-def test_the_share_is_that_of_the_terms() -> None:
+    assert "1 Odd<&>" in texts(drawn(Sequential(L.Dense(3, 2), Odd(), seed=0).trace(X, Y)))
+
+
+def test_the_sentence_the_terms_and_the_code_are_those_of_the_ringed_cell() -> None:
     trace = mlp().trace(X, Y)
     it = told(trace)
     terms = list(trace[f"{it.path}.d{it.name}"].why(*it.cell))
@@ -202,18 +193,12 @@ def test_the_share_is_that_of_the_terms() -> None:
         f"{it.path}.dW[{i}, {j}] = {whole}: {share} of its terms' size came from sample "
         f"{it.sample}. Its term is X \u00d7 dY = {a} \u00d7 {b} = {c}."
     )
-
-
-def test_the_weight_moves_in_words() -> None:
     trace = mlp(optimizer=SGD(), alpha=3.0).trace(X, Y)
     it = told(trace)
     W = trace[f"{it.path}.W"].array[it.cell]
-    a, b = (f"{w:.5g}" for w in (W, W + trace._updates[it.path]["W"][it.cell]))
+    a, b = (f"{w:.5g}" for w in (W, W + trace.updates[it.path]["W"][it.cell]))
     said = texts(drawn(trace)).replace("\n", " ").replace("\u2212", "-")
     assert f"The optimizer moves W{it.place} from {a} to {b}." in said
-
-
-def test_the_factors_of_a_convolution_are_pixels() -> None:
     images, targets = RNG.standard_normal((3, 5, 5, 2)), RNG.standard_normal((3, 3, 3, 2))
     trace = Sequential(L.Conv2D(2, 3), dtype="float64", seed=0).trace(images, targets)
     it = told(trace)
@@ -222,9 +207,6 @@ def test_the_factors_of_a_convolution_are_pixels() -> None:
     term = it.best
     assert term.factors == {"U": images[pixel], "dY": trace["0.dY"].array[place]}
     assert "Its largest term, at h = " in it.sentence()
-
-
-def test_the_terms_the_code_and_the_threads_are_those_of_the_ringed_cell() -> None:
     trace = mlp().trace(X, Y)
     it, tree = told(trace), drawn(trace)
     rects = {r: r.get("class") or "" for r in tree.iter(f"{SVG}rect")}
@@ -255,7 +237,7 @@ def test_the_layers_around_the_ring_are_shown(path: str, shown: str) -> None:
     assert "".join(slot.path or " " for slot in found) == shown
 
 
-def test_the_loss_after_is_that_of_the_next_step() -> None:
+def test_the_loss_after_the_update_and_without_one() -> None:
     for layers in ((), (L.Dropout(0.4),), (L.BatchNorm(),)):
         model = mlp(*layers)
         trace = model.trace(X, Y)
@@ -263,13 +245,10 @@ def test_the_loss_after_is_that_of_the_next_step() -> None:
         found = trace.loss_after
         picture(trace)
         assert_same(before, trace.model.get_weights())
-        for path, updates in trace._updates.items():
+        for path, updates in trace.updates.items():
             for name, update in updates.items():
                 dict(model.walk())[path].params[name] += update
         assert found == model.trace(X, Y).loss  # the same step, so the same dropout
-
-
-def test_without_an_update_the_weights_stay() -> None:
     trace = mlp(optimizer=LBFGS()).trace(X, Y)
     assert trace.loss_after is None
     assert "no update" in texts(drawn(trace))
@@ -293,20 +272,6 @@ def test_the_line_that_writes_a_gradient(layer: Layer, name: str, title: str, li
     assert lit is not None
     assert line in lines[lit]
     assert lines[0].startswith("def ")
-
-
-def test_a_layer_whose_source_is_unknown_has_no_lines() -> None:
-    space: dict[str, Any] = {"Layer": Layer}
-    exec("class Typed(Layer):\n    def backward(self, dY): return dY", space)
-    assert method_with(space["Typed"], "dW") == ("Typed.backward", [], None)
-
-
-def test_names_are_escaped() -> None:
-    class Odd(L.Tanh):
-        def __repr__(self) -> str:
-            return "Odd<&>"
-
-    assert "1 Odd<&>" in texts(drawn(Sequential(L.Dense(3, 2), Odd(), seed=0).trace(X, Y)))
 
 
 @pytest.mark.parametrize(
@@ -338,7 +303,7 @@ def test_how_arrays_are_laid_out(shape: Any, sample: Any, size: Any, note: str) 
             assert found(shape, sample, place) == (k, j)
 
 
-def test_a_block_shows_the_number_farthest_from_zero() -> None:
+def test_how_large_arrays_become_images() -> None:
     A = RNG.standard_normal((130, 200))
     A[64, 77] = -9
     shown = plane(A)
@@ -348,6 +313,18 @@ def test_a_block_shows_the_number_farthest_from_zero() -> None:
     for k, j in ((0, 0), (5, 7)):
         block = A[3 * k : 3 * k + 3, 4 * j : 4 * j + 4].reshape(-1)
         assert shown.values[k, j] == block[np.abs(block).argmax()]
+    A = np.array([[-2.0, 1.0], [0.0, np.inf]] * 100)
+    shown = tile(plane(A[:60]), 0, 0, 3, 3, "A")
+    assert "A, from -2 to inf</title>" in shown
+    cells = pixels(shown, 2)[:2].reshape(4, 4)
+    np.testing.assert_array_equal(
+        cells[:, :3], [(31, 111, 180), (217, 104, 15), (128, 136, 146), (150, 40, 150)]
+    )
+    np.testing.assert_allclose(cells[:, 3], [255, 15 + 240 * np.sqrt(0.5), 15, 255], atol=2)
+    maps = plane(np.ones((1, 20, 20, 3)), 0)  # three images in a square of four
+    opaque = pixels(tile(maps, 0, 0, 3, 3, "A"), maps.values.shape[1])[..., 3] > 0
+    np.testing.assert_array_equal(opaque, ~maps.blank)
+    assert maps.blank.sum() == 2 * 41 - 1 + 20 * 20
 
 
 def pixels(drawing: str, columns: int) -> np.ndarray:
@@ -364,22 +341,7 @@ def pixels(drawing: str, columns: int) -> np.ndarray:
     return rows.reshape(-1, 1 + 4 * columns)[:, 1:].reshape(-1, columns, 4)
 
 
-def test_an_image_has_the_colours_of_its_numbers() -> None:
-    A = np.array([[-2.0, 1.0], [0.0, np.inf]] * 100)
-    shown = tile(plane(A[:60]), 0, 0, 3, 3, "A")
-    assert "A, from -2 to inf</title>" in shown
-    cells = pixels(shown, 2)[:2].reshape(4, 4)
-    np.testing.assert_array_equal(
-        cells[:, :3], [(31, 111, 180), (217, 104, 15), (128, 136, 146), (150, 40, 150)]
-    )
-    np.testing.assert_allclose(cells[:, 3], [255, 15 + 240 * np.sqrt(0.5), 15, 255], atol=2)
-    maps = plane(np.ones((1, 20, 20, 3)), 0)  # three images in a square of four
-    opaque = pixels(tile(maps, 0, 0, 3, 3, "A"), maps.values.shape[1])[..., 3] > 0
-    np.testing.assert_array_equal(opaque, ~maps.blank)
-    assert maps.blank.sum() == 2 * 41 - 1 + 20 * 20
-
-
-def test_texts_fit() -> None:
+def test_texts_fit_and_a_layer_without_source_has_no_lines() -> None:
     assert fit("short", 100, 12) == "short"
     cut = fit("a long name of a layer", 60, 12)
     assert cut.endswith("\u2026")
@@ -390,3 +352,6 @@ def test_texts_fit() -> None:
     assert apart(0.6931, 0.6104) == ("0.693", "0.610")
     assert apart(0.69312, 0.69309) == ("0.69312", "0.69309")
     assert apart(2.0, None) == ("2.00", "2.00")
+    space: dict[str, Any] = {"Layer": Layer}
+    exec("class Typed(Layer):\n    def backward(self, dY): return dY", space)
+    assert method_with(space["Typed"], "dW") == ("Typed.backward", [], None)
