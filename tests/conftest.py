@@ -1,7 +1,5 @@
 """What several test files share: Ctrl-C, stored numbers, tables of errors, batches in parts."""
 
-from __future__ import annotations
-
 import builtins
 import gc
 import importlib
@@ -9,12 +7,9 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -23,7 +18,6 @@ from hypothesis import settings
 
 import phitodeep
 from phitodeep import errors, kernels
-from phitodeep.core.types import Array
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.testing.references import read
@@ -36,7 +30,7 @@ settings.load_profile("phitodeep")
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[Any]:
+def pytest_collection():
     """Collect without the garbage collector: thousands of objects are made, and stay."""
     gc.disable()
     try:
@@ -47,12 +41,12 @@ def pytest_collection() -> Iterator[Any]:
 
 
 @pytest.fixture
-def rng() -> np.random.Generator:
+def rng():
     return np.random.default_rng(7)
 
 
 @pytest.fixture
-def keyboard() -> Iterator[None]:
+def keyboard():
     """Ctrl-C interrupts this process and those it starts, as in a terminal.
 
     Shells let processes in the background ignore it.
@@ -62,7 +56,7 @@ def keyboard() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def press(at: int) -> LambdaCallback:
+def press(at):
     """Press Ctrl-C during the batch of this step."""
     return LambdaCallback(
         on_batch_end=lambda model, step, loss: step == at and signal.raise_signal(signal.SIGINT)
@@ -70,7 +64,7 @@ def press(at: int) -> LambdaCallback:
 
 
 @pytest.fixture
-def suite(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def suite(monkeypatch):
     """`importlib`, which finds the benchmark's files: these import each other by name."""
     folder = Path(__file__).parents[1] / "benchmarks"
     monkeypatch.syspath_prepend(str(folder))
@@ -80,18 +74,18 @@ def suite(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     sys.modules.pop("frameworks", None)
 
 
-def brief(patch: pytest.MonkeyPatch) -> None:
+def brief(patch):
     """Let every training stop after its first epoch, until the patch is undone."""
     whole = Sequential.train
     patch.setattr(Sequential, "train", lambda *a, **k: whole(*a, **k | {"epochs": 1}))
 
 
-def references(name: str) -> dict[str, dict[str, Array]]:
+def references(name):
     """The arrays of each case in tests/reference/`name`.npz: of whole models, and of noise."""
     return read(Path(__file__).parent / "reference" / f"{name}.npz")
 
 
-def arrays(value: Any) -> Iterator[Array]:
+def arrays(value):
     """All arrays in a nest of dicts, lists and tuples."""
     if isinstance(value, dict | list | tuple):
         for v in value.values() if isinstance(value, dict) else value:
@@ -100,7 +94,7 @@ def arrays(value: Any) -> Iterator[Array]:
         yield value
 
 
-def assert_same(a: dict[str, Any], b: dict[str, Any], **precision: float) -> None:
+def assert_same(a, b, **precision):
     assert a.keys() == b.keys()
     for name in a:
         if isinstance(a[name], dict):
@@ -109,20 +103,20 @@ def assert_same(a: dict[str, Any], b: dict[str, Any], **precision: float) -> Non
         np.testing.assert_allclose(a[name], b[name], err_msg=name, **({"rtol": 0} | precision))
 
 
-def assert_weights(one: Any, other: Any, rtol: float = 0.0, atol: float | None = None) -> None:
+def assert_weights(one, other, rtol=0.0, atol=None):
     """Two models, or dicts of arrays, have equal weights or, with rtol, close ones."""
     a, b = (each if isinstance(each, dict) else each.get_weights() for each in (one, other))
     assert_same(b, a, rtol=rtol, atol=(1e-12 if rtol else 0.0) if atol is None else atol)
 
 
-def refusals(text: str) -> list[tuple[str, str]]:
+def refusals(text):
     """A table of calls, each with the error that it raises below it, which is indented."""
     rows = re.findall(r"^(\S.*)\n((?: {4}.*\n)+)", text, re.MULTILINE)
     assert sum(1 + said.count("\n") for _, said in rows) == text.strip().count("\n") + 1
     return [(call, " ".join(said.split())) for call, said in rows]
 
 
-def check_refused(call: str, error: str, names: dict[str, Any]) -> None:
+def check_refused(call, error, names):
     """The call raises the error "Kind: pattern"; it knows these names and the public ones."""
     known = {name: getattr(phitodeep, name) for name in phitodeep.__all__}
     known |= {"phitodeep": phitodeep, **names}
@@ -133,7 +127,7 @@ def check_refused(call: str, error: str, names: dict[str, Any]) -> None:
 
 
 @contextmanager
-def numpy_kernels() -> Iterator[None]:
+def numpy_kernels():
     """Run NumPy's kernels, here and in processes that start now, which need not import Numba."""
     before = kernels.chosen()
     with mock.patch.dict(os.environ, PHITODEEP_KERNELS=kernels.use("numpy")):
@@ -142,7 +136,7 @@ def numpy_kernels() -> Iterator[None]:
 
 
 @contextmanager
-def in_parts(count: int) -> Iterator[None]:
+def in_parts(count):
     """Cut every batch into `count` parts, however small it is."""
     with pytest.MonkeyPatch.context() as patch:
         _cut(patch, count)
@@ -150,18 +144,18 @@ def in_parts(count: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def cut(monkeypatch):
     """Call it to cut every batch into so many parts, until the test ends."""
     return partial(_cut, monkeypatch)
 
 
-def _cut(patch: pytest.MonkeyPatch, count: int) -> None:
+def _cut(patch, count):
     patch.setattr(threads, "parts_of", lambda flops: count)
     patch.setattr(threads, "SMALL", 0)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_waiting_for_the_disk() -> Iterator[None]:
+def no_waiting_for_the_disk():
     """Files are written without waiting until the disk has them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda handle: None)
@@ -169,7 +163,7 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 
 @contextmanager
-def noted(case: object) -> Iterator[None]:
+def noted(case):
     """Say in an error which case it belongs to."""
     try:
         yield
@@ -179,7 +173,7 @@ def noted(case: object) -> Iterator[None]:
 
 
 @pytest.fixture
-def same_kernels() -> Iterator[None]:
+def same_kernels():
     """After the test, the kernels are those that ran before."""
     before = kernels.chosen()
     yield

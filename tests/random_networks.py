@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
 
 from phitodeep import layers as L
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Array
 from phitodeep.errors import PhitodeepError
 from phitodeep.layers import Layer, Param, activation
 from phitodeep.layers.containers import Container
@@ -35,15 +34,15 @@ class Scale(Layer):
     gain, shift = Param(decay=True), Param()
     independent_samples, time_steps = True, "independent"
 
-    def create(self, shape: Shape) -> Shape:
+    def create(self, shape):
         self.gain, self.shift = np.ones(shape[-1]), np.zeros(shape[-1])
         return shape
 
-    def forward(self, X: Array) -> Array:
+    def forward(self, X):
         self.save_for_backward(X=X)
         return X * self.gain + self.shift
 
-    def backward(self, dY: Array) -> Array:
+    def backward(self, dY):
         axes = tuple(range(dY.ndim - 1))
         np.sum(dY * self.saved("X"), axis=axes, out=self.grad_array("gain"))
         self.grads["shift"] = dY.sum(axis=axes)
@@ -55,24 +54,24 @@ class Gate(Container):
 
     independent_samples, time_steps = Container.independent_samples, Container.time_steps
 
-    def __init__(self, value: Layer, gate: Layer) -> None:
+    def __init__(self, value, gate):
         super().__init__()
         self.inside = {"value": value, "gate": gate}
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return f"Gate({self.inside['value']!r}, {self.inside['gate']!r})"
 
-    def create(self, shape: Shape) -> Shape:
+    def create(self, shape):
         shapes = {layer.build(shape) for layer in self.inside.values()}
         assert len(shapes) == 1
         return shapes.pop()
 
-    def forward(self, X: Array) -> Array:
+    def forward(self, X):
         V, G = (layer.forward(X) for layer in self.inside.values())
         self.save_for_backward(V=V, G=G)
         return V * G
 
-    def backward(self, dY: Array) -> Array:
+    def backward(self, dY):
         V, G = self.saved("V", "G")
         dX_v = self.inside["value"].backward(dY * G)
         dX_g = self.inside["gate"].backward(dY * V)
@@ -87,33 +86,33 @@ class Ladder(L.Chain):
     It does not declare that its samples are independent, so threads do not split a batch.
     """
 
-    def forward(self, X: Array) -> Array:
+    def forward(self, X):
         return super().forward(X) * 0.5
 
-    def backward(self, dY: Array) -> Array | None:
+    def backward(self, dY):
         return super().backward(dY * 0.5)
 
 
-def sine(X: Array) -> Array:
+def sine(X):
     return np.sin(X)
 
 
-def sine_gradient(dY: Array, X: Array, Y: Array) -> Array:
+def sine_gradient(dY, X, Y):
     return np.cos(X) * dY
 
 
 class Centred(L.Lambda):
     """Looks across the samples of a batch."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(centred, centred_gradient)
 
 
-def centred(X: Array) -> Array:
+def centred(X):
     return X - X.mean(axis=0)
 
 
-def centred_gradient(dY: Array, X: Array, Y: Array) -> Array:
+def centred_gradient(dY, X, Y):
     return dY - dY.mean(axis=0)
 
 
@@ -127,17 +126,17 @@ class Network(NamedTuple):
     X: Array
     seed: int
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         frozen = [path for path, part in self.chain.walk() if part.params and not part.trainable]
         return f"Network({self.chain!r}, X {self.X.shape}, {frozen=}, seed={self.seed})"
 
-    def dY(self, Y: Array) -> Array:
+    def dY(self, Y):
         """A random upstream gradient for the output Y."""
         rng = np.random.default_rng(self.seed + 1)
         return rng.standard_normal(Y.shape).astype(Y.dtype)
 
     @property
-    def steps(self) -> bool:
+    def steps(self):
         """Whether X has steps: tokens (N, T), or (N, T, D)."""
         return self.X.ndim == (2 if self.chain.takes_tokens else 3)
 
@@ -146,7 +145,7 @@ SIZED = (L.Dense, L.LowRank, L.TiedDense, L.MultiHeadAttention, L.TransformerBlo
 
 
 @cache
-def fitting(shape: Shape) -> tuple[list[Make], list[Make], list[Make]]:
+def fitting(shape):
     """Rows of the table of examples: activations, others that keep this shape, and the rest."""
     activations, keep, change = dict[str, Make](), dict[str, Make](), dict[str, Make]()
     for make, _ in EXAMPLES:
@@ -169,14 +168,14 @@ class Maker:
     With `masked`, most of them take a mask.
     """
 
-    def __init__(self, rng: random.Random, without: tuple[type, ...], masked: bool) -> None:
+    def __init__(self, rng, without, masked):
         self.rng, self.without, self.masked = rng, without, masked
-        self.embeddings: list[L.Embedding] = []
+        self.embeddings = []
 
-    def pick(self, *options: Any) -> Any:
+    def pick(self, *options):
         return self.rng.choice(options)
 
-    def one_of(self, makers: list[Make]) -> Layer:
+    def one_of(self, makers):
         """A layer by one of the makers, and not of the classes that are left out."""
         for _ in range(9):
             layer = self.pick(*makers)()
@@ -186,7 +185,7 @@ class Maker:
 
     # --- leaves that keep the shape ---
 
-    def others(self, shape: Shape) -> list[Make]:
+    def others(self, shape):
         """What keeps any shape, and has a size or is a user's own."""
         pick, D = self.pick, shape[-1]
         return [
@@ -197,14 +196,14 @@ class Maker:
             Scale,
         ]
 
-    def recurrent(self, units: int, last: bool) -> Layer:
+    def recurrent(self, units, last):
         kind = self.pick(L.RNN, L.LSTM, L.GRU)
         return kind(units, return_sequences=not last)
 
-    def heads(self, D: int) -> int:
+    def heads(self, D):
         return self.pick(*[h for h in (1, 2, 3, 4) if D % h == 0])
 
-    def attention(self, D: int) -> Layer:
+    def attention(self, D):
         pick, heads = self.pick, self.heads(D)
         return L.MultiHeadAttention(
             heads,
@@ -215,7 +214,7 @@ class Maker:
             bias=pick(True, False),
         )
 
-    def block(self, D: int) -> Layer:
+    def block(self, D):
         pick, heads = self.pick, self.heads(D)
         return L.TransformerBlock(
             heads,
@@ -229,7 +228,7 @@ class Maker:
             checkpoint=pick(False, True),
         )
 
-    def conv1d(self, C: int, filters: int) -> Layer:
+    def conv1d(self, C, filters):
         """One that keeps the steps."""
         pick = self.pick
         groups = pick(*[g for g in (1, 2, 3) if C % g == filters % g == 0])
@@ -239,7 +238,7 @@ class Maker:
         size, dilation = pick(1, 2, 3), pick(1, 2)
         return L.Conv1D(filters, size, padding="same", dilation=dilation, groups=groups, bias=bias)
 
-    def on_steps(self, shape: Shape) -> list[Make]:
+    def on_steps(self, shape):
         """What keeps samples (T, D)."""
         pick, D = self.pick, shape[-1]
         return [
@@ -254,7 +253,7 @@ class Maker:
             lambda: pick(L.MaxPool1D, L.AvgPool1D)(3, 1, pick("same", 1)),
         ]
 
-    def on_images(self, shape: Shape) -> list[Make]:
+    def on_images(self, shape):
         """What keeps samples (H, W, C)."""
         pick, C = self.pick, shape[-1]
         return [
@@ -264,7 +263,7 @@ class Maker:
             lambda: pick(L.MaxPool2D, L.AvgPool2D)(3, 1, pick("same", 1)),
         ]
 
-    def keeping(self, shape: Shape) -> Layer:
+    def keeping(self, shape):
         """A layer that keeps the shape."""
         special = {2: self.on_steps, 3: self.on_images}.get(len(shape), self.others)(shape)
         activations, others, _ = fitting(shape)
@@ -273,9 +272,9 @@ class Maker:
 
     # --- leaves that change the shape ---
 
-    def to_width(self, shape: Shape, width: int) -> Layer:
+    def to_width(self, shape, width):
         """A layer that changes the last axis to `width`, and keeps the others."""
-        makers: list[Make] = [lambda: L.Dense(width)]
+        makers = [lambda: L.Dense(width)]
         if len(shape) == 2:
             makers.append(lambda: self.conv1d(shape[-1], width))
             makers.append(lambda: self.recurrent(width, last=False))
@@ -286,10 +285,10 @@ class Maker:
             makers.append(lambda: L.TiedDense(self.pick(*tied)))
         return self.one_of(makers)
 
-    def changing(self, shape: Shape) -> Layer:
+    def changing(self, shape):
         """A layer that may change the shape."""
         pick, D = self.pick, shape[-1]
-        small: list[Make] = [lambda: self.to_width(shape, pick(1, 2, 3, 4, 6))]
+        small = [lambda: self.to_width(shape, pick(1, 2, 3, 4, 6))]
         tied = [e for e in self.embeddings if e.dim == D]
         if tied:
             small += [lambda: L.TiedDense(pick(*tied))] * 3
@@ -312,10 +311,10 @@ class Maker:
             small = fitting(shape)[2] or small
         return self.one_of(small)
 
-    def shorter_steps(self, shape: Shape) -> list[Make]:
+    def shorter_steps(self, shape):
         pick, (T, D) = self.pick, shape
         sizes = [k for k in (1, 2, 3) if k <= T]
-        found: list[Make] = [
+        found = [
             lambda: self.recurrent(pick(2, 3), last=True),
             lambda: L.Bidirectional(self.recurrent(pick(2, 3), last=pick(True, False))),
             lambda: L.Conv1D(pick(2, 4), pick(*sizes), stride=pick(1, 2)),
@@ -332,19 +331,19 @@ class Maker:
             ]
         return found
 
-    def windowed(self, size: int) -> Layer:
+    def windowed(self, size):
         """Branches that shorten the steps alike."""
         pool = self.pick(L.MaxPool1D, L.AvgPool1D)(size, 1)
         return L.Parallel(L.Conv1D(self.pick(1, 2), size), pool)
 
-    def halved(self) -> Layer:
+    def halved(self):
         """Branches that shorten T steps alike, but other counts of steps unlike."""
         conv, pool = L.Conv1D(self.pick(1, 2), 3, stride=2, padding=1), L.MaxPool1D(2)
         return L.Parallel(*self.pick((conv, pool), (pool, conv)))
 
     # --- containers ---
 
-    def chain(self, shape: Shape, depth: int, keep: bool = False) -> L.Chain:
+    def chain(self, shape, depth, keep=False):
         """One to three layers; with `keep`, the shape comes out as it went in."""
         layers = []
         for _ in range(self.pick(1, 2, 3)):
@@ -355,40 +354,40 @@ class Maker:
         kind = self.pick(L.Chain, L.Chain, L.Chain, Ladder)
         return kind(*layers, checkpoint=self.pick(False, False, True))
 
-    def branch(self, shape: Shape, depth: int, width: int) -> list[Layer]:
+    def branch(self, shape, depth, width):
         """Layers that change the last axis to `width`, and keep the others."""
         kept = self.chain(shape, depth, keep=True)
         return [*kept.layers, self.to_width(shape, width)]
 
-    def merged(self, shape: Shape, depth: int, width: int) -> Layer:
+    def merged(self, shape, depth, width):
         """Branches of one shape, added or multiplied."""
         if self.pick(False, True):
             return Gate(L.Chain(*self.branch(shape, depth, width)), self.to_width(shape, width))
         branches = [L.Chain(*self.branch(shape, depth, width)) for _ in range(self.pick(1, 2, 3))]
         return L.Parallel(*branches, merge=self.pick("add", "multiply"))
 
-    def concatenated(self, shape: Shape, depth: int) -> Layer:
+    def concatenated(self, shape, depth):
         widths = [self.pick(1, 2) for _ in range(self.pick(1, 2, 3))]
         return L.Parallel(*[L.Chain(*self.branch(shape, depth, width)) for width in widths])
 
-    def time_distributed(self, shape: Shape, depth: int, keep: bool) -> Layer:
+    def time_distributed(self, shape, depth, keep):
         """Often with random numbers inside; each step of each sample has its own."""
         chain = self.chain(shape[1:], depth, keep)
         inside = L.Chain(L.Dropout(0.5), chain) if self.pick(True, False) else chain
         return L.TimeDistributed(inside)
 
-    def container(self, shape: Shape, depth: int, keep: bool) -> Layer:
+    def container(self, shape, depth, keep):
         pick = self.pick
 
-        def residual() -> Layer:
+        def residual():
             inside = self.chain(shape, depth, keep=True).layers
             return L.Residual(*inside, checkpoint=pick(False, True))
 
-        def skip() -> Layer:
+        def skip():
             inside = self.branch(shape, depth, pick(1, 2))
             return L.SkipConcat(*inside, checkpoint=pick(False, True))
 
-        makers: list[Make] = [
+        makers = [
             residual,
             lambda: self.merged(shape, depth, shape[-1]),
             lambda: self.chain(shape, depth, keep),
@@ -401,7 +400,7 @@ class Maker:
             makers.append(skip)
         return self.one_of(makers)
 
-    def layer(self, shape: Shape, depth: int, keep: bool = False) -> Layer:
+    def layer(self, shape, depth, keep=False):
         """Any layer, with at most `depth` containers around each other."""
         kinds = ["keeping", *["changing"] * (not keep), *["container"] * 2 * (depth > 0)]
         kind = self.pick(*kinds)
@@ -411,7 +410,7 @@ class Maker:
 
     # --- inputs ---
 
-    def embedding(self, shape: Shape) -> Layer:
+    def embedding(self, shape):
         """What takes tokens: an Embedding, or several side by side."""
         pick, vocab = self.pick, 5
         made = [L.Embedding(vocab, pick(2, 3, 4)) for _ in range(pick(1, 1, 2))]
@@ -422,7 +421,7 @@ class Maker:
             return L.Parallel(*made, merge=pick("add", "multiply"))
         return L.Parallel(*made)
 
-    def measure(self, layer: Layer, shape: Shape) -> Shape:
+    def measure(self, layer, shape):
         return layer._measured(shape).output_shape or ()
 
 
@@ -430,13 +429,7 @@ KINDS = ("features", "sequences", "images", "tokens")
 
 
 @st.composite
-def networks(
-    draw: Callable[[Any], Any],
-    kinds: tuple[str, ...] = KINDS,
-    without: tuple[type, ...] = (),
-    samples: tuple[int, ...] = (2, 3, 4),
-    masked: bool = False,
-) -> Network:
+def networks(draw, kinds=KINDS, without=(), samples=(2, 3, 4), masked=False):
     """A network, and X of one of the kinds: see `Maker`.
 
     A number stands for each network, so that one has nothing to do with the one before; a failure
@@ -446,12 +439,10 @@ def networks(
     return drawn(Maker(random.Random(seed), without, masked), kinds, samples, size, depth, seed)
 
 
-def drawn(
-    maker: Maker, kinds: tuple[str, ...], samples: tuple[int, ...], size: int, depth: int, seed: int
-) -> Network:
+def drawn(maker, kinds, samples, size, depth, seed):
     pick, kind = maker.pick, maker.pick(*kinds)
     axes = {"features": 1, "sequences": 2, "images": 3, "tokens": 1}[kind]
-    shape: Shape = (*[pick(3, 4, 5) for _ in range(axes - 1)], pick(2, 3, 4, 6))
+    shape = (*[pick(3, 4, 5) for _ in range(axes - 1)], pick(2, 3, 4, 6))
     if kind == "images":
         shape = (*shape[:2], pick(1, 2, 3))
     sample, layers = shape, list[Layer]()
@@ -476,6 +467,6 @@ def drawn(
     return Network(chain, rng.integers(0, 5, X.shape) if kind == "tokens" else X, seed)
 
 
-def fresh(path: str, shape: Shape, rng: np.random.Generator) -> Array:
+def fresh(path, shape, rng):
     """Values of a parameter or state: 1 and 0 would hide a lost factor."""
     return rng.uniform(0.5, 2, shape) if "var" in path else 0.7 * rng.standard_normal(shape)

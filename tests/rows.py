@@ -6,18 +6,13 @@ of tools that go through a model, such as traces and exports: they take `ONE_EAC
 a long run.
 """
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import pytest
 
 from phitodeep import layers
-from phitodeep.core.types import Array, Shape
-from phitodeep.layers import Layer
+from phitodeep.core.types import Shape
 from phitodeep.layers.activation import Elementwise
 from phitodeep.testing.examples import ELEMENTWISE, EXAMPLES, TOKENS, Make
 
@@ -28,27 +23,27 @@ Row = tuple[Make, Shape, int]  # a layer, the shape of X, and the number of toke
 _SHAPES = [(4, 5), (2, 3, 7)]  # elementwise, one of them is enough
 _ONCE = {make: _SHAPES[i % 2] for i, make in enumerate(ELEMENTWISE) if not LONG}
 _ONCE = {make: shape for make, shape in _ONCE.items() if isinstance(make(), Elementwise)}
-ALL: list[Row] = [
+ALL = [
     *((make, shape, 0) for make, shape in EXAMPLES if _ONCE.get(make, shape) == shape),
     *TOKENS,
 ]
-ONE_EACH: list[Row] = [*{type(row[0]()): row for row in reversed(ALL)}.values()][::-1]
+ONE_EACH = [*{type(row[0]()): row for row in reversed(ALL)}.values()][::-1]
 _KINDS = (
     *("Dense", "ReLU", "Softmax", "BatchNorm", "Dropout", "Conv2D", "MaxPool2D", "LSTM"),
     *("MultiHeadAttention", "Residual", "Parallel", "Embedding"),
 )
-KINDS: list[Row] = [row for row in ONE_EACH if type(row[0]()).__name__ in _KINDS]
-TOOLS: list[Row] = ALL if LONG else ONE_EACH
+KINDS = [row for row in ONE_EACH if type(row[0]()).__name__ in _KINDS]
+TOOLS = ALL if LONG else ONE_EACH
 
 
-def over(rows: Iterable[Row]) -> pytest.MarkDecorator:
+def over(rows):
     """Run a test with `make`, `shape` and `tokens` of each row."""
     rows = list(rows)
     names = [f"{make()} {shape}" for make, shape, _ in rows]
     return pytest.mark.parametrize(("make", "shape", "tokens"), rows, ids=names)
 
 
-def few(cases: Iterable[Any], count: int = 12) -> list[Any]:
+def few(cases, count=12):
     """All cases in a long run, else `count` of them, evenly spread."""
     cases = list(cases)
     return (
@@ -58,7 +53,7 @@ def few(cases: Iterable[Any], count: int = 12) -> list[Any]:
     )
 
 
-def times(count: int) -> int:
+def times(count):
     """How many random cases to draw: 20 times `count` in a long run."""
     return 20 * count if LONG else count
 
@@ -68,7 +63,7 @@ LOOKS_AT_MASK += (layers.MultiHeadAttention, layers.TransformerBlock)
 TAKES_LENGTHS = (layers.Conv1D, layers.ConvTranspose1D, layers.GlobalAvgPool, layers.GlobalMaxPool)
 
 
-def masks(layer: Layer, shape: Shape) -> list[Array | None]:
+def masks(layer, shape):
     """None, and for layers that look at it a mask with holes, or of lengths, and of nothing."""
     if isinstance(layer, TAKES_LENGTHS) and len(shape) == 3:
         return [None, np.arange(shape[1]) < np.arange(shape[0])[:, None] * 2]

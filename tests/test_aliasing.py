@@ -9,8 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -40,31 +39,31 @@ class Samples(NamedTuple):
     lengths: Array | None = None
 
     @property
-    def how(self) -> dict[str, Any]:
+    def how(self):
         return {} if self.lengths is None else {"lengths": self.lengths}
 
 
-def points(n: int, seed: int) -> Samples:
+def points(n, seed):
     rng = np.random.default_rng(seed)
     return Samples(rng.standard_normal((n, 4), np.float32), rng.integers(0, 3, n))
 
 
-def images(n: int, seed: int) -> Samples:
+def images(n, seed):
     rng = np.random.default_rng(seed)
     return Samples(rng.standard_normal((n, 6, 6, 2), np.float32), rng.integers(0, 3, n))
 
 
-def texts(n: int, seed: int) -> Samples:
+def texts(n, seed):
     rng = np.random.default_rng(seed)
     return Samples(*data.windows(rng.integers(0, VOCABULARY, n + STEPS), STEPS))
 
 
-def sentences(n: int, seed: int) -> Samples:
+def sentences(n, seed):
     rng = np.random.default_rng(seed)
     return texts(n, seed)._replace(lengths=rng.integers(1, STEPS + 1, n))
 
 
-def mlp() -> Sequential:
+def mlp():
     layers = (
         L.Flatten(),
         L.Dense(4, 8),
@@ -80,7 +79,7 @@ def mlp() -> Sequential:
     )
 
 
-def cnn() -> Sequential:
+def cnn():
     layers = (
         L.Conv2D(3, 3, padding="same"),
         L.BatchNorm(),
@@ -96,23 +95,23 @@ def cnn() -> Sequential:
     )
 
 
-def gpt() -> Sequential:
+def gpt():
     builder = models.gpt(VOCABULARY, STEPS, layers=1, heads=2, dim=8, dropout=0.1)
     return builder.loss(SoftmaxCrossEntropy()).alpha(0.01).seed(0).build()
 
 
-def lstm() -> Sequential:
+def lstm():
     builder = models.char_lstm(VOCABULARY, dim=4, units=5)
     return builder.loss(SoftmaxCrossEntropy()).optimizer(Lion(0.001)).seed(0).build()
 
 
-CASES: dict[str, tuple[Callable[[], Sequential], Callable[[int, int], Samples]]] = {
+CASES = {
     "mlp": (mlp, points),
     "cnn": (cnn, images),
     "gpt": (gpt, texts),
     "lstm": (lstm, sentences),
 }
-WAYS: dict[str, dict[str, int]] = {
+WAYS = {
     "plain": {},
     "accumulate": {"accumulate": 2},
     "threads": {"threads": 2},  # and each batch in two parts
@@ -122,20 +121,20 @@ WAYS: dict[str, dict[str, int]] = {
 class Kept:
     """What calls returned, each with a copy of what it was then."""
 
-    def __init__(self) -> None:
-        self.values: list[tuple[str, Any, Any]] = []
+    def __init__(self):
+        self.values = []
 
-    def __call__(self, name: str, value: Any) -> Any:
+    def __call__(self, name, value):
         self.values.append((name, value, copy.deepcopy(value)))
         return value
 
-    def check(self) -> None:
+    def check(self):
         for name, value, then in self.values:
             for now, before in zip(leaves(value), leaves(then), strict=True):
                 np.testing.assert_array_equal(now, before, err_msg=name)
 
 
-def leaves(value: Any) -> Iterator[Any]:
+def leaves(value):
     """All arrays and numbers in a value."""
     if dataclasses.is_dataclass(value):
         value = vars(value)
@@ -149,7 +148,7 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def harvest(keep: Kept, model: Sequential, given: Samples) -> None:
+def harvest(keep, model, given):
     """Call all that returns arrays or numbers, and keep those."""
     look(keep, model, given)
     X, y, _ = given
@@ -161,12 +160,12 @@ def harvest(keep: Kept, model: Sequential, given: Samples) -> None:
     with saliency():
         P = keep("forward in saliency", model.forward(X))
         keep("backward in saliency", model.backward(P))
-    dY: Array | None = through_bare_layers(keep, model, X)
+    dY = through_bare_layers(keep, model, X)
     for layer in reversed(model.layers):
         dY = keep(f"backward of {layer!r}", layer.backward(dY))
 
 
-def look(keep: Kept, model: Sequential, given: Samples) -> None:
+def look(keep, model, given):
     """Call what a callback may at any time: all but backward."""
     X, y, lengths = given
     part = {} if lengths is None else {"lengths": lengths[:1]}
@@ -198,13 +197,13 @@ def look(keep: Kept, model: Sequential, given: Samples) -> None:
     keep("sums of a metric", metrics.accuracy.sums(P, y))
 
 
-def through_bare_layers(keep: Kept, model: Sequential, X: Array) -> Array:
+def through_bare_layers(keep, model, X):
     for layer in model.layers:
         X = keep(f"forward of {layer!r}", layer.forward(X))
     return X
 
 
-def train(model: Sequential, given: Samples, **options: Any) -> Any:
+def train(model, given, **options):
     with in_parts(options.get("threads", 1)):
         return model.train(given.X, given.y, **{"verbose": 0, **given.how, **options})
 
@@ -214,15 +213,15 @@ PAIRS += [("lstm", "plain")]
 
 
 @pytest.mark.parametrize(("case", "way"), [*itertools.product(CASES, WAYS)] if LONG else PAIRS)
-def test_what_calls_returned_never_changes_later(case: str, way: str) -> None:
+def test_what_calls_returned_never_changes_later(case, way):
     make, draw = CASES[case]
     model, keep, how = make(), Kept(), WAYS[way]
     first, second, test = draw(20, 1), draw(13, 2), draw(5, 3)
 
-    def watch(*_: Any) -> None:
+    def watch(*_):
         harvest(keep, model, second)
 
-    def measure(P: Array, T: Array) -> float:
+    def measure(P, T):
         keep("what a metric is given", (P, T))
         look(keep, model, second)
         return 0.0
@@ -249,7 +248,7 @@ def test_what_calls_returned_never_changes_later(case: str, way: str) -> None:
     keep.check()
 
 
-def test_gradients_of_losses_never_change_later() -> None:
+def test_gradients_of_losses_never_change_later():
     keep = Kept()
     for loss in LOSSES:
         for shape in ((5, 4), (3, 4), (2, 3, 4)):
@@ -261,12 +260,12 @@ def test_gradients_of_losses_never_change_later() -> None:
 
 
 @pytest.mark.parametrize("way", few(["threads", "plain", "accumulate"], 1))
-def test_what_a_stream_computes_never_changes_later(way: str) -> None:
+def test_what_a_stream_computes_never_changes_later(way):
     """The batches of a stream are made while training runs, maybe by layers."""
     given, keep = points(20, 1), Kept()
     extractor = mlp()
 
-    def batches() -> Iterator[tuple[Array, Array]]:
+    def batches():
         for start in range(0, 20, 8):
             rows = slice(start, start + 8)
             harvest(keep, extractor, Samples(given.X[rows], given.y[rows]))
@@ -278,15 +277,15 @@ def test_what_a_stream_computes_never_changes_later(way: str) -> None:
     keep.check()
 
 
-def test_a_metric_that_keeps_what_it_is_given_sees_all_of_it() -> None:
+def test_a_metric_that_keeps_what_it_is_given_sees_all_of_it():
     class Median(Metric):
-        def sums(self, P: Array, T: Array) -> Array:
+        def sums(self, P, T):
             return P.reshape(-1)
 
-        def merge(self, one: Array, other: Array) -> Array:
+        def merge(self, one, other):
             return np.concatenate([one, other])
 
-        def result(self, sums: Array) -> float:
+        def result(self, sums):
             return float(np.median(sums))
 
     given = points(20, 1)
@@ -302,22 +301,21 @@ def test_a_metric_that_keeps_what_it_is_given_sees_all_of_it() -> None:
     assert history.metrics["train_median"] == pytest.approx([expected] * 2, rel=1e-5)
 
 
-def test_a_loss_may_run_layers_of_its_own() -> None:
+def test_a_loss_may_run_layers_of_its_own():
     """Twice in a step, and back: the training loop's buffers are for the model's layers."""
 
     class FeatureLoss(Loss):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.features = L.Dense(2, 5)
             self.features.build((2,), seed=1)
 
-        def value(self, P: Array, T: Array, w: Any, total: Any) -> float:
+        def value(self, P, T, w, total):
             return float(np.square(self.features.forward(P) - self.features.forward(T)).mean())
 
-        def gradient(self, P: Array, T: Array, w: Any, total: Any) -> Array:
+        def gradient(self, P, T, w, total):
             wanted, found = self.features.forward(T), self.features.forward(P)
-            gradient: Any = self.features.backward(2 / found.size * (found - wanted))
-            return gradient
+            return self.features.backward(2 / found.size * (found - wanted))
 
     X = points(20, 1).X
     T = X[:, 2:]
@@ -334,7 +332,7 @@ def test_a_loss_may_run_layers_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_writing_into_what_calls_returned_changes_nothing(case: str) -> None:
+def test_writing_into_what_calls_returned_changes_nothing(case):
     make, draw = CASES[case]
     model, untouched, given = make(), make(), draw(20, 1)
     for trained in (model, untouched):

@@ -1,7 +1,5 @@
 """The rooms of docs/design.md: which module may import which, read from the sources."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from functools import cache
@@ -73,7 +71,7 @@ MODULES = modules()
 @cache
 def nodes(name):
     """All nodes of a module, and whether each is inside a function."""
-    found: list[tuple[ast.AST, bool]] = []
+    found = []
     left = [(ast.parse(MODULES[name].read_text(encoding="utf-8")), False)]
     while left:
         node, inside = left.pop()

@@ -1,7 +1,5 @@
 """Bad input: a clear error that names the layer or the argument, and nothing is lost."""
 
-from __future__ import annotations
-
 import copy
 import math
 import os
@@ -9,7 +7,6 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +14,6 @@ import pytest
 from phitodeep import errors
 from phitodeep import layers as L
 from phitodeep.core.checks import check_number
-from phitodeep.core.types import Array
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -41,26 +37,26 @@ LABELS = rng.integers(0, 3, 12)
 BINARY = rng.integers(0, 2, 12)
 
 
-def regression() -> Sequential:
+def regression():
     return Sequential(L.Dense(4, 5), L.BatchNorm(), L.Tanh(), L.Dense(5, 2), seed=0, batch_size=5)
 
 
-def classifier() -> Sequential:
+def classifier():
     loss = "categorical_cross_entropy"
     layers = (L.Dense(4, 5), L.Tanh(), L.Dense(5, 3), L.Softmax())
     return Sequential(*layers, loss_class=loss, seed=0, batch_size=5)
 
 
-def binary() -> Sequential:
+def binary():
     loss = "binary_cross_entropy"
     return Sequential(L.Dense(4, 1), L.Sigmoid(), loss_class=loss, seed=0, batch_size=5)
 
 
-def hinge() -> Sequential:
+def hinge():
     return Sequential(L.Dense(4, 1), loss_class=Hinge(), seed=0, batch_size=5)
 
 
-def everything(model: Sequential) -> dict[str, Any]:
+def everything(model):
     """All that a refusal must leave as it was."""
     return {
         "weights": model.get_weights() if model.output_shape else None,
@@ -77,7 +73,7 @@ def everything(model: Sequential) -> dict[str, Any]:
     }
 
 
-def assert_same(a: Any, b: Any) -> None:
+def assert_same(a, b):
     if isinstance(a, dict):
         assert a.keys() == b.keys()
         for key in a:
@@ -88,9 +84,7 @@ def assert_same(a: Any, b: Any) -> None:
         assert a is b or a == b
 
 
-def refused(
-    call: Callable[[], Any], kind: type[PhitodeepError], names: str, model: Sequential | None = None
-) -> PhitodeepError:
+def refused(call, kind, names, model=None):
     """`call` is refused with an error of this kind whose text matches; the model stays."""
     before = None if model is None else copy.deepcopy(everything(model))
     keep = None if model is None else (model.loss, model.optimizer)
@@ -107,7 +101,7 @@ def refused(
     return caught.value
 
 
-def changed(a: Array, index: Any, value: Any) -> Array:
+def changed(a, index, value):
     a = a.astype(float) if isinstance(value, float) else a.copy()
     a[index] = value
     return a
@@ -203,13 +197,13 @@ regression, np.zeros((12, 4), "M8[s]"), Y
 )
 
 
-def the_case(case: str) -> tuple[Make, Any, Any, type[PhitodeepError], str]:
+def the_case(case):
     kind, _, says = INPUTS[case].partition(": ")
     make, bad_X, bad_y = eval(case)
     return make, bad_X, bad_y, getattr(errors, kind), says
 
 
-def good(make: Make) -> Array:
+def good(make):
     """Targets that fit."""
     model = make()
     if isinstance(model.loss, Hinge):
@@ -218,7 +212,7 @@ def good(make: Make) -> Array:
 
 
 @pytest.mark.parametrize("case", INPUTS)
-def test_bad_data_is_refused(case: str) -> None:
+def test_bad_data_is_refused(case):
     """By all that takes data; and a trained model stays as it is, and can be trained further."""
     make, bad_X, bad_y, kind, says = the_case(case)
     model, targets = make(), good(make)
@@ -233,7 +227,7 @@ def test_bad_data_is_refused(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", INPUTS)
-def test_bad_test_data_is_refused_and_named(case: str) -> None:
+def test_bad_test_data_is_refused_and_named(case):
     make, bad_X, bad_y, kind, says = the_case(case)
     if bad_y is None:
         says = r"X_test was given without y_test"
@@ -247,7 +241,7 @@ def test_bad_test_data_is_refused_and_named(case: str) -> None:
     assert "_test" in str(error) or "layer 0 of Sequential" in str(error)
 
 
-def test_one_axis_for_layers_of_unknown_size_is_refused() -> None:
+def test_one_axis_for_layers_of_unknown_size_is_refused():
     for layers in (
         [L.Dense(3)],
         [L.LayerNorm()],
@@ -264,7 +258,7 @@ def test_one_axis_for_layers_of_unknown_size_is_refused() -> None:
         assert model.output_shape is None
 
 
-def test_predictions_and_targets_never_broadcast() -> None:
+def test_predictions_and_targets_never_broadcast():
     flat = Sequential(L.Dense(4, 1), seed=0)
     column = BINARY[:, None].astype(float)
     np.testing.assert_allclose(
@@ -274,7 +268,7 @@ def test_predictions_and_targets_never_broadcast() -> None:
         MeanSquaredError().loss_func(column[:, 0], column)  # (N, 1) against (N,) predictions
 
 
-def test_integer_images_are_cast_and_not_rescaled() -> None:
+def test_integer_images_are_cast_and_not_rescaled():
     pixels = rng.integers(0, 256, (12, 4), dtype=np.uint8)
     whole, cast = regression(), regression()
     np.testing.assert_array_equal(whole.predict(pixels), cast.predict(pixels.astype(np.float32)))
@@ -284,14 +278,13 @@ def test_integer_images_are_cast_and_not_rescaled() -> None:
     assert whole.predict(pixels > 7).dtype == np.float32
 
 
-def test_weights_too_large_for_float32_are_refused() -> None:
+def test_weights_too_large_for_float32_are_refused():
     model, says = classifier(), r"weights\[0\] is 1e\+300, which is too large for float32"
-    given: dict[str, Any]
     for given in ({"sample_weight": np.full(12, 1e300)}, {"class_weight": [1e300] * 3}):
         refused(lambda g=given: model.train(X, LABELS, epochs=1, **g), ArgumentError, says, model)
 
 
-def test_a_value_that_only_its_sum_overflows_is_no_bad_value() -> None:
+def test_a_value_that_only_its_sum_overflows_is_no_bad_value():
     wide = Sequential(L.Dense(4, 2), dtype="float64", seed=0)
     wide.layers[0].W = np.full((4, 2), 1e-200)
     assert np.isfinite(wide.predict(np.full((4, 4), 1e308))).all()
@@ -300,13 +293,13 @@ def test_a_value_that_only_its_sum_overflows_is_no_bad_value() -> None:
 # --- settings ----------------------------------------------------------------------------------
 
 
-def builder() -> SequentialBuilder:
+def builder():
     return SequentialBuilder().dense(4, 2)
 
 
 NOT_COUNTS = [0, -1, 2.5, "3", True]
 NOT_RATES = [-0.1, np.nan, np.inf, "0.1", True, None]
-SETTINGS: dict[str, tuple[Callable[[Any], Any], list[Any], str]] = {
+SETTINGS = {
     "batch()": (lambda v: builder().batch(v), [*NOT_COUNTS, None], "batch_size"),
     "batch_size=": (lambda v: Sequential(L.Dense(4, 2), batch_size=v), NOT_COUNTS, "batch_size"),
     "setbatchsize": (lambda v: regression().setbatchsize(v), NOT_COUNTS, "batch_size"),
@@ -335,13 +328,13 @@ SETTINGS: dict[str, tuple[Callable[[Any], Any], list[Any], str]] = {
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_bad_settings_are_refused_and_named(setting: str) -> None:
+def test_bad_settings_are_refused_and_named(setting):
     call, bads, names = SETTINGS[setting]
     for bad in bads:
         refused(lambda bad=bad: call(bad), PhitodeepError, names)
 
 
-TRAINING: dict[str, tuple[list[Any], str]] = {
+TRAINING = {
     "epochs": ([-1, 2.5, "3", True], "epochs"),
     "batch_size": (NOT_COUNTS, "batch_size"),
     "accumulate": ([*NOT_COUNTS, None], "accumulate"),
@@ -356,7 +349,7 @@ TRAINING: dict[str, tuple[list[Any], str]] = {
 
 
 @pytest.mark.parametrize("name", TRAINING)
-def test_bad_arguments_of_train_are_refused_and_named(name: str) -> None:
+def test_bad_arguments_of_train_are_refused_and_named(name):
     model, (bads, names) = regression(), TRAINING[name]
     model.train(X, Y, epochs=1, verbose=0)
     for bad in bads:
@@ -364,7 +357,7 @@ def test_bad_arguments_of_train_are_refused_and_named(name: str) -> None:
         refused(lambda g=given: model.train(X, Y, **g), PhitodeepError, names, model)
 
 
-def test_bad_class_weights_are_refused_and_named() -> None:
+def test_bad_class_weights_are_refused_and_named():
     bads = [{0: -1}, {0: np.nan}, {0: "x"}, [1, 2], [1, 2, 3, 4], "abc", 3, {7: 2.0}, {"a": 2.0}]
     cases = [(classifier(), LABELS, bad) for bad in bads]
     for model, y, bad in (*cases, (regression(), Y, {0: 2})):
@@ -378,20 +371,20 @@ NAMES = np.array(["cat", "dog", "fox"])[LABELS]
 class Category:
     """As pandas's Categorical: its array is one of objects."""
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
+    def __array__(self, dtype=None, copy=None):
         return NAMES.astype(object)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(NAMES)
 
 
 ENCODE = r"np\.unique\(labels, return_inverse=True\)"
 
 
-def test_labels_as_text_say_how_to_encode_them() -> None:
+def test_labels_as_text_say_how_to_encode_them():
     model = classifier()
     model.build((4,))
-    kinds: list[Any] = [NAMES, NAMES.tolist(), NAMES.astype(object), NAMES.astype(bytes)]
+    kinds = [NAMES, NAMES.tolist(), NAMES.astype(object), NAMES.astype(bytes)]
     for y in (*kinds, Category(), NAMES[:, None]):
         for call in (
             partial(model.train, X, y, epochs=1, verbose=0),
@@ -405,9 +398,8 @@ def test_labels_as_text_say_how_to_encode_them() -> None:
     assert len(model.train(X, codes, epochs=1, verbose=0)) == 1
 
 
-def test_what_is_not_a_number_is_named_by_its_place() -> None:
+def test_what_is_not_a_number_is_named_by_its_place():
     model = classifier()
-    bad: Any
     for bad, says in (
         ([1.0, None, 2.0], r"with None at \[1\]: remove or fill missing values"),
         ([[1.0, "x"], [2.0, "y"]], r"such as 'x' at \[0, 1\]: encode"),
@@ -422,7 +414,7 @@ def test_what_is_not_a_number_is_named_by_its_place() -> None:
         refused(partial(model.predict, bad), PhitodeepError, f"^X takes.*{says}", model)
 
 
-def test_text_for_a_model_of_tokens_says_to_encode_it() -> None:
+def test_text_for_a_model_of_tokens_says_to_encode_it():
     model = SequentialBuilder(4, seed=0).embedding(9, 2).flatten().dense(1).build()
     refused(lambda: model.predict(["some text"]), ArgumentTypeError, "encode text first", model)
     refused(lambda: model.predict([[1], [1, 2]]), ShapeError, "unequal length", model)
@@ -438,7 +430,7 @@ def test_text_for_a_model_of_tokens_says_to_encode_it() -> None:
         ({"age": X[:, 0], "rest": X[:, 1:]}, "a dict with the keys 'age', 'rest'"),
     ],
 )
-def test_several_inputs_say_what_a_model_takes(several: Any, says: str) -> None:
+def test_several_inputs_say_what_a_model_takes(several, says):
     model = classifier()
     wanted = rf"{says}.*takes one array.*np\.concatenate.*Parallel and Select"
     for call in (
@@ -453,7 +445,7 @@ def test_several_inputs_say_what_a_model_takes(several: Any, says: str) -> None:
         refused(lambda: model.train(several, epochs=1, verbose=0), ArgumentTypeError, wanted)
 
 
-def test_a_list_of_samples_is_an_array() -> None:
+def test_a_list_of_samples_is_an_array():
     model = classifier()
     np.testing.assert_array_equal(model.predict(list(X)), model.predict(X))
     np.testing.assert_array_equal(model.predict(list(X[:4])), model.predict(X[:4]))
@@ -462,14 +454,14 @@ def test_a_list_of_samples_is_an_array() -> None:
     assert images.train([np.ones((2, 3)), np.zeros((2, 3))], [0, 1], epochs=1, verbose=0)
 
 
-def test_bad_batch_sizes_of_predict_and_evaluate() -> None:
+def test_bad_batch_sizes_of_predict_and_evaluate():
     model = regression()
     for call in (partial(model.predict, X), partial(model.evaluate, X, Y)):
         for bad in NOT_COUNTS:
             refused(partial(call, batch_size=bad), PhitodeepError, "batch_size", model)
 
 
-def test_setters_that_refuse_leave_the_model() -> None:
+def test_setters_that_refuse_leave_the_model():
     model = regression()
     model.train(X, Y, epochs=1, verbose=0)
     for call, names in (
@@ -483,7 +475,7 @@ def test_setters_that_refuse_leave_the_model() -> None:
         refused(call, PhitodeepError, names, model)
 
 
-def test_a_name_instead_of_a_list_of_names_is_one_metric() -> None:
+def test_a_name_instead_of_a_list_of_names_is_one_metric():
     model = Sequential(L.Dense(4, 2), metrics="mae")
     assert [*model.train(X, Y, epochs=1, verbose=0).metrics] == ["train_mae"]
 
@@ -491,7 +483,7 @@ def test_a_name_instead_of_a_list_of_names_is_one_metric() -> None:
 # --- models ------------------------------------------------------------------------------------
 
 
-def with_loss(loss: str, *last: Any) -> Sequential:
+def with_loss(loss, *last):
     made = SequentialBuilder().dense(4, 3).loss(loss)
     for layer in last:
         made.add(layer)
@@ -529,11 +521,11 @@ Sequential(Dense(4, 1), Softmax(), loss_class="categorical_cross_entropy").train
     ShapeError: BinaryCrossEntropy
 """),
 )
-def test_parts_that_do_not_fit_are_refused(call: str, error: str) -> None:
+def test_parts_that_do_not_fit_are_refused(call, error):
     check_refused(call, error, globals())
 
 
-def test_an_optimizer_shared_by_two_models() -> None:
+def test_an_optimizer_shared_by_two_models():
     optimizer = Adam()
     model = Sequential(L.Dense(4, 2), optimizer=optimizer, seed=0)
     model.train(X, Y, epochs=1, verbose=0)
@@ -544,7 +536,7 @@ def test_an_optimizer_shared_by_two_models() -> None:
     assert len(model.train(X, Y, epochs=1, verbose=0)) == 1
 
 
-def test_backward_before_forward() -> None:
+def test_backward_before_forward():
     model = regression()
     for prepare in (lambda: None, lambda: model.predict(X), lambda: model.evaluate(X, Y)):
         prepare()
@@ -556,7 +548,7 @@ def test_backward_before_forward() -> None:
     assert model.backward(Y).shape == X.shape
 
 
-def test_a_step_without_gradients_or_layers() -> None:
+def test_a_step_without_gradients_or_layers():
     model = regression()
     says = r"no gradient for 0\.W: Dense\(4, 5\)"
     for prepare in (lambda: None, lambda: model.forward(X)):
@@ -566,7 +558,7 @@ def test_a_step_without_gradients_or_layers() -> None:
     refused(lambda: model.optimizer.step(model), PhitodeepError, "layers")
 
 
-def test_a_model_used_before_it_knows_its_input_shape() -> None:
+def test_a_model_used_before_it_knows_its_input_shape():
     model = Sequential(L.Flatten(), L.Dense(3), L.Tanh(), L.Dense(2))
     for call in (
         lambda: model.predict(X),
@@ -585,7 +577,7 @@ def test_a_model_used_before_it_knows_its_input_shape() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
-def test_a_full_disk_is_noticed_before_training() -> None:
+def test_a_full_disk_is_noticed_before_training():
     model = regression()
     model.train(X, Y, epochs=1, verbose=0)
     refused(
@@ -595,7 +587,7 @@ def test_a_full_disk_is_noticed_before_training() -> None:
 
 
 @pytest.mark.parametrize("case", few(INPUTS, 3))
-def test_bad_data_does_not_touch_the_log_of_before(case: str, tmp_path: Path) -> None:
+def test_bad_data_does_not_touch_the_log_of_before(case, tmp_path):
     make, bad_X, bad_y, kind, names = the_case(case)
     model, path = make(), tmp_path / "log.csv"
     model.train(X, good(make), epochs=2, callbacks=[CSVLogger(path)], verbose=0)
@@ -608,7 +600,7 @@ def test_bad_data_does_not_touch_the_log_of_before(case: str, tmp_path: Path) ->
     assert os.listdir(tmp_path) == ["log.csv"]
 
 
-def test_nothing_is_trained_by_an_optimizer_of_another_models_layers(tmp_path: Path) -> None:
+def test_nothing_is_trained_by_an_optimizer_of_another_models_layers(tmp_path):
     model, other = regression(), regression()
     other.backward(np.ones_like(other.forward(X)))
     model.optimizer._pack(model.layers)
@@ -618,7 +610,7 @@ def test_nothing_is_trained_by_an_optimizer_of_another_models_layers(tmp_path: P
     )
 
 
-def test_numbers_of_every_kind_are_read_and_endless_ones_refused() -> None:
+def test_numbers_of_every_kind_are_read_and_endless_ones_refused():
     for one in (1, 1.0, np.float16(1), np.float32(1), np.longdouble(1), np.int8(1), np.uint64(1)):
         assert type(check_number(one, "one", minimum=0, below=2)) is float
     assert check_number(np.int8(-128), "few") == -128
@@ -627,7 +619,7 @@ def test_numbers_of_every_kind_are_read_and_endless_ones_refused() -> None:
             check_number(endless, "it")
 
 
-def test_a_sparse_matrix_is_refused_with_what_to_write() -> None:
+def test_a_sparse_matrix_is_refused_with_what_to_write():
     sparse = pytest.importorskip("scipy.sparse")
     with pytest.raises(ArgumentTypeError, match=r"write \.toarray\(\)"):
         L.Dense(3, 2).forward(sparse.eye(3, format="csr"))

@@ -1,7 +1,5 @@
 """The documentation runs: every Python block of README and docs, and every link between pages."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re
@@ -94,7 +92,7 @@ def test_blocks_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch):
         monkeypatch.setattr("joblib.parallel.DEFAULT_BACKEND", "threading")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    names: dict[str, object] = {}
+    names = {}
     for i, (code, shown) in enumerate(BLOCK.findall(text), 1):
         out = io.StringIO()
         with contextlib.redirect_stdout(out):

@@ -5,8 +5,6 @@ call, an assignment, an import or a decorator; of a table, the first column is c
 rows is a call. Anything else is a formula or a table of words.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util
@@ -15,11 +13,9 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable
 from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,12 +39,12 @@ STATEMENT = re.compile(  # how a line of code begins: a block with such a line h
     r"^ *(?:import \w|from [\w.]+ import |@\w|(?:def|class|with) .*:$|[a-z_]+\.\w[\w.]*\(.*\)$)",
     re.MULTILINE,
 )
-NOT_CODE: dict[str, str] = {}  # a block's first line -> why it looks like code and does not run
+NOT_CODE = {}  # a block's first line -> why it looks like code and does not run
 
 
 def blocks(doc):
     """The indented blocks of a docstring that ast.get_docstring has cleaned, each dedented."""
-    found: list[str] = []
+    found = []
     blank = True
     for line in [*doc.splitlines(), "end"]:
         if line.startswith("    ") and (found or blank):
@@ -184,7 +180,7 @@ def with_torch():
     return {**usual(), "torch": torch, "module": torch.nn.Conv2d(1, 3, 3)}
 
 
-PREPARED: dict[str, Callable[[], dict[str, Any]]] = {
+PREPARED = {
     "phitodeep.exchange.torch.compare.compare_with_torch": with_torch,
     "phitodeep.exchange.torch.pairs.counterpart": with_torch,
     "phitodeep.model.imports.from_torch": with_torch,

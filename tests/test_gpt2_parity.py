@@ -1,12 +1,8 @@
 """A GPT with GPT-2's weights is GPT-2: see references/make_gpt2_reference.py."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from phitodeep.core.types import Array
-from phitodeep.model import Sequential
 from phitodeep.model.architectures import gpt
 from tests.conftest import references
 
@@ -45,7 +41,7 @@ WEIGHTS, GRADIENTS = (
 )
 
 
-def gpt2(dtype: str) -> Sequential:
+def gpt2(dtype):
     builder = gpt(61, 24, layers=3, heads=4, dim=32, activation="gelu_tanh")
     builder = builder.loss("softmax_cross_entropy")
     model = builder.dtype(dtype).optimizer("sgd").alpha(0.5).build()
@@ -53,7 +49,7 @@ def gpt2(dtype: str) -> Sequential:
     return model
 
 
-def assert_near(found: dict[str, Array], wanted: dict[str, Array], dtype: str) -> None:
+def assert_near(found, wanted, dtype):
     assert found.keys() == wanted.keys()
     for name, a in found.items():
         assert a.dtype == dtype
@@ -61,7 +57,7 @@ def assert_near(found: dict[str, Array], wanted: dict[str, Array], dtype: str) -
 
 
 @each_dtype
-def test_logits_loss_and_every_gradient(dtype: str) -> None:
+def test_logits_loss_and_every_gradient(dtype):
     model = gpt2(dtype)
     logits = model.forward(BATCH["tokens"])
     loss, dlogits = model.loss.value_and_gradient(logits, BATCH["targets"])
@@ -73,7 +69,7 @@ def test_logits_loss_and_every_gradient(dtype: str) -> None:
 
 
 @each_dtype
-def test_a_step_of_training_takes_these_gradients(dtype: str) -> None:
+def test_a_step_of_training_takes_these_gradients(dtype):
     model = gpt2(dtype)
     model.train(BATCH["tokens"], BATCH["targets"], epochs=1, verbose=0)
     wanted = {path: W - 0.5 * GRADIENTS[path] for path, W in WEIGHTS.items()}
@@ -82,7 +78,7 @@ def test_a_step_of_training_takes_these_gradients(dtype: str) -> None:
 
 @each_dtype
 @pytest.mark.parametrize("cache", [True, False])
-def test_greedy_generation(dtype: str, cache: bool) -> None:
+def test_greedy_generation(dtype, cache):
     prompt, tokens = STORED["greedy"]["prompt"], STORED["greedy"]["tokens"]
     new = tokens.shape[1] - prompt.shape[1]
     found = gpt2(dtype).generate(prompt, new, temperature=0, cache=cache)

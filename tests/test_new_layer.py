@@ -1,20 +1,17 @@
 """CONTRIBUTING.md adds a layer from nothing: done in a copy, and every check finds it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"```(?:python|toml)\n# (\S+?)(?:, in (\w+))?\n(.*?)```", re.DOTALL)
-BLOCKS: list[tuple[str, str, str]] = BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text("utf-8"))
+BLOCKS = BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text("utf-8"))
 COPIED = ("phitodeep", "tests", "tools", "website", "docs", "pyproject.toml")
 CONTRACT = [f"tests/{name}/test_contract.py" for name in ("layers", "derivations")]
 FOUND_BY = (  # what fails as long as a place is missing
@@ -26,7 +23,7 @@ FOUND_BY = (  # what fails as long as a place is missing
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> Path:
+def copy(tmp_path):
     for name in COPIED:
         if (ROOT / name).is_dir():
             unwanted = shutil.ignore_patterns("__pycache__", "browser")
@@ -36,7 +33,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write(folder: Path, blocks: Iterable[tuple[str, str, str]]) -> None:
+def write(folder, blocks):
     """Put each block at the end of its file, or first into the table that it names."""
     for file, table, code in blocks:
         path = folder / file
@@ -54,7 +51,7 @@ def write(folder: Path, blocks: Iterable[tuple[str, str, str]]) -> None:
         path.write_text(source, encoding="utf-8")
 
 
-def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+def run(folder, *command):
     names = {
         "PYTHONPATH": str(folder),
         "PHITODEEP_KERNELS": "numpy",
@@ -70,16 +67,16 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def pytest_on(folder: Path, *names: str) -> str:
+def pytest_on(folder, *names):
     options = ("-p", "no:cacheprovider", "-rA")
     return run(folder, "-m", "pytest", *options, *names).stdout
 
 
-def test_a_layer_has_five_places() -> None:
+def test_a_layer_has_five_places():
     assert len({file for file, _, _ in BLOCKS}) == 5
 
 
-def test_checks_find_what_a_new_layer_lacks(copy: Path) -> None:
+def test_checks_find_what_a_new_layer_lacks(copy):
     write(copy, [block for block in BLOCKS if block[0].startswith(("phitodeep/l", "phitodeep/d"))])
     output = pytest_on(copy, *FOUND_BY)
     for name in FOUND_BY:
@@ -87,7 +84,7 @@ def test_checks_find_what_a_new_layer_lacks(copy: Path) -> None:
     assert "Arctan" in output
 
 
-def test_all_checks_find_a_new_layer_and_pass(copy: Path) -> None:
+def test_all_checks_find_a_new_layer_and_pass(copy):
     write(copy, BLOCKS)
     assert run(copy, "tools/builder_methods.py").returncode == 0
     output = pytest_on(copy, *FOUND_BY, *CONTRACT, "-k", "Arctan or public")

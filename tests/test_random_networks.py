@@ -10,8 +10,7 @@ import inspect
 import itertools
 import pickle
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from hypothesis import HealthCheck, event, given, settings
@@ -22,21 +21,21 @@ from phitodeep.core.call import calling
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers import BatchNorm, Chain, Layer, Softmax, Tanh
-from phitodeep.loss import CategoricalCrossEntropy, Loss, MeanSquaredError, SoftmaxCrossEntropy
+from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import Callback
-from phitodeep.optimization.optimizers import SGD, AdamW, Optimizer
+from phitodeep.optimization.optimizers import SGD, AdamW
 from phitodeep.testing import check_gradients
 from tests import random_networks
 from tests.conftest import arrays, assert_same, in_parts
-from tests.random_networks import Centred, Ladder, Network, fitting, networks
+from tests.random_networks import Centred, Ladder, fitting, networks
 from tests.rows import LONG, times
 
 SHAPES = [(4,), (4, 6), (4, 4, 2)]
 CLOSE = {"rtol": 1e-9, "atol": 1e-10}  # to rounding, which many layers enlarge
 
 
-def examples(count: int) -> settings:
+def examples(count):
     return settings(
         max_examples=times(count),
         derandomize=not LONG,
@@ -46,7 +45,7 @@ def examples(count: int) -> settings:
     )
 
 
-def test_the_strategy_knows_every_public_layer() -> None:
+def test_the_strategy_knows_every_public_layer():
     source = inspect.getsource(random_networks)
     fit = {type(make()) for shape in SHAPES for rows in fitting(shape) for make in rows}
     public = {name for name in layers.__all__ if issubclass(getattr(layers, name), Layer)}
@@ -59,13 +58,13 @@ def test_the_strategy_knows_every_public_layer() -> None:
 
 @examples(6)
 @given(networks(), st.booleans())
-def test_gradients_are_central_differences(net: Network, training: bool) -> None:
+def test_gradients_are_central_differences(net, training):
     check_gradients(net.chain, net.X, training=training, max_probes=4, rtol=1e-6)
 
 
 @examples(6)
 @given(networks(), st.sampled_from([np.float32, np.float64]))
-def test_passes_keep_the_dtype_and_what_they_are_given(net: Network, dtype: Any) -> None:
+def test_passes_keep_the_dtype_and_what_they_are_given(net, dtype):
     chain, X = net.chain, net.X if net.X.dtype.kind == "i" else net.X.astype(dtype)
     chain.cast(dtype)
     kept = X.copy()
@@ -91,7 +90,7 @@ class Masked(NamedTuple):
     after: Array | None
 
 
-def under(mask: Array, net: Network, X: Array, training: bool) -> Masked | None:
+def under(mask, net, X, training):
     """Both passes under a mask, with dY = 0 where Y has no step; None where it is refused."""
     with calling(mask=mask, training=training, step=1):
         try:
@@ -109,19 +108,19 @@ def under(mask: Array, net: Network, X: Array, training: bool) -> Masked | None:
 
 
 LENGTHS = st.lists(st.integers(1, 3), min_size=4, max_size=4)
-STEPS: dict[str, Any] = {"kinds": ("sequences", "tokens"), "samples": (3, 4), "masked": True}
+STEPS = {"kinds": ("sequences", "tokens"), "samples": (3, 4), "masked": True}
 
 
 @examples(37)
 @given(networks(**STEPS, without=(Centred,)), LENGTHS)
-def test_a_padded_sample_is_as_it_is_alone(net: Network, lengths: list[int]) -> None:
+def test_a_padded_sample_is_as_it_is_alone(net, lengths):
     N, T = net.X.shape[:2]
     count = np.minimum([T, *lengths], T)[:N]
     mask = np.arange(T) < count[:, None]
     whole = under(mask, net, net.X, training=False)
     if whole is None:
         return
-    total: dict[str, Any] = dict.fromkeys(whole.grads, 0)
+    total = dict.fromkeys(whole.grads, 0)
     dY = net.dY(whole.Y)
     for i, n in enumerate(count):
         steps = None if whole.after is None else int(whole.after[i].sum())
@@ -146,9 +145,7 @@ def test_a_padded_sample_is_as_it_is_alone(net: Network, lengths: list[int]) -> 
 
 @examples(37)
 @given(networks(**STEPS), st.integers(0, 2**12 - 1), st.booleans(), st.booleans())
-def test_what_a_mask_leaves_out_changes_nothing(
-    net: Network, bits: int, holes: bool, training: bool
-) -> None:
+def test_what_a_mask_leaves_out_changes_nothing(net, bits, holes, training):
     N, T = net.X.shape[:2]
     there = np.array([bits >> k & 1 for k in range(N * T)], bool).reshape(N, T)
     mask = there if holes else np.arange(T) < there.sum(axis=1, keepdims=True)
@@ -170,7 +167,7 @@ def test_what_a_mask_leaves_out_changes_nothing(
 
 @examples(6)
 @given(networks(**STEPS), LENGTHS, st.booleans())
-def test_gradients_under_a_mask(net: Network, lengths: list[int], training: bool) -> None:
+def test_gradients_under_a_mask(net, lengths, training):
     N, T = net.X.shape[:2]
     mask = np.arange(T) < np.minimum([T, *lengths], T)[:N, None]
     if under(mask, net, net.X, training) is None:
@@ -190,12 +187,12 @@ class Setting(NamedTuple):
     accumulate: int
     batch_size: int
 
-    def loss(self) -> Loss:
+    def loss(self):
         if self.target == "numbers":
             return MeanSquaredError()
         return SoftmaxCrossEntropy() if self.target == "logits" else CategoricalCrossEntropy(0.1)
 
-    def optimize(self) -> Optimizer:
+    def optimize(self):
         if self.optimizer == "sgd":
             return SGD(0.05, momentum=0.9, clip_norm=1.0)
         return AdamW(0.02, eps=0.1, l2=0.01, ema=0.9, clip_norm=1.0)  # eps: rounding stays small
@@ -212,10 +209,10 @@ TRAINED = networks(samples=(5, 6))
 EPOCHS = 2
 
 
-def model_of(net: Network, how: Setting, dtype: Any = np.float64) -> tuple[Sequential, Array]:
+def model_of(net, how, dtype=np.float64):
     """A model of the network, and targets for it; with a target that its outputs can meet."""
     chain = copy.deepcopy(net.chain)
-    parts: Sequence[Layer] = [chain] if chain.checkpoint else chain.layers
+    parts = [chain] if chain.checkpoint else chain.layers
     shape = chain.output_shape or ()
     if not shape or shape[-1] == 1:
         how = how._replace(target="numbers")
@@ -231,7 +228,7 @@ def model_of(net: Network, how: Setting, dtype: Any = np.float64) -> tuple[Seque
     return model, rng.integers(0, shape[-1], (N, *shape[:-1]))
 
 
-def checkpointed(model: Sequential, checkpoint: bool | None) -> Sequential:
+def checkpointed(model, checkpoint):
     """The model with all checkpoints set, or left as they are."""
     for _, part in model.walk():
         if isinstance(part, Chain) and part is not model and checkpoint is not None:
@@ -242,21 +239,19 @@ def checkpointed(model: Sequential, checkpoint: bool | None) -> Sequential:
 class Switch(Callback):
     """Freezes and thaws: plan[step] is the number of a part, and whether it learns from then on."""
 
-    def __init__(self, plan: dict[int, tuple[int, bool]]) -> None:
+    def __init__(self, plan):
         self.plan = plan
 
-    def on_batch_end(self, model: Layer, step: int, loss: float) -> None:
+    def on_batch_end(self, model, step, loss):
         if step in self.plan:
             number, learns = self.plan[step]
             parts = [part for path, part in model.walk() if path]
             parts[number % len(parts)].trainable = learns
 
 
-def train(
-    model: Sequential, X: Array, y: Array, how: Setting, parts: int = 1, **more: Any
-) -> dict[str, Array]:
+def train(model, X, y, how, parts=1, **more):
     """Train by `train`, with each batch in so many parts and threads, and return the weights."""
-    given: dict[str, Any] = {"epochs": EPOCHS, "shuffle": False, "verbose": 0, **more}
+    given = {"epochs": EPOCHS, "shuffle": False, "verbose": 0, **more}
     with in_parts(parts):
         model.train(
             X, y, batch_size=how.batch_size, accumulate=how.accumulate, threads=parts, **given
@@ -264,21 +259,19 @@ def train(
     return model.get_weights()
 
 
-def train_by_hand(
-    model: Sequential, X: Array, y: Array, how: Setting, callback: Callback | None = None
-) -> dict[str, Array]:
+def train_by_hand(model, X, y, how, callback=None):
     """The same by forward, loss_gradient, backward and a step, which for SGD is by hand too."""
     optimizer, size = model.optimizer, how.batch_size
     batches = [slice(at, at + size) for at in range(0, len(X), size)]
-    velocity: dict[str, Array] = {}
+    velocity = {}
     for group in [
         batches[at : at + how.accumulate]
         for _ in range(EPOCHS)
         for at in range(0, len(batches), how.accumulate)
     ]:
         total, first = sum(y[rows].size for rows in group), 0
-        held: dict[tuple[Layer, str], Array] = {}
-        sums: dict[str, Array] = {}
+        held = {}
+        sums = {}
         for rows in group:
             with calling(step=optimizer.t, first=first):
                 P = model.forward(X[rows])
@@ -300,9 +293,7 @@ def train_by_hand(
     return model.get_weights()
 
 
-def step_by_hand(
-    sgd: SGD, model: Sequential, grads: dict[str, Array], velocity: dict[str, Array]
-) -> None:
+def step_by_hand(sgd, model, grads, velocity):
     """v <- mu v + g, W <- W - lr v for what learns, with the norm of all g clipped to 1."""
     learning = {
         f"{path}.{name}": W
@@ -319,9 +310,7 @@ def step_by_hand(
 
 @examples(6)
 @given(TRAINED, SETTINGS, st.sampled_from([1, 2, 3]), st.sampled_from([None, False, True]))
-def test_train_is_the_loop_by_hand(
-    net: Network, how: Setting, parts: int, checkpoint: bool | None
-) -> None:
+def test_train_is_the_loop_by_hand(net, how, parts, checkpoint):
     model, y = model_of(net, how)
     checkpointed(model, checkpoint)
     found = train(model, net.X, y, how, parts)
@@ -338,9 +327,7 @@ def test_train_is_the_loop_by_hand(
     st.integers(0, 4),
     st.dictionaries(st.integers(1, 4), st.tuples(st.integers(0, 9), st.booleans()), min_size=1),
 )
-def test_parts_may_freeze_and_thaw_in_the_middle(
-    net: Network, how: Setting, parts: int, frozen: int, plan: dict[int, tuple[int, bool]]
-) -> None:
+def test_parts_may_freeze_and_thaw_in_the_middle(net, how, parts, frozen, plan):
     for part in [part for path, part in net.chain.walk() if path][:frozen]:
         part.trainable = False
     model, y = model_of(net, how)
@@ -351,17 +338,15 @@ def test_parts_may_freeze_and_thaw_in_the_middle(
 
 @examples(6)
 @given(TRAINED, SETTINGS, st.sampled_from(["deepcopy", "pickle"]), st.sampled_from([1, 2]))
-def test_a_copy_in_the_middle_of_training_goes_on_to_the_bit(
-    net: Network, how: Setting, kind: str, parts: int
-) -> None:
+def test_a_copy_in_the_middle_of_training_goes_on_to_the_bit(net, how, kind, parts):
     model, y = model_of(net, how)
     twin = copy.deepcopy(model)
 
-    def copied(one: Any) -> Any:
+    def copied(one):
         return copy.deepcopy(one) if kind == "deepcopy" else pickle.loads(pickle.dumps(one))
 
     class Copying(Callback):
-        def on_batch_end(self, model: Layer, step: int, loss: float) -> None:
+        def on_batch_end(self, model, step, loss):
             copied(model)
 
     train(model, net.X, y, how, parts, shuffle=True, callbacks=Copying())
@@ -374,14 +359,14 @@ def test_a_copy_in_the_middle_of_training_goes_on_to_the_bit(
 
 @examples(6)
 @given(TRAINED, SETTINGS, st.sampled_from([1, 2]))
-def test_float32_training_stays_float32(net: Network, how: Setting, parts: int) -> None:
+def test_float32_training_stays_float32(net, how, parts):
     model, y = model_of(net, how, np.float32)
-    seen: set[np.dtype[Any]] = set()
+    seen = set()
 
-    def note(array: Any) -> None:
+    def note(array):
         seen.update(a.dtype for a in arrays(array) if a.dtype.kind == "f")
 
-    def watcher(told: Any) -> None:
+    def watcher(told):
         note([told.array])
         if told.what in ("forward", "backward") and told.when == "after":
             note([told.source.cache, told.source.grads])
@@ -400,9 +385,7 @@ def test_float32_training_stays_float32(net: Network, how: Setting, parts: int) 
 
 @examples(6)
 @given(TRAINED, SETTINGS, st.sampled_from([1, 2, 3]))
-def test_a_watcher_that_returns_nothing_changes_no_bit(
-    net: Network, how: Setting, parts: int
-) -> None:
+def test_a_watcher_that_returns_nothing_changes_no_bit(net, how, parts):
     model, y = model_of(net, how)
     with watching(lambda seen: None):
         found = train(model, net.X, y, how, parts)
@@ -411,8 +394,8 @@ def test_a_watcher_that_returns_nothing_changes_no_bit(
 
 @examples(8)
 @given(networks())
-def test_a_watcher_sees_each_layer_once_in_a_pass(net: Network) -> None:
-    events: list[tuple[str, str, str]] = []
+def test_a_watcher_sees_each_layer_once_in_a_pass(net):
+    events = []
     with watching(lambda seen: events.append(seen[:3])), calling(step=0):
         Y = net.chain.forward(net.X)
         net.chain.backward(net.dY(Y))

@@ -3,24 +3,20 @@
 They are compared to 1e-7, not bit for bit, because BLAS libraries round differently.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from phitodeep.core.types import Array
 from phitodeep.layers import LSTM, Chain, Conv2D, Dense, Embedding, Select, Tanh
 from phitodeep.model import Sequential, SequentialBuilder
 
 Make = Callable[[], SequentialBuilder]
 
 
-def images() -> SequentialBuilder:
+def images():
     builder = SequentialBuilder(8, 8, 2, seed=1).random_flip().random_crop(6, padding=1)
     builder.conv2d(4, 3, padding="same").batch_norm().relu().max_pool2d(2).depthwise_conv2d(2)
     builder.conv_transpose2d(3, 3, stride=2).upsample2d(2, "bilinear").group_norm(3).gelu()
@@ -28,27 +24,27 @@ def images() -> SequentialBuilder:
     return builder.dropout(0.2).dense(3).softmax().loss("categorical_cross_entropy")
 
 
-def sequences() -> SequentialBuilder:
+def sequences():
     builder = SequentialBuilder(6, 4, seed=2).bidirectional(LSTM(3)).layer_norm().gru(6)
     builder.multi_head_attention(2, dropout=0.1).transformer_block(2, norm="rms", checkpoint=True)
     builder.time_distributed(Chain(Dense(4), Tanh())).conv1d(4, 3, padding="same")
     return builder.global_max_pool().dense(3).log_softmax().loss("negative_log_likelihood")
 
 
-def tokens() -> SequentialBuilder:
+def tokens():
     table = Embedding(7, 8)
     builder = SequentialBuilder(6, seed=4).add(table).positional_embedding(9).rnn(8)
     builder.transformer_block(2, causal=True, rope=True, activation="swiglu").layer_norm()
     return builder.tied_dense(table).loss("softmax_cross_entropy")
 
 
-def table() -> SequentialBuilder:
+def table():
     builder = SequentialBuilder(5, seed=3).parallel(Select([0, 1]), Chain(Select([2, 3]), Dense(4)))
     builder.dense(6).mish().prelu().gaussian_noise(0.1).residual(Dense(6), Tanh()).dense(3)
     return builder.sigmoid().loss("binary_cross_entropy")
 
 
-def data(kind: str) -> tuple[Array, Array]:
+def data(kind):
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 40)
     if kind == "images":
@@ -62,10 +58,10 @@ def data(kind: str) -> tuple[Array, Array]:
 
 
 LENGTHS = np.random.default_rng(1).integers(1, 7, 40)
-MAKERS: dict[str, Make] = {
+MAKERS = {
     "images": images, "sequences": sequences, "tokens": tokens, "table": table
 }  # fmt: skip
-OPTIONS: dict[str, dict[str, Any]] = {
+OPTIONS = {
     "images": {"class_weight": "balanced"},
     "sequences": {"lengths": LENGTHS, "accumulate": 2},
     "tokens": {"lengths": LENGTHS},
@@ -85,7 +81,7 @@ RECORDED = Path(__file__).parent / "reference" / "recorded_training.json"
 CONTINUED = [1.10942994255, 1.20304489499]
 
 
-def numbers(kind: str, optimizer: str) -> list[float]:
+def numbers(kind, optimizer):
     """Losses of two epochs, the sizes of weights and predictions, and the evaluated loss."""
     X, y = data(kind)
     model = MAKERS[kind]().optimizer(optimizer).alpha(0.01).batch(12).dtype("float64").build()
@@ -96,11 +92,11 @@ def numbers(kind: str, optimizer: str) -> list[float]:
 
 
 @pytest.mark.parametrize("case", BEFORE)
-def test_a_training_gives_the_recorded_numbers(case: str) -> None:
+def test_a_training_gives_the_recorded_numbers(case):
     np.testing.assert_allclose(numbers(*case.split()), BEFORE[case], rtol=1e-7)
 
 
-def test_a_recorded_config_and_state_continue() -> None:
+def test_a_recorded_config_and_state_continue():
     recorded = json.loads(
         RECORDED.read_text(), object_hook=lambda d: np.array(d["array"]) if "array" in d else d
     )

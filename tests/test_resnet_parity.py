@@ -3,8 +3,6 @@
 references/make_resnet_reference.py made them.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -18,7 +16,7 @@ KEPT, STEP = 1000, 7  # of a larger gradient, every seventh number is stored
 @pytest.mark.parametrize(
     ("dtype", "rtol", "atol"), [("float64", 1e-9, 1e-12), ("float32", 2e-4, 2e-5)]
 )
-def test_logits_gradients_and_statistics_are_pytorchs(dtype: str, rtol: float, atol: float) -> None:
+def test_logits_gradients_and_statistics_are_pytorchs(dtype, rtol, atol):
     stored = references("resnet")
     batch = stored["batch"]
     model = resnet_small(32, 32, 3, blocks=1).loss("softmax_cross_entropy").dtype(dtype).build()

@@ -1,13 +1,10 @@
 """What terminals and notebooks show: short reprs, HTML tables, figures without pyplot."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import subprocess
 import sys
 from html.parser import HTMLParser
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,10 +28,10 @@ class Cells(HTMLParser):
 
     def __init__(self, html):
         super().__init__()
-        self.rows: list[list[str]] = []
-        self.sides: list[list[str]] = []
-        self.texts: list[str] = []
-        self.open: list[str] = []
+        self.rows = []
+        self.sides = []
+        self.texts = []
+        self.open = []
         self.feed(html)
         assert self.open == []  # every element was closed
 
@@ -101,7 +98,7 @@ def test_tables_in_html_and_profiles():
         assert len(cells) == 9
 
 
-SHOWN: dict[str, Any] = {
+SHOWN = {
     "summary": lambda: summarize(net()),
     "gradient report": lambda: check_gradients(Dense(3, 2), X),
     "difference": lambda: net().trace(X, Y).diff(net().trace(X, Y)),
@@ -205,7 +202,7 @@ def test_a_figure_can_be_copied_and_pickled_and_ipython_shows_it():
 
 @pytest.mark.parametrize("name", ["history", "rates", "filters", "confusion_matrix"])
 def test_without_matplotlib_every_picture_names_the_extra(name, monkeypatch):
-    draw: dict[str, Any] = {
+    draw = {
         "history": lambda: plots.history(history(2)),
         "rates": lambda: plots.rates(RateRange([1e-3], [3.0], 1e-3)),
         "filters": lambda: plots.filters(net(), "0", shape=(1, 3)),

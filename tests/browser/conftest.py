@@ -6,8 +6,6 @@ of the site, which may request only files of the site. `axe(page)` looks for bar
 disabilities.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -17,7 +15,6 @@ from functools import cache, partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import pytest
 from playwright.sync_api import sync_playwright
@@ -27,7 +24,7 @@ from tests.browser.explorer import Explorer, traced
 NAMES = ("chromium", "google-chrome", "chromium-browser")
 QUIET = ("no-first-run", "disable-background-networking", "disable-component-update")
 FLAGS = [f"--{flag}" for flag in ("no-sandbox", "disable-gpu", "disable-sync", *QUIET)]
-SIZES: dict[str, dict[str, Any]] = {
+SIZES = {
     "desktop": {"viewport": {"width": 1280, "height": 800}},
     "phone": {
         "viewport": {"width": 390, "height": 844},
@@ -76,7 +73,7 @@ def opened(browser, place, size="desktop", scheme="light", still=False, allowed=
     allowed    how the addresses begin that the page may request, in addition to its own
     """
     url = place.resolve().as_uri() if isinstance(place, Path) else place
-    wrong: list[str] = []
+    wrong = []
     motion = "reduce" if still else "no-preference"
     context = browser.new_context(**SIZES[size], color_scheme=scheme, reduced_motion=motion)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from phitodeep import SequentialBuilder
-from phitodeep.inspect.trace import Trace
 from phitodeep.loss import BinaryCrossEntropy, SoftmaxCrossEntropy
 from phitodeep.model import architectures as M
 from phitodeep.optimization.optimizers import SGD, Adam
@@ -67,9 +65,7 @@ def gpt():
     return model.loss(SoftmaxCrossEntropy()).build().trace(X, np.roll(X, -1, 1))
 
 
-MODELS: dict[str, Callable[[], Trace]] = {
-    make.__name__: make for make in (moons, digits, cnn, lstm, gpt)
-}
+MODELS = {make.__name__: make for make in (moons, digits, cnn, lstm, gpt)}
 
 
 @cache
@@ -178,5 +174,4 @@ OVERLAPS = Path(__file__).with_name("overlaps.js")
 
 def overlaps(page):
     page.evaluate(OVERLAPS.read_text("utf-8"))
-    found: list[str] = page.evaluate("overlaps()")
-    return found
+    return page.evaluate("overlaps()")

@@ -1,16 +1,10 @@
 """The explorer of unusual models and places, and on a phone."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
 from phitodeep import SequentialBuilder
 from phitodeep import layers as L
-from phitodeep.inspect.trace import Trace
 from phitodeep.layers import Dense
 from phitodeep.loss import MeanSquaredError
 from phitodeep.optimization.optimizers import SGD
@@ -65,7 +59,7 @@ def steps_unknown():
     return trained((4,), L.Dense(3), Plain(), L.Dense(2))
 
 
-CASES: dict[str, Callable[[], Trace]] = {
+CASES = {
     "a name that ends a script": lambda: trained((3,), Nasty(2)),
     "NaN and infinity": not_finite,
     "hooks": hooked,
@@ -183,7 +177,7 @@ def test_a_tap_shows_a_cell_and_a_second_one_follows_it(phone):
     page, moment = phone.page, phone.moment
     tile = page.locator("#picture [data-array=X] canvas")
     tile.scroll_into_view_if_needed()
-    spot: Any = {"x": 10, "y": 10}
+    spot = {"x": 10, "y": 10}
     page.evaluate("window.scrollBy(0, 200)")
     tile.tap(position=spot)
     assert phone.moment == moment

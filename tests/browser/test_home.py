@@ -1,7 +1,5 @@
 """The picture of the home page: it plays, stops, and shows where a cell of dW came from."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -187,7 +185,7 @@ def test_nothing_jumps_while_the_page_loads_and_the_index_of_the_search_waits(si
         )
         assert moved < 0.03
     page = site_page("decisions/")
-    asked: list[str] = []
+    asked = []
     page.on("request", lambda request: asked.append(request.url))
     page.reload()
     page.wait_for_timeout(1000)

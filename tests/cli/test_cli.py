@@ -341,7 +341,7 @@ class Twice(phitodeep.Layer):
 @contextmanager
 def forgetting():
     """Forget at the end which modules were imported, and which layers were registered."""
-    registry = import_module("phitodeep.core.config.registry")
+    registry = import_module("phitodeep.core.config")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
         patch.setattr(registry, "_NAMES", dict(registry._NAMES))

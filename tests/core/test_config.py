@@ -33,7 +33,7 @@ from phitodeep.model import Sequential, SequentialBuilder, callbacks
 from phitodeep.model import architectures as models
 from phitodeep.model.callbacks import Callback, EarlyStopping, LambdaCallback
 from phitodeep.optimization import schedules
-from phitodeep.optimization.optimizers import OPTIMIZERS, SGD, Adam, Optimizer
+from phitodeep.optimization.optimizers import OPTIMIZERS, SGD, Adam
 from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau, StepDecay, WarmUp
 from phitodeep.testing import examples
 from phitodeep.testing.examples import cube, cube_gradient
@@ -47,26 +47,26 @@ phitodeep.register("gradient of outer")(examples.outer_gradient)
 
 
 @phitodeep.register
-def note(*args: Any) -> None:
+def note(*args):
     """A function for callbacks."""
 
 
 @phitodeep.register
-def largest_error(P: Any, T: Any) -> float:
+def largest_error(P, T):
     return float(abs(P.sum() - T.sum()))
 
 
 @phitodeep.register
-def square_root_decay(step: int) -> float:
+def square_root_decay(step):
     return 0.1 / math.sqrt(step + 1)
 
 
-def through_json(config: Any) -> Any:
+def through_json(config):
     """The config, after a way through strict JSON."""
     return json.loads(json.dumps(config, allow_nan=False))
 
 
-def again(made: Any) -> Any:
+def again(made):
     """The object that its config makes; the config's own config is the same."""
     config = made.get_config()
     assert through_json(config) == config
@@ -79,7 +79,7 @@ def again(made: Any) -> Any:
     return copy
 
 
-def label(made: Any) -> str:
+def label(made):
     """A test's name, which is the same in every process."""
     return re.sub(r" at 0x\w+", "", repr(made))[:60]
 
@@ -87,7 +87,7 @@ def label(made: Any) -> str:
 # --- the table ----------------------------------------------------------------------------------
 
 Make = Callable[[], Any]
-MORE: list[tuple[Make, tuple[int, ...], int]] = [  # shape of X, and how many tokens there are
+MORE = [  # shape of X, and how many tokens there are
     (lambda: L.Select([1, 0], tokens=True), (2, 3), 5),
     (lambda: L.Residual(L.Dense(3), checkpoint=True), (2, 3), 0),
     (lambda: L.Chain(L.Dense(3), checkpoint=True), (2, 3), 0),
@@ -124,7 +124,7 @@ MORE: list[tuple[Make, tuple[int, ...], int]] = [  # shape of X, and how many to
     (lambda: Sequential(L.Dense(2), L.PReLU(), alpha=0.3, seed=3), (2, 3), 0),
 ]
 BUILT = [*TOOLS, *MORE]
-SCHEDULES: list[Any] = [
+SCHEDULES = [
     schedules.Constant(0.3),
     schedules.StepDecay(0.3, 5, factor=0.4),
     schedules.ExponentialDecay(0.3, 4, 0.7),
@@ -138,17 +138,17 @@ SCHEDULES: list[Any] = [
     schedules.ReduceOnPlateau(0.3, factor=0.5, patience=2, min_delta=0.1, alpha_min=0.01),
     schedules.WarmUp(ReduceOnPlateau(0.3, patience=1), 2),
 ]
-COMMON: dict[str, Any] = {
+COMMON = {
     "weight_decay": 0.02,
     "l2": 0.03,
     "groups": {"0.*": {"alpha": StepDecay(0.1, 2)}, "*.b": {"weight_decay": 0.5}},
     "ema": 0.9,
 }
-CLIPPED: dict[str, Any] = {"l1": 0.01, "clip_norm": 1.5, "clip_value": 0.7}
+CLIPPED = {"l1": 0.01, "clip_norm": 1.5, "clip_value": 0.7}
 
 
-def optimizers() -> list[Optimizer]:
-    made: list[Optimizer] = []
+def optimizers():
+    made = []
     for kind in OPTIMIZERS.values():
         clipped = {} if kind.__name__ == "LBFGS" else CLIPPED
         rate = WarmUp(CosineDecay(0.02, 5), 2)
@@ -157,19 +157,19 @@ def optimizers() -> list[Optimizer]:
     return made
 
 
-LOSS_TABLE: list[Loss] = [
+LOSS_TABLE = [
     *[loss for loss, _ in examples.LOSSES],
     losses.SoftmaxCrossEntropy(0.2, -1, (1, 2, 1, 2)),
     losses.SoftmaxCrossEntropy(0.1, 2, np.array(examples.WEIGHTS, np.float32)),
 ]
-INITIALIZERS: list[Initializer] = [
+INITIALIZERS = [
     *[kind(way) for kind in (He, Xavier, L.initialization.LeCun) for way in InitType],
     Normal(0.3),
     L.initialization.Orthogonal(1.5),
     L.initialization.Constant(0.25),
     L.initialization.Zeros(),
 ]
-METRICS: list[Metric] = [
+METRICS = [
     *metrics.METRICS.values(),
     *[
         getattr(metrics, name)(0.2, multilabel=True)
@@ -179,7 +179,7 @@ METRICS: list[Metric] = [
     metrics.R2("uniform_average"),
     Custom(largest_error),
 ]
-CALLBACKS: list[Callback] = [
+CALLBACKS = [
     Callback(),
     LambdaCallback(on_epoch_end=note, on_train_begin=note),
     EarlyStopping(3, monitor="test_mae", mode="min", min_delta=0.1, restore_best=False),
@@ -197,7 +197,7 @@ EVERYTHING = [
 ]
 
 
-def public(module: Any, base: type, *abstract: type) -> set[type]:
+def public(module, base, *abstract):
     return {
         kind
         for name, kind in vars(module).items()
@@ -205,7 +205,7 @@ def public(module: Any, base: type, *abstract: type) -> set[type]:
     } - {base, *abstract}
 
 
-def test_the_tables_are_the_public_classes() -> None:
+def test_the_tables_are_the_public_classes():
     made = {type(x) for x in EVERYTHING}
     wanted = {
         *public(catalogue, L.Layer),
@@ -222,7 +222,7 @@ def test_the_tables_are_the_public_classes() -> None:
     assert wanted - {Sequential} <= {type(x) for x in EVERYTHING if x.config_kind != "object"}
 
 
-def test_each_argument_of_each_class_is_in_the_table_with_another_value_than_its_default() -> None:
+def test_each_argument_of_each_class_is_in_the_table_with_another_value_than_its_default():
     left = {
         (kind, p.name): p.default
         for kind in {type(x) for x in EVERYTHING}
@@ -239,14 +239,14 @@ def test_each_argument_of_each_class_is_in_the_table_with_another_value_than_its
     assert settings_of_models <= set(SETTINGS)
 
 
-def test_from_config_makes_the_same_again() -> None:
+def test_from_config_makes_the_same_again():
     for made in EVERYTHING:
         again(made)
     assert again(CALLBACKS[1]).on_epoch_end is note
     assert repr(LambdaCallback(on_epoch_end=note)) == f"LambdaCallback(on_epoch_end={note!r})"
 
 
-def test_a_layer_has_the_same_weights_and_output() -> None:
+def test_a_layer_has_the_same_weights_and_output():
     for make, shape, tokens in BUILT:
         made = make()
         copy, before = again(made), made.get_config()
@@ -268,7 +268,7 @@ def test_a_layer_has_the_same_weights_and_output() -> None:
             assert repr(copy) == repr(made)
 
 
-def test_a_schedule_gives_the_same_rates() -> None:
+def test_a_schedule_gives_the_same_rates():
     for made in SCHEDULES:
         copy = again(made)
         for step in range(12):
@@ -278,7 +278,7 @@ def test_a_schedule_gives_the_same_rates() -> None:
             assert copy(step) == made(step), made
 
 
-def test_a_loss_gives_the_same_value_and_gradient() -> None:
+def test_a_loss_gives_the_same_value_and_gradient():
     for made in LOSS_TABLE:
         P, y = examples.pair(made, (6, 4))
         copy = again(made)
@@ -287,7 +287,7 @@ def test_a_loss_gives_the_same_value_and_gradient() -> None:
 
 
 @pytest.mark.parametrize("made", optimizers(), ids=label)
-def test_an_optimizer_takes_the_same_steps(made: Optimizer) -> None:
+def test_an_optimizer_takes_the_same_steps(made):
     X = np.random.default_rng(0).standard_normal((6, 3))
     trained = []
     for optimizer in (again(made), made.copy()):
@@ -297,7 +297,7 @@ def test_an_optimizer_takes_the_same_steps(made: Optimizer) -> None:
     same_weights(*trained)
 
 
-def test_an_initializer_draws_the_same() -> None:
+def test_an_initializer_draws_the_same():
     for made in INITIALIZERS:
         copy = again(made)
         assert copy == made
@@ -305,7 +305,7 @@ def test_an_initializer_draws_the_same() -> None:
         np.testing.assert_array_equal(*draws, err_msg=repr(made))
 
 
-def test_a_metric_gives_the_same_value() -> None:
+def test_a_metric_gives_the_same_value():
     P = np.random.default_rng(0).uniform(size=(9, 7))
     T = np.eye(7)[np.arange(9) % 7]
     for made in METRICS:
@@ -316,7 +316,7 @@ def test_a_metric_gives_the_same_value() -> None:
 
 # --- models -------------------------------------------------------------------------------------
 
-SETTINGS: dict[str, Callable[[], Any]] = {
+SETTINGS = {
     "alpha": lambda: CosineDecay(0.1, 20),
     "optimizer": lambda: Adam(0.5, groups={"*.W": {"alpha": ReduceOnPlateau(0.2)}}, clip_norm=1),
     "batch_size": lambda: 4,
@@ -329,11 +329,11 @@ SETTINGS: dict[str, Callable[[], Any]] = {
 }
 
 
-def all_settings() -> dict[str, Any]:
+def all_settings():
     return {name: make() for name, make in SETTINGS.items()}
 
 
-def same_weights(a: L.Layer, b: L.Layer) -> None:
+def same_weights(a, b):
     ours, theirs = a.get_weights(), b.get_weights()
     assert list(ours) == list(theirs)
     for path, W in ours.items():
@@ -341,7 +341,7 @@ def same_weights(a: L.Layer, b: L.Layer) -> None:
         assert W.dtype == theirs[path].dtype
 
 
-def test_a_model_keeps_all_its_settings() -> None:
+def test_a_model_keeps_all_its_settings():
     assert set(SETTINGS) == {p.name for p in parameters(Sequential)} - {"layers"}
     model = Sequential(
         L.Flatten(), L.Dense(4), L.BatchNorm(), L.Dropout(0.5), L.Dense(3), **all_settings()
@@ -357,7 +357,7 @@ def test_a_model_keeps_all_its_settings() -> None:
         assert repr(getattr(copy, name)) == repr(getattr(model, name))
 
 
-def test_a_copy_trains_as_the_model_does() -> None:
+def test_a_copy_trains_as_the_model_does():
     X = np.random.default_rng(0).standard_normal((12, 2, 3))
     y = np.arange(12) % 3
     model = Sequential(
@@ -371,7 +371,7 @@ def test_a_copy_trains_as_the_model_does() -> None:
     again(model)
 
 
-def test_each_setting_of_a_model_reaches_its_copy() -> None:
+def test_each_setting_of_a_model_reaches_its_copy():
     for name, value in all_settings().items():
         model = Sequential(L.Dense(3, 2), **{name: value})
         plain = Sequential(L.Dense(3, 2))
@@ -379,7 +379,7 @@ def test_each_setting_of_a_model_reaches_its_copy() -> None:
         assert changed == {name} | ({"optimizer"} if name == "alpha" else set())
 
 
-def test_what_was_set_later_is_what_is_written() -> None:
+def test_what_was_set_later_is_what_is_written():
     model = Sequential(L.Dense(3, 2), alpha=0.5, seed=1)
     model.alpha = 0.25
     assert again(model).alpha == 0.25
@@ -406,7 +406,7 @@ def test_what_was_set_later_is_what_is_written() -> None:
         Sequential(L.Dense(3, 2), metrics=3)
 
 
-def test_frozen_layers_stay_frozen() -> None:
+def test_frozen_layers_stay_frozen():
     model = Sequential(
         L.Dense(4),
         L.TransformerBlock(2),
@@ -431,7 +431,7 @@ def test_frozen_layers_stay_frozen() -> None:
 
 
 @pytest.mark.parametrize(("known", "seed"), [(True, 3), (False, 3), (False, None)])
-def test_models_in_models(known: bool, seed: int | None) -> None:
+def test_models_in_models(known, seed):
     """The inner model has the weights that the outer one's seed gives, or its own."""
     first = L.Dense(4, 3) if known else L.Dense(3)
     inner = Sequential(first, L.ELU(0.5), seed=seed, loss_class="mae", epochs=3)
@@ -453,10 +453,10 @@ def test_models_in_models(known: bool, seed: int | None) -> None:
     same_weights(built, copy.layers[0])
 
 
-def test_subclasses_of_sequential_write_their_own_arguments() -> None:
+def test_subclasses_of_sequential_write_their_own_arguments():
     @phitodeep.register
     class Net(Sequential):
-        def __init__(self, hidden: int, *, seed: int | None = None) -> None:
+        def __init__(self, hidden, *, seed=None):
             super().__init__(L.Dense(hidden), L.Tanh(), seed=seed)
             self.hidden = hidden
 
@@ -466,7 +466,7 @@ def test_subclasses_of_sequential_write_their_own_arguments() -> None:
     same_weights(net, again(net))
 
 
-def test_a_layer_that_found_its_size_takes_other_layers_behind_it() -> None:
+def test_a_layer_that_found_its_size_takes_other_layers_behind_it():
     """`Dense(4, 4)` alone would say that samples are rows of 4."""
     model = Sequential(L.Dense(4), L.TransformerBlock(2), L.LSTM(3), seed=0)
     model.build((3, 4))
@@ -474,7 +474,7 @@ def test_a_layer_that_found_its_size_takes_other_layers_behind_it() -> None:
     same_weights(model, again(model))
 
 
-BUILDERS: dict[str, Callable[[], SequentialBuilder]] = {
+BUILDERS = {
     "mlp": lambda: models.mlp(4, 3, 2),
     "lenet": lambda: models.lenet(28, 28, 1),
     "resnet_small": lambda: models.resnet_small(16, 16, 3, blocks=1),
@@ -487,7 +487,7 @@ BUILDERS: dict[str, Callable[[], SequentialBuilder]] = {
 
 
 @pytest.mark.parametrize("name", BUILDERS)
-def test_each_ready_made_model_is_made_again(name: str) -> None:
+def test_each_ready_made_model_is_made_again(name):
     made = {n for n, f in vars(models).items() if inspect.isfunction(f) and n[0] != "_"}
     assert {n for n in made if getattr(models, n).__module__ == models.__name__} == {
         *BUILDERS,
@@ -502,14 +502,14 @@ def test_each_ready_made_model_is_made_again(name: str) -> None:
 # --- layers that are shared ---------------------------------------------------------------------
 
 
-def tied(seed: int | None = 0) -> Sequential:
+def tied(seed=0):
     table = L.Embedding(7, 4)
     model = Sequential(table, L.Residual(L.Dense(4)), L.TiedDense(table), seed=seed)
     model.build((3,))
     return model
 
 
-def test_tied_weights_are_tied_again() -> None:
+def test_tied_weights_are_tied_again():
     model = tied()
     config = model.get_config()
     assert config == tied().get_config()  # and what each config shares is its own
@@ -530,19 +530,19 @@ def test_tied_weights_are_tied_again() -> None:
     assert alone["embedding"] == {"layer": "Embedding", "config": table.get_config()}
 
 
-def test_two_tables_are_told_apart_wherever_they_are() -> None:
+def test_two_tables_are_told_apart_wherever_they_are():
     first, second = L.Embedding(7, 4), L.Embedding(7, 4)
     model = Sequential(
         L.Parallel(L.Chain(first, L.TiedDense(second)), L.Chain(L.TiedDense(first), second)), seed=0
     )
-    copy: Any = again(model)
+    copy = again(model)
     (a, tied_to_b), (tied_to_a, b) = (branch.layers for branch in copy.layers[0].branches)
     assert tied_to_b.embedding is b
     assert tied_to_a.embedding is a
     assert a is not b
 
 
-def test_initializers_and_schedules_that_are_shared_stay_plain() -> None:
+def test_initializers_and_schedules_that_are_shared_stay_plain():
     model = Sequential(L.Dense(4, 4), L.Dense(4, 4))
     assert "ref" not in json.dumps(model.get_config())
     rate = ReduceOnPlateau(0.1, patience=1)
@@ -555,16 +555,16 @@ def test_initializers_and_schedules_that_are_shared_stay_plain() -> None:
         assert copy.groups["*.b"]["alpha"](0) == rate(0)
 
 
-def test_a_layer_that_holds_itself_is_refused() -> None:
+def test_a_layer_that_holds_itself_is_refused():
     @phitodeep.register
     class Holding(L.Layer):
         refers_to = ("other",)
 
-        def __init__(self, other: L.Layer | None = None) -> None:
+        def __init__(self, other=None):
             super().__init__()
             self.other = other
 
-        def __repr__(self) -> str:
+        def __repr__(self):
             return "Holding()"
 
     layer = Holding()
@@ -575,7 +575,7 @@ def test_a_layer_that_holds_itself_is_refused() -> None:
         Sequential(layer).get_config()
 
 
-def test_a_reference_to_nothing_is_refused() -> None:
+def test_a_reference_to_nothing_is_refused():
     config = tied().get_config()
     for ref in (2, "1", None, [1]):
         config["layers"][2]["config"]["embedding"] = {"ref": ref}
@@ -596,10 +596,10 @@ class Mood(Enum):
 class Widget(Configurable):
     """A helper of no family, with values of every kind."""
 
-    def __init__(self, value: Any, *more: Any, other: Any = None) -> None:
+    def __init__(self, value, *more, other=None):
         self.value, self.more, self.other = value, more, other
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return f"Widget({self.value!r}, {self.more!r}, {self.other!r})"
 
 
@@ -607,35 +607,35 @@ class Widget(Configurable):
 class Own(L.Layer):
     """A layer whose arguments are attributes."""
 
-    def __init__(self, widget: Widget, *, init: Initializer = He()) -> None:
+    def __init__(self, widget, *, init=He()):
         super().__init__()
         self.widget, self.init = widget, init
 
-    def forward(self, X: Any) -> Any:
+    def forward(self, X):
         return X * self.widget.value
 
-    def backward(self, dY: Any) -> Any:
+    def backward(self, dY):
         return dY * self.widget.value
 
 
 @phitodeep.register
 class Gated(Container):
-    def __init__(self, value: L.Layer, gates: dict[str, L.Layer]) -> None:
+    def __init__(self, value, gates):
         super().__init__()
         self.value, self.gates = value, gates
 
-    def create(self, shape: Any) -> Any:
+    def create(self, shape):
         self.gates["a"].build(shape)
         return self.value.build(shape)
 
-    def forward(self, X: Any) -> Any:
+    def forward(self, X):
         return self.value.forward(X) * self.gates["a"].forward(X)
 
 
 class Odd(L.Layer):
     """Not registered."""
 
-    def __init__(self, power: int = 2) -> None:
+    def __init__(self, power=2):
         super().__init__()
         self.power = power
 
@@ -664,13 +664,13 @@ plain_values = st.recursive(
 
 @settings(max_examples=times(20))
 @given(plain_values)
-def test_values_of_every_kind_come_back_as_they_were(value: Any) -> None:
+def test_values_of_every_kind_come_back_as_they_were(value):
     copy = again(Widget(value, value, other=[value]))
     kinds = [type(v) for v in (copy.value, *copy.more, copy.other[0])]
     assert kinds == [type(value)] * 3
 
 
-def test_dtypes_paths_and_mappings_come_back_as_what_they_say() -> None:
+def test_dtypes_paths_and_mappings_come_back_as_what_they_say():
     for value, wanted in (
         (np.dtype("float32"), "float32"),
         (np.float64, "float64"),
@@ -687,7 +687,7 @@ def test_dtypes_paths_and_mappings_come_back_as_what_they_say() -> None:
     assert again(Widget(np.array(2.5))).value.shape == ()
 
 
-def test_a_users_layer_needs_no_code_inside_containers() -> None:
+def test_a_users_layer_needs_no_code_inside_containers():
     model = Sequential(
         L.Dense(3),
         L.Chain(L.Parallel(Own(Widget(2.0)), L.TimeDistributed(Own(Widget(3, init := (1, 2)))))),
@@ -695,7 +695,7 @@ def test_a_users_layer_needs_no_code_inside_containers() -> None:
         seed=0,
     )
     model.build((2, 3))
-    copy: Any = again(model)
+    copy = again(model)
     same_weights(model, copy)
     X = np.ones((2, 2, 3))
     np.testing.assert_array_equal(copy.predict(X), model.predict(X))
@@ -710,33 +710,33 @@ def test_a_users_layer_needs_no_code_inside_containers() -> None:
     }
 
 
-def test_get_config_may_be_overridden_with_values_of_any_kind() -> None:
+def test_get_config_may_be_overridden_with_values_of_any_kind():
     @phitodeep.register
     class Wrapped(L.Layer):
-        def __init__(self, inner: L.Layer, sizes: tuple[int, ...], /, scale: float = 1.0) -> None:
+        def __init__(self, inner, sizes, /, scale=1.0):
             super().__init__()
             self._inner, self._sizes, self.scale = inner, sizes, scale
 
         kept_as: ClassVar[dict[str, str]] = {"inner": "_inner"}
 
-        def get_config(self) -> dict[str, Any]:
+        def get_config(self):
             self.sizes = self._sizes
             return {**super().get_config(), "scale": np.float64(self.scale) * 2}
 
         @classmethod
-        def from_config(cls, config: Any) -> Any:
+        def from_config(cls, config):
             values = restored(config)
             return cls(values["inner"], values["sizes"], values["scale"] / 2)
 
-        def __repr__(self) -> str:
+        def __repr__(self):
             return f"Wrapped({self._inner!r}, {self._sizes!r}, {self.scale!r})"
 
     again(Wrapped(Own(Widget(1)), (2, 3), 0.5))
-    copy: Any = again(Sequential(Wrapped(L.Dense(3), (2, 3), 0.5)))
+    copy = again(Sequential(Wrapped(L.Dense(3), (2, 3), 0.5)))
     assert copy.layers[0]._sizes == (2, 3)
 
     class Wrong(L.Layer):
-        def get_config(self) -> Any:
+        def get_config(self):
             return ["a"]
 
     with pytest.raises(ArgumentTypeError, match=r"Wrong\.get_config must return"):
@@ -744,7 +744,7 @@ def test_get_config_may_be_overridden_with_values_of_any_kind() -> None:
 
     @phitodeep.register
     class Failing(L.Layer):
-        def get_config(self) -> Any:
+        def get_config(self):
             raise KeyError("mine")
 
     with pytest.raises(KeyError) as caught:
@@ -752,13 +752,13 @@ def test_get_config_may_be_overridden_with_values_of_any_kind() -> None:
     assert caught.value.__notes__ == ["in layers[0] of Sequential(Failing())"]
 
 
-def test_arguments_that_are_given_by_place_come_back_by_place() -> None:
+def test_arguments_that_are_given_by_place_come_back_by_place():
     class Placed(Configurable):
-        def __init__(self, a: int, b: int = 2, /, *c: int, d: int = 4, e: int) -> None:
+        def __init__(self, a, b=2, /, *c, d=4, e):
             self.a, self.b, self.c, self.d, self.e = a, b, c, d, e
 
     class Only(Configurable):
-        def __init__(self, a: int, /, b: int) -> None:
+        def __init__(self, a, /, b):
             self.a, self.b = a, b
 
     made = Placed(1, 5, 6, 7, e=8)
@@ -767,14 +767,14 @@ def test_arguments_that_are_given_by_place_come_back_by_place() -> None:
     assert vars(Only.from_config({"b": 1, "a": 3})) == {"a": 3, "b": 1}
 
 
-def test_keywords_that_are_passed_on_are_those_of_the_class_below() -> None:
+def test_keywords_that_are_passed_on_are_those_of_the_class_below():
     class Named(L.Chain):
-        def __init__(self, label: str, **options: Any) -> None:
+        def __init__(self, label, **options):
             super().__init__(**options)
             self.label = label
 
     class Bare(Named):
-        def __init__(self, **options: Any) -> None:
+        def __init__(self, **options):
             super().__init__(**options)
 
     for made in (Named("a", checkpoint=True), Bare(label="a", checkpoint=True)):
@@ -782,11 +782,11 @@ def test_keywords_that_are_passed_on_are_those_of_the_class_below() -> None:
         again(made)
 
 
-def test_a_name_that_is_taken_is_refused_unless_a_cell_runs_again() -> None:
-    def make(power: int) -> Any:
+def test_a_name_that_is_taken_is_refused_unless_a_cell_runs_again():
+    def make(power):
         @phitodeep.register
         class Rerun(L.Layer):
-            def __init__(self, n: int = 1) -> None:
+            def __init__(self, n=1):
                 super().__init__()
                 self.power = power
                 self.n = n
@@ -805,15 +805,15 @@ def test_a_name_that_is_taken_is_refused_unless_a_cell_runs_again() -> None:
     assert again(Widget(1)).value == 1
 
 
-def closure(power: int) -> Any:
-    def to_power(X: Any) -> Any:
+def closure(power):
+    def to_power(X):
         return X**power
 
     return to_power
 
 
-def test_what_cannot_be_registered_is_refused() -> None:
-    wrong: list[tuple[Any, str]] = [
+def test_what_cannot_be_registered_is_refused():
+    wrong = [
         (lambda X: X, "a lambda"),
         (partial(note, 1), "it has no name"),
         (Widget(1).get_config, "a method"),
@@ -830,36 +830,36 @@ def test_what_cannot_be_registered_is_refused() -> None:
 # --- what is refused ----------------------------------------------------------------------------
 
 
-def not_registered(X: Any) -> Any:
+def not_registered(X):
     return X
 
 
 class Silent(L.Layer):
-    def __init__(self, power: int) -> None:
+    def __init__(self, power):
         super().__init__()
         self._power = power
 
 
 class Swallowing(L.Layer):
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options):
         super().__init__()
         self.options = options
 
 
 @phitodeep.register
 class Clashing(L.Layer):
-    def __init__(self, forward: Any = None) -> None:
+    def __init__(self, forward=None):
         super().__init__()
 
-    def forward(self, X: Any) -> Any:
+    def forward(self, X):
         return X
 
 
-def bound() -> Any:
+def bound():
     return Widget(1).get_config
 
 
-REFUSED: list[tuple[Make, str]] = [
+REFUSED = [
     (
         lambda: L.Lambda(lambda X: X, cube_gradient),
         r"in forward of Lambda\(<lambda>, cube_gradient\).*<lambda> cannot be written down: it is "
@@ -900,7 +900,7 @@ REFUSED: list[tuple[Make, str]] = [
 ]
 
 
-def test_what_cannot_be_written_is_refused_with_its_place_and_the_remedy() -> None:
+def test_what_cannot_be_written_is_refused_with_its_place_and_the_remedy():
     for make, says in REFUSED:
         with pytest.raises(PhitodeepError, match=says) as caught:
             make().get_config()
@@ -908,15 +908,15 @@ def test_what_cannot_be_written_is_refused_with_its_place_and_the_remedy() -> No
         again(Sequential(L.Dense(3, 2)))  # nothing is left of the refusal
 
 
-def entry(kind: str, name: str, **config: Any) -> dict[str, Any]:
+def entry(kind, name, **config):
     return {kind: name, "config": config}
 
 
-def of(layer: Any) -> dict[str, Any]:
+def of(layer):
     return {"layers": [layer]}
 
 
-MISREAD: list[tuple[Any, Any, str]] = [
+MISREAD = [
     (L.Dense, {"input_size": 3, "unit": 2}, "config of Dense has the unknown key 'unit'.*Known"),
     (L.Dense, {"input_size": 3, "output_sizes": 2}, "Did you mean 'output_size'"),
     (L.Dense, {}, "config of Dense lacks the key 'input_size'"),
@@ -970,17 +970,17 @@ MISREAD: list[tuple[Any, Any, str]] = [
 ]
 
 
-def test_what_cannot_be_read_is_refused() -> None:
+def test_what_cannot_be_read_is_refused():
     for kind, config, says in MISREAD:
         with pytest.raises(PhitodeepError, match=says):
             kind.from_config(config)
         again(Sequential(L.Dense(3, 2)))
 
 
-def test_what_is_in_itself_or_too_deep_is_refused_both_ways() -> None:
-    loop: list[Any] = []
+def test_what_is_in_itself_or_too_deep_is_refused_both_ways():
+    loop = []
     loop.append(loop)
-    deep: Any = entry("layer", "ReLU")
+    deep = entry("layer", "ReLU")
     for _ in range(2000):
         deep = entry("layer", "Chain", layers=[deep])
     for value in (loop, deep):
@@ -993,21 +993,21 @@ def test_what_is_in_itself_or_too_deep_is_refused_both_ways() -> None:
     assert Widget.from_config(Widget([1]).get_config()).value == [1]
 
 
-def test_keys_may_be_sorted_where_their_order_means_nothing() -> None:
+def test_keys_may_be_sorted_where_their_order_means_nothing():
     @phitodeep.register
     class Two(Container):
-        def __init__(self, table: L.Layer, head: L.Layer) -> None:
+        def __init__(self, table, head):
             super().__init__()
             self.table, self.head = table, head
 
     table = L.Embedding(4, 3)
     made = Two(table, L.TiedDense(table))
-    copy: Any = Two.from_config(json.loads(json.dumps(made.get_config(), sort_keys=True)))
+    copy = Two.from_config(json.loads(json.dumps(made.get_config(), sort_keys=True)))
     assert copy.head.embedding is copy.table
     assert repr(copy) == repr(made)
 
 
-def test_defaults_may_be_left_out_of_a_config_which_is_not_changed() -> None:
+def test_defaults_may_be_left_out_of_a_config_which_is_not_changed():
     config = of({"layer": "ReLU"}) | {"checkpoint": True}
     config["layers"].append(entry("layer", "Dense", input_size=3))
     before = json.dumps(config)
@@ -1018,14 +1018,14 @@ def test_defaults_may_be_left_out_of_a_config_which_is_not_changed() -> None:
 # --- builders -----------------------------------------------------------------------------------
 
 
-def build_all() -> SequentialBuilder:
+def build_all():
     builder = SequentialBuilder(4, 3, seed=2).lstm(5).flatten().dense(4, bias=False).elu()
     builder.lambda_(cube, cube_gradient).add(Own(Widget(2))).optimizer(Adam()).loss("mse")
     builder.alpha(0.5).epochs(3).batch(2).metrics("mae", largest_error).dtype("float64")
     return builder.callbacks(EarlyStopping(2))
 
 
-def test_a_builder_shows_the_calls_that_make_it() -> None:
+def test_a_builder_shows_the_calls_that_make_it():
     assert repr(SequentialBuilder()) == "SequentialBuilder()"
     builder = SequentialBuilder(28, 28, seed=0).flatten().dense(128).relu()
     builder.optimizer(Adam()).loss(MeanSquaredError())
@@ -1041,7 +1041,7 @@ def test_a_builder_shows_the_calls_that_make_it() -> None:
     )
 
 
-def test_builders_are_equal_if_their_layers_and_settings_are() -> None:
+def test_builders_are_equal_if_their_layers_and_settings_are():
     assert build_all() == build_all()
     assert build_all() == SequentialBuilder.from_config(through_json(build_all().get_config()))
     assert repr(again(build_all()).build()) == repr(build_all().build())
@@ -1061,11 +1061,11 @@ def test_builders_are_equal_if_their_layers_and_settings_are() -> None:
     assert [first == other for other in others] == [True, False]
 
 
-def test_functions_and_objects_that_cannot_be_written_are_equal_to_themselves_alone() -> None:
-    def with_lambda(f: Any) -> SequentialBuilder:
+def test_functions_and_objects_that_cannot_be_written_are_equal_to_themselves_alone():
+    def with_lambda(f):
         return SequentialBuilder(3).lambda_(f, cube_gradient).alpha(lambda_rate)
 
-    def lambda_rate(step: int) -> float:
+    def lambda_rate(step):
         return step * power
 
     power = 0.1
@@ -1085,7 +1085,7 @@ def test_functions_and_objects_that_cannot_be_written_are_equal_to_themselves_al
 # --- random models ------------------------------------------------------------------------------
 
 
-def leaves() -> st.SearchStrategy[L.Layer]:
+def leaves():
     return (
         st.builds(
             L.Dense, st.just(4), initializer=st.sampled_from(INITIALIZERS), bias=st.booleans()
@@ -1099,7 +1099,7 @@ def leaves() -> st.SearchStrategy[L.Layer]:
     )
 
 
-def trees(inner: st.SearchStrategy[L.Layer]) -> st.SearchStrategy[L.Layer]:
+def trees(inner):
     several = st.lists(inner, min_size=1, max_size=3)
     return (
         st.builds(lambda x, c: L.Residual(*x, checkpoint=c), several, st.booleans())
@@ -1122,9 +1122,7 @@ def trees(inner: st.SearchStrategy[L.Layer]) -> st.SearchStrategy[L.Layer]:
     st.sampled_from(["float32", np.float64]),
     st.data(),
 )
-def test_random_models_are_made_again(
-    layers: Any, rate: Any, loss: Any, seed: int, dtype: Any, data: Any
-) -> None:
+def test_random_models_are_made_again(layers, rate, loss, seed, dtype, data):
     model = Sequential(*layers, alpha=rate, loss_class=loss, seed=seed, dtype=dtype)
     waiting = again(model)
     for m in (model, waiting):

@@ -1,11 +1,8 @@
 """Files are written as a whole, or the old content stays."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +15,11 @@ from phitodeep.model import Sequential
 from phitodeep.model.callbacks import CSVLogger, JSONLogger, ModelCheckpoint, TensorBoard
 
 
-def names(folder: Path) -> list[str]:
+def names(folder):
     return sorted(os.listdir(folder))
 
 
-def write(path: str | Path, content: bytes, error: BaseException | None = None) -> None:
+def write(path, content, error=None):
     """Write, and then fail; while the body runs, the old content is there."""
     old = Path(path).read_bytes() if Path(path).is_file() else None
     with atomic_write(path) as stream:
@@ -33,7 +30,7 @@ def write(path: str | Path, content: bytes, error: BaseException | None = None) 
             raise error
 
 
-def test_a_new_file_and_a_new_content(tmp_path: Path) -> None:
+def test_a_new_file_and_a_new_content(tmp_path):
     path = tmp_path / "a.bin"
     for content in (b"one", b"another one", b""):
         write(path, content)
@@ -43,7 +40,7 @@ def test_a_new_file_and_a_new_content(tmp_path: Path) -> None:
     assert path.read_bytes() == b"x"
 
 
-def test_the_old_content_stays_when_the_body_fails_or_the_disk_is_full(tmp_path: Path) -> None:
+def test_the_old_content_stays_when_the_body_fails_or_the_disk_is_full(tmp_path):
     path = tmp_path / "a.bin"
     path.write_bytes(b"old")
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -56,7 +53,7 @@ def test_the_old_content_stays_when_the_body_fails_or_the_disk_is_full(tmp_path:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
-def test_a_device_is_written_and_not_replaced() -> None:
+def test_a_device_is_written_and_not_replaced():
     with pytest.raises(DataError, match=r"cannot write /dev/full: No space left on device"):
         write("/dev/full", b"x" * 10)
     assert Path("/dev/full").is_char_device()
@@ -64,7 +61,7 @@ def test_a_device_is_written_and_not_replaced() -> None:
     assert Path("/dev/null").is_char_device()
 
 
-def test_places_where_no_file_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_where_no_file_can_be(tmp_path, monkeypatch):
     with pytest.raises(DataError, match="cannot write") as caught:
         write(tmp_path, b"x")
     assert isinstance(caught.value, OSError)
@@ -80,17 +77,17 @@ def test_places_where_no_file_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (tmp_path / "file").read_bytes() == b"mine"
 
 
-def picture(path: Path) -> None:
+def picture(path):
     pytest.importorskip("matplotlib")
     MODEL.train(X, y, epochs=2, verbose=0).plot(path=path)
 
 
-def event_files(path: Path) -> None:
+def event_files(path):
     pytest.importorskip("tensorboardX")
     MODEL.train(X, y, epochs=1, verbose=0, callbacks=[TensorBoard(path)])
 
 
-def onnx(path: Path) -> None:
+def onnx(path):
     pytest.importorskip("onnx")
     MODEL.export_onnx(path)
 
@@ -98,7 +95,7 @@ def onnx(path: Path) -> None:
 X, y = np.ones((4, 3)), np.ones((4, 2))
 MODEL = Sequential(Dense(3, 2), seed=0)
 MODEL.build((3,))
-WRITERS: dict[str, Callable[[Path], object]] = {
+WRITERS = {
     "model": MODEL.save,
     "weights": MODEL.save_weights,
     "net.py": MODEL.export_numpy,
@@ -117,13 +114,13 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_every_writer_creates_the_folder(name: str, tmp_path: Path) -> None:
+def test_every_writer_creates_the_folder(name, tmp_path):
     path = tmp_path / "new" / "folder" / name
     WRITERS[name](path)
     assert path.exists()
 
 
-def test_only_regular_files_of_a_limited_size_are_readable(tmp_path: Path) -> None:
+def test_only_regular_files_of_a_limited_size_are_readable(tmp_path):
     path = tmp_path / "a"
     path.write_bytes(b"12345")
     assert readable(str(path), 5) == path

@@ -5,17 +5,13 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from phitodeep import layers as nn
-from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError, PhitodeepError
-from phitodeep.layers import Layer
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import Callback, CSVLogger, EarlyStopping, LambdaCallback
 from phitodeep.optimization.optimizers import (
@@ -38,7 +34,7 @@ rng = np.random.default_rng(7)
 X = rng.standard_normal((24, 4)).astype(np.float32)
 Y = np.tanh(X[:, :2] + 0.5 * X[:, 2:]) + 0.1 * rng.standard_normal((24, 2)).astype(np.float32)
 
-OPTIONS: dict[str, Callable[[], Optimizer]] = {
+OPTIONS = {
     **{name: kind for name, kind in OPTIMIZERS.items() if kind is not LBFGS},
     "lbfgs": lambda: LBFGS(max_iter=3, ema=0.5),
     "sgd with momentum": lambda: SGD(0.05, momentum=0.9, nesterov=True),
@@ -60,8 +56,8 @@ OPTIONS: dict[str, Callable[[], Optimizer]] = {
 }
 
 
-def net(optimizer: Optimizer, **options: Any) -> Sequential:
-    layers: list[Layer] = [
+def net(optimizer, **options):
+    layers = [
         nn.Dense(4, 8),
         nn.LayerNorm(),
         nn.Tanh(),
@@ -74,38 +70,36 @@ def net(optimizer: Optimizer, **options: Any) -> Sequential:
     return model
 
 
-def frozen(model: Sequential) -> Sequential:
+def frozen(model):
     model.layers[0].trainable = False
     return model
 
 
-def stored(state: Any) -> Any:
+def stored(state):
     """A state through JSON, with copies of its arrays, as a file would keep it."""
-    kept: list[Array] = []
+    kept = []
 
-    def out(value: Any) -> dict[str, int]:  # is called with what JSON does not have
+    def out(value):  # is called with what JSON does not have
         assert isinstance(value, np.ndarray), (type(value), value)
         assert value.dtype.kind in "fiub"
         kept.append(value.copy())
         return {"array": len(kept) - 1}
 
-    def back(value: dict[str, Any]) -> Any:
+    def back(value):
         return kept[value["array"]] if value.keys() == {"array"} else value
 
     return json.loads(json.dumps(state, default=out), object_hook=back)
 
 
-def train(model: Sequential, epochs: int, **options: Any) -> list[tuple[float, float]]:
+def train(model, epochs, **options):
     return list(model.train(X, Y, X, Y, epochs=epochs, verbose=0, **options))
 
 
-def resumed(
-    make: Callable[[], Sequential], where: str, epochs: int = 6, at: int = 3, **options: Any
-) -> None:
+def resumed(make, where, epochs=6, at=3, **options):
     """Train without interruption, and in two parts with a state between: both end alike."""
-    states: list[Any] = []
+    states = []
 
-    def keep(model: Any, epoch: int, logs: Any) -> None:
+    def keep(model, epoch, logs):
         if epoch == at:
             states.append(stored(model.state_dict()))
 
@@ -142,22 +136,22 @@ in_turn = pytest.mark.parametrize(
 @pytest.mark.parametrize("where", few(WHERE, 1))
 @pytest.mark.parametrize("dtype", few(["float32", "float64"], 1))
 @pytest.mark.parametrize("name", OPTIONS)
-def test_training_continues_to_the_bit(name: str, dtype: str, where: str) -> None:
+def test_training_continues_to_the_bit(name, dtype, where):
     if name == "lbfgs":
         pytest.importorskip("scipy")
     resumed(lambda: net(OPTIONS[name](), dtype=dtype), where)
 
 
 @in_turn
-def test_frozen_layers_and_accumulation(name: str, where: str) -> None:
+def test_frozen_layers_and_accumulation(name, where):
     resumed(lambda: frozen(net(OPTIONS[name]())), where, accumulate=3)
     resumed(lambda: net(OPTIONS[name]()), where, shuffle=False)
 
 
 @both
-def test_threads_continue_to_the_bit(where: str) -> None:
-    def make() -> Sequential:
-        layers: list[Layer] = [nn.Dense(4, 16), nn.Tanh(), nn.Dropout(0.3), nn.Dense(16, 2)]
+def test_threads_continue_to_the_bit(where):
+    def make():
+        layers = [nn.Dense(4, 16), nn.Tanh(), nn.Dropout(0.3), nn.Dense(16, 2)]
         return Sequential(*layers, optimizer=Adam(0.01), seed=3, batch_size=10)
 
     with in_parts(2):
@@ -165,8 +159,8 @@ def test_threads_continue_to_the_bit(where: str) -> None:
 
 
 @in_turn
-def test_layers_that_callbacks_freeze_and_thaw(name: str, where: str) -> None:
-    def turn(model: Any, epoch: int, logs: Any) -> None:
+def test_layers_that_callbacks_freeze_and_thaw(name, where):
+    def turn(model, epoch, logs):
         model.layers[0].trainable = epoch % 4 >= 2
         model.layers[3].trainable = epoch != 4
 
@@ -176,15 +170,15 @@ def test_layers_that_callbacks_freeze_and_thaw(name: str, where: str) -> None:
 
 @both
 @pytest.mark.parametrize(("at", "restore"), [(2, True), (3, False), (4, True), (5, False)])
-def test_early_stopping_in_the_middle_of_its_patience(where: str, at: int, restore: bool) -> None:
-    def make() -> Sequential:
+def test_early_stopping_in_the_middle_of_its_patience(where, at, restore):
+    def make():
         stop = EarlyStopping(patience=3, min_delta=0.02, restore_best=restore)
         return net(Adam(0.05), callbacks=[stop])
 
     resumed(make, where, epochs=12, at=at)
 
 
-def test_a_second_training_begins_early_stopping_afresh_also_after_a_failed_load() -> None:
+def test_a_second_training_begins_early_stopping_afresh_also_after_a_failed_load():
     stop = EarlyStopping(patience=2)
     model = net(Adam(0.02), callbacks=[stop])
     train(model, 3)
@@ -199,8 +193,8 @@ def test_a_second_training_begins_early_stopping_afresh_also_after_a_failed_load
     assert stop.best_epoch == 4
 
 
-def test_a_state_that_was_loaded_resumes_once() -> None:
-    states: list[Any] = []
+def test_a_state_that_was_loaded_resumes_once():
+    states = []
     stop = EarlyStopping(patience=9)
     take = LambdaCallback(on_epoch_end=lambda *_: states.append(stop.state_dict()))
     train(net(Adam(0.02)), 3, callbacks=[stop, take])
@@ -215,13 +209,13 @@ def test_a_state_that_was_loaded_resumes_once() -> None:
     assert (other.best > 0, other.waited) == (True, 0)
 
 
-def test_a_state_that_a_callback_loads_does_not_reach_the_next_training() -> None:
-    def back(model: Any, epoch: int, logs: Any) -> None:
+def test_a_state_that_a_callback_loads_does_not_reach_the_next_training():
+    def back(model, epoch, logs):
         if epoch == 3:
             model.load_state_dict(states[2])
         states[epoch] = model.state_dict()
 
-    states: dict[int, Any] = {}
+    states = {}
     stop = EarlyStopping(patience=9)
     model = net(Adam(0.02), callbacks=[stop])
     train(model, 3, callbacks=[LambdaCallback(on_epoch_end=back)])
@@ -231,9 +225,9 @@ def test_a_state_that_a_callback_loads_does_not_reach_the_next_training() -> Non
 
 
 @pytest.mark.parametrize("append", [False, True])
-def test_a_csv_goes_on_with_its_rows(tmp_path: Path, append: bool) -> None:
-    def make(name: str) -> Callable[[], Sequential]:
-        def made() -> Sequential:
+def test_a_csv_goes_on_with_its_rows(tmp_path, append):
+    def make(name):
+        def made():
             path = tmp_path / f"{name}.csv"
             if append and not path.exists():
                 path.write_text("epoch,train_loss\n0,9.5\n")
@@ -241,7 +235,7 @@ def test_a_csv_goes_on_with_its_rows(tmp_path: Path, append: bool) -> None:
 
         return made
 
-    def text(name: str) -> str:
+    def text(name):
         return re.sub('"{.*}"', "", (tmp_path / f"{name}.csv").read_text())  # without settings
 
     whole = make("whole")()
@@ -261,7 +255,7 @@ def test_a_csv_goes_on_with_its_rows(tmp_path: Path, append: bool) -> None:
 # --- states are plain, and copies --------------------------------------------------------------
 
 
-def test_a_state_is_a_copy() -> None:
+def test_a_state_is_a_copy():
     model = net(Adam(0.02, ema=0.9), callbacks=[EarlyStopping(3)])
     train(model, 2)
     state = model.state_dict()
@@ -274,7 +268,7 @@ def test_a_state_is_a_copy() -> None:
     assert_same(state, kept)
 
 
-def test_a_state_says_what_it_is() -> None:
+def test_a_state_says_what_it_is():
     model = net(Nadam(0.01, ema=0.5, groups={"0.*": {"alpha": ReduceOnPlateau(0.1)}}))
     frozen(model)
     train(model, 1)
@@ -295,14 +289,14 @@ def test_a_state_says_what_it_is() -> None:
     assert all(a.shape == (8, 2) for a in last["slots"].values())
 
 
-def test_a_bare_optimizer_keeps_and_takes_a_state() -> None:
-    def layers() -> list[Layer]:
-        made: list[Layer] = [nn.Dense(3, 4), nn.Tanh(), nn.Dense(4, 2)]
+def test_a_bare_optimizer_keeps_and_takes_a_state():
+    def layers():
+        made = [nn.Dense(3, 4), nn.Tanh(), nn.Dense(4, 2)]
         for i, layer in enumerate(made):
             layer.build((3 if i == 0 else 4,), seed=i, dtype="float64")
         return made
 
-    def step(optimizer: Optimizer, these: list[Layer], k: int) -> None:
+    def step(optimizer, these, k):
         for i, layer in enumerate(these):
             draws = np.random.default_rng([i, k])
             layer.grads = {n: draws.standard_normal(a.shape) for n, a in layer.params.items()}
@@ -337,10 +331,8 @@ def test_a_bare_optimizer_keeps_and_takes_a_state() -> None:
     ],
     ids=["momentum", "average"],
 )
-def test_a_slot_that_a_frozen_layer_never_had_begins_as_in_a_first_step(
-    optimizer: Optimizer, setting: str, slots: set[str]
-) -> None:
-    def make() -> Sequential:
+def test_a_slot_that_a_frozen_layer_never_had_begins_as_in_a_first_step(optimizer, setting, slots):
+    def make():
         layers = nn.Dense(4, 4), nn.Dense(4, 2)
         return Sequential(*layers, optimizer=optimizer.copy(), seed=0)
 
@@ -362,15 +354,15 @@ def test_a_slot_that_a_frozen_layer_never_had_begins_as_in_a_first_step(
     assert_same(other.state_dict(), model.state_dict())
 
 
-def test_counts_without_slots_are_part_of_a_state() -> None:
+def test_counts_without_slots_are_part_of_a_state():
     class Slowing(Optimizer):
         own_start: ClassVar = {"t": 0}
 
-        def update(self, theta: Array, g: Array, lr: float) -> None:
+        def update(self, theta, g, lr):
             self.own["t"] += 1
             theta -= lr / self.own["t"] * g
 
-    def make() -> Sequential:
+    def make():
         return Sequential(nn.Dense(4, 4), nn.Dense(4, 2), optimizer=Slowing(0.1), seed=0)
 
     model, other = make(), make()
@@ -384,7 +376,7 @@ def test_counts_without_slots_are_part_of_a_state() -> None:
     assert_same(other.get_weights(), model.get_weights())
 
 
-def test_a_number_that_a_parameter_remembers_is_checked() -> None:
+def test_a_number_that_a_parameter_remembers_is_checked():
     model = net(Nadam(0.01))
     train(model, 1)
     state = model.state_dict()
@@ -397,8 +389,8 @@ def test_a_number_that_a_parameter_remembers_is_checked() -> None:
 # --- refusals ----------------------------------------------------------------------------------
 
 
-def _set(*path: Any, to: Any) -> Callable[[Any], None]:
-    def change(state: Any) -> None:
+def _set(*path, to):
+    def change(state):
         for key in path[:-1]:
             state = state[key]
         if to is None:
@@ -458,12 +450,10 @@ SPOILED = [
 ]
 
 
-def test_a_spoiled_state_is_refused_and_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spoiled_state_is_refused_and_changes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    def make() -> Sequential:
+    def make():
         rate = WarmUp(ReduceOnPlateau(0.1, patience=2), 3)
         log = CSVLogger("log.csv")
         return net(Adam(rate, ema=0.5), callbacks=[EarlyStopping(5), log])
@@ -484,7 +474,7 @@ def test_a_spoiled_state_is_refused_and_changes_nothing(
     assert_same(other.state_dict(), straight.state_dict())
 
 
-def test_states_are_neither_taken_nor_loaded_within_averages() -> None:
+def test_states_are_neither_taken_nor_loaded_within_averages():
     model = net(Adam(0.02, ema=0.5))
     train(model, 1)
     state = model.state_dict()
@@ -495,12 +485,12 @@ def test_states_are_neither_taken_nor_loaded_within_averages() -> None:
             model.load_state_dict(state)
 
 
-def test_a_schedule_that_observes_has_a_state() -> None:
+def test_a_schedule_that_observes_has_a_state():
     class Mine:
-        def __call__(self, step: int) -> float:
+        def __call__(self, step):
             return 0.1
 
-        def observe(self, loss: float) -> None:
+        def observe(self, loss):
             pass
 
     for rate in (Mine(), WarmUp(Mine(), 3)):
@@ -510,13 +500,13 @@ def test_a_schedule_that_observes_has_a_state() -> None:
     class Kept(Mine):
         seen = 0
 
-        def observe(self, loss: float) -> None:
+        def observe(self, loss):
             self.seen += 1
 
-        def state_dict(self) -> dict[str, Any]:
+        def state_dict(self):
             return {"seen": self.seen}
 
-        def load_state_dict(self, state: dict[str, Any]) -> None:
+        def load_state_dict(self, state):
             self.seen = state["seen"]
 
     model, kept = net(SGD(WarmUp(Kept(), 3))), Kept()
@@ -526,18 +516,18 @@ def test_a_schedule_that_observes_has_a_state() -> None:
     assert kept.seen == 2
 
 
-def test_a_callback_of_ones_own_has_a_state() -> None:
+def test_a_callback_of_ones_own_has_a_state():
     class Counter(Callback):
-        def __init__(self) -> None:
+        def __init__(self):
             self.n = 0
 
-        def on_epoch_end(self, model: Layer, epoch: int, logs: Any) -> None:
+        def on_epoch_end(self, model, epoch, logs):
             self.n += 1
 
-        def state_dict(self) -> dict[str, Any]:
+        def state_dict(self):
             return {"n": self.n}
 
-        def load_state_dict(self, state: dict[str, Any]) -> None:
+        def load_state_dict(self, state):
             self.n = state["n"]
 
     model, counter = net(Adam(), callbacks=[Counter(), LambdaCallback()]), Counter()

@@ -1,7 +1,5 @@
 """The threads of the process: how many run, what BLAS does meanwhile, and the same bits in all."""
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess
@@ -9,10 +7,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,15 +32,15 @@ class Calling(Layer):
 
     independent_samples = True
 
-    def __init__(self, call: Callable[[], Any]) -> None:
+    def __init__(self, call):
         super().__init__()
         self.call = call
 
-    def forward(self, X: Any) -> Any:
+    def forward(self, X):
         self.call()
         return X.copy()
 
-    def backward(self, dY: Any) -> Any:
+    def backward(self, dY):
         return dY.copy()
 
 
@@ -56,24 +52,24 @@ class Library:
 
     internal_api = "openblas"
 
-    def __init__(self, threading_layer: str = "pthreads") -> None:
+    def __init__(self, threading_layer="pthreads"):
         self.threading_layer, self.num_threads = threading_layer, 3
-        self.seen: list[int] = []
+        self.seen = []
 
-    def set_num_threads(self, n: int) -> None:
+    def set_num_threads(self, n):
         self.num_threads = n
         self.seen.append(n)
 
 
 @pytest.fixture
-def blas(monkeypatch: pytest.MonkeyPatch) -> Library:
+def blas(monkeypatch):
     library = Library()
     monkeypatch.setattr(threads, "_blas", lambda: [library])
     return library
 
 
 @pytest.fixture
-def free(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+def free(monkeypatch):
     """No variable limits the threads, and four cores may be used."""
     for name in ("OPENBLAS", "MKL", "OMP"):
         monkeypatch.delenv(f"{name}_NUM_THREADS", raising=False)
@@ -86,12 +82,12 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     phitodeep.set_threads(None)
 
 
-def mlp() -> Sequential:
+def mlp():
     builder = SequentialBuilder(6, seed=0).dense(16).relu().dropout(0.3).dense(3).softmax()
     return builder.loss("categorical_cross_entropy").metrics("accuracy").build()
 
 
-def points(n: int = 64) -> Data:
+def points(n=64):
     rng = np.random.default_rng(1)
     return rng.standard_normal((n, 6)).astype(np.float32), rng.integers(0, 3, n), {}
 
@@ -99,7 +95,7 @@ def points(n: int = 64) -> Data:
 # --- how many ----------------------------------------------------------------------------------
 
 
-def test_the_rule_knows_only_sizes() -> None:
+def test_the_rule_knows_only_sizes():
     sizes = 0, 149e6, 150e6, 9.99e9, 10e9, 1e15
     assert [threads.parts_of(flops) for flops in sizes] == [1, 1, 2, 2, 4, 4]
 
@@ -119,9 +115,7 @@ def test_the_rule_knows_only_sizes() -> None:
         ({"OMP": "3"}, 2.0, 2),
     ],
 )
-def test_all_cores_unless_something_says_less(
-    variables: dict[str, str], quota: float, cores: int, free: pytest.MonkeyPatch
-) -> None:
+def test_all_cores_unless_something_says_less(variables, quota, cores, free):
     for library, value in variables.items():
         free.setenv(f"{library}_NUM_THREADS", value)
     free.setattr(threads, "_environment", ENVIRONMENT)
@@ -129,7 +123,7 @@ def test_all_cores_unless_something_says_less(
     assert threads.cores() == phitodeep.get_threads() == threads.check_threads("auto") == cores
 
 
-def test_the_affinity_counts_and_nothing_is_imported_before_it_is_needed() -> None:
+def test_the_affinity_counts_and_nothing_is_imported_before_it_is_needed():
     code = (
         "import os, sys, phitodeep.model\n"
         "assert not {'threadpoolctl', 'concurrent.futures'} & set(sys.modules)\n"
@@ -142,13 +136,12 @@ def test_the_affinity_counts_and_nothing_is_imported_before_it_is_needed() -> No
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_set_threads_bounds_everything(free: pytest.MonkeyPatch) -> None:
+def test_set_threads_bounds_everything(free):
     phitodeep.set_threads(3)
     assert phitodeep.get_threads() == threads.check_threads("auto") == 3
     assert [threads.check_threads(n) for n in (1, 2, 8)] == [1, 2, 3]
     phitodeep.set_threads(None)
     assert threads.check_threads(8) == 8
-    wrong: Any
     for wrong, error in ((0, ArgumentError), (1.5, ArgumentTypeError), ("2", ArgumentTypeError)):
         with pytest.raises(error, match="threads must be"):
             phitodeep.set_threads(wrong)
@@ -166,9 +159,7 @@ def test_set_threads_bounds_everything(free: pytest.MonkeyPatch) -> None:
         ("nonsense", {"cpu.max": "nonsense"}, math.inf),
     ],
 )
-def test_the_quota_of_the_control_group(
-    own: str, files: dict[str, str], cores: float, tmp_path: Path
-) -> None:
+def test_the_quota_of_the_control_group(own, files, cores, tmp_path):
     (tmp_path / "own").write_text(own)
     for name, text in files.items():
         path = tmp_path / "groups" / name
@@ -181,21 +172,21 @@ def test_the_quota_of_the_control_group(
 # --- the same bits -----------------------------------------------------------------------------
 
 
-def lenet_of_dropout() -> Sequential:
+def lenet_of_dropout():
     return lenet(12, 12, 1, classes=4).loss("softmax_cross_entropy").seed(0).build()
 
 
-def images() -> Data:
+def images():
     rng = np.random.default_rng(2)
     return rng.random((22, 12, 12, 1)).astype(np.float32), rng.integers(0, 4, 22), {}
 
 
-def tied() -> Sequential:
+def tied():
     model = gpt(9, 6, layers=2, heads=2, dim=8, dropout=0.2).loss("softmax_cross_entropy")
     return model.seed(1).build()
 
 
-def checkpointed() -> Sequential:
+def checkpointed():
     model = tied()
     for layer in model.layers:
         if hasattr(layer, "checkpoint"):
@@ -203,20 +194,20 @@ def checkpointed() -> Sequential:
     return model
 
 
-def texts() -> Data:
+def texts():
     rng = np.random.default_rng(3)
     tokens = rng.integers(0, 9, (13, 6))
     return tokens, tokens[:, ::-1].copy(), {"lengths": rng.integers(1, 7, 13)}
 
 
-def searching() -> Sequential:
+def searching():
     pytest.importorskip("scipy")
     model = mlp()
     model.setoptimizer(LBFGS(max_iter=4))
     return model
 
 
-CASES: dict[str, tuple[Callable[[], Sequential], Callable[[], Data], dict[str, Any]]] = {
+CASES = {
     "mlp": (mlp, points, {"batch_size": 16}),
     "accumulate": (mlp, points, {"batch_size": 10, "accumulate": 3}),
     "lenet": (lenet_of_dropout, images, {"batch_size": 8}),
@@ -228,9 +219,7 @@ CASES: dict[str, tuple[Callable[[], Sequential], Callable[[], Data], dict[str, A
 
 @pytest.mark.parametrize("parts", few([4, 2], 1))
 @pytest.mark.parametrize("case", CASES)
-def test_results_are_the_same_to_the_bit_for_every_number_of_threads(
-    case: str, parts: int, cut: Any
-) -> None:
+def test_results_are_the_same_to_the_bit_for_every_number_of_threads(case, parts, cut):
     cut(parts)
     make, draw, options = CASES[case]
     X, y, more = draw()
@@ -257,11 +246,11 @@ def test_results_are_the_same_to_the_bit_for_every_number_of_threads(
                 np.testing.assert_array_equal(other[what][name], a, err_msg=f"{what} {name}")
 
 
-def test_draws_of_predictions_depend_on_no_thread(cut: Any) -> None:
+def test_draws_of_predictions_depend_on_no_thread(cut):
     class Noisy(Layer):
         independent_samples = True
 
-        def forward(self, X: Any) -> Any:
+        def forward(self, X):
             return X + self.uniform(X.shape)
 
     cut(2)
@@ -275,7 +264,7 @@ def test_draws_of_predictions_depend_on_no_thread(cut: Any) -> None:
         np.testing.assert_array_equal(other, found[0])
 
 
-def test_threads_do_run(cut: Any) -> None:
+def test_threads_do_run(cut):
     cut(2)
     together = threading.Barrier(2, timeout=20)
     model = Sequential(Dense(6, 4), Calling(together.wait), seed=0)  # two parts at once
@@ -288,8 +277,8 @@ def test_threads_do_run(cut: Any) -> None:
 # --- the pool ----------------------------------------------------------------------------------
 
 
-def test_results_come_in_order_and_the_first_error_counts() -> None:
-    def late(i: int) -> int:
+def test_results_come_in_order_and_the_first_error_counts():
+    def late(i):
         time.sleep(0.002 * (5 - i))
         return i
 
@@ -297,7 +286,7 @@ def test_results_come_in_order_and_the_first_error_counts() -> None:
     assert threads.run(jobs, 3) == threads.run(jobs, 1) == list(range(5))
     ended = []
 
-    def fail(i: int) -> None:
+    def fail(i):
         time.sleep(0.02 * (2 - i))
         ended.append(i)
         raise ValueError(f"task {i}")
@@ -307,8 +296,8 @@ def test_results_come_in_order_and_the_first_error_counts() -> None:
     assert sorted(ended) == [0, 1]  # nothing runs on behind the error
 
 
-def test_tasks_may_run_tasks_and_many_callers_share_the_pool() -> None:
-    def nested(depth: int) -> int:
+def test_tasks_may_run_tasks_and_many_callers_share_the_pool():
+    def nested(depth):
         if not depth:
             return 1
         return sum(threads.run([lambda: nested(depth - 1)] * 3, 3))
@@ -317,8 +306,8 @@ def test_tasks_may_run_tasks_and_many_callers_share_the_pool() -> None:
         assert list(callers.map(nested, [3] * 16)) == [27] * 16
 
 
-def test_without_threads_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(thread: Any) -> None:
+def test_without_threads_the_caller_does_it_all(monkeypatch):
+    def refuse(thread):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threads, "_pool", threads._Pool())
@@ -326,7 +315,7 @@ def test_without_threads_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch)
     assert threads.run([lambda i=i: i for i in range(4)], 3) == [0, 1, 2, 3]
 
 
-def test_nobody_waits_for_a_thread_that_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_waits_for_a_thread_that_has_not_begun(monkeypatch):
     pool = threads._Pool()
     pool.count = 9  # as if all threads were busy: nobody serves the requests
     monkeypatch.setattr(threads, "_pool", pool)
@@ -336,10 +325,10 @@ def test_nobody_waits_for_a_thread_that_has_not_begun(monkeypatch: pytest.Monkey
     assert not late.done.acquire(blocking=False)
 
 
-def test_ctrl_c_waits_for_the_other_threads() -> None:
+def test_ctrl_c_waits_for_the_other_threads():
     begun, ended, slow = slowly()
 
-    def press() -> None:
+    def press():
         begun.wait(20)
         raise KeyboardInterrupt
 
@@ -348,11 +337,11 @@ def test_ctrl_c_waits_for_the_other_threads() -> None:
     assert ended.is_set()
 
 
-def slowly() -> tuple[threading.Event, threading.Event, Callable[[], None]]:
+def slowly():
     """Events of the beginning and of the end of a task that takes a while, and the task."""
     begun, ended = threading.Event(), threading.Event()
 
-    def slow() -> None:
+    def slow():
         begun.set()
         time.sleep(0.1)
         ended.set()
@@ -360,10 +349,10 @@ def slowly() -> tuple[threading.Event, threading.Event, Callable[[], None]]:
     return begun, ended, slow
 
 
-def test_ctrl_c_while_waiting_waits_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_waiting_waits_on(monkeypatch):
     (begun, ended, slow), presses, wait = slowly(), [1, 1], threads._Help.wait
 
-    def interrupted(helper: threads._Help) -> None:
+    def interrupted(helper):
         if presses:
             presses.pop()
             raise KeyboardInterrupt
@@ -376,7 +365,7 @@ def test_ctrl_c_while_waiting_waits_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not presses
 
 
-def test_what_was_withdrawn_keeps_nothing_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_withdrawn_keeps_nothing_alive(monkeypatch):
     pool = threads._Pool()
     pool.count = 1  # a thread that is busy elsewhere
     monkeypatch.setattr(threads, "_pool", pool)
@@ -388,7 +377,7 @@ def test_what_was_withdrawn_keeps_nothing_alive(monkeypatch: pytest.MonkeyPatch)
     assert pool.requests.qsize() == 1
 
 
-def test_a_helper_survives_an_error() -> None:
+def test_a_helper_survives_an_error():
     pool = threads._Pool()
     broken = threads._Help(lambda: None)
     broken.job = lambda: 1 / 0
@@ -402,13 +391,13 @@ def test_a_helper_survives_an_error() -> None:
 # --- BLAS --------------------------------------------------------------------------------------
 
 
-def test_blas_gets_its_threads_back(blas: Library, cut: Any) -> None:
+def test_blas_gets_its_threads_back(blas, cut):
     cut(2)
     X, y, _ = points()
     model = mlp()
-    seen: list[int] = []
+    seen = []
 
-    def look(*_: Any) -> None:
+    def look(*_):
         seen.append(blas.num_threads)
         model.copy().train(X, y, epochs=1, verbose=0)
         model.predict(X)
@@ -425,12 +414,10 @@ def test_blas_gets_its_threads_back(blas: Library, cut: Any) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_blas_gets_its_threads_back_after_an_error(
-    error: type[BaseException], blas: Library, cut: Any
-) -> None:
+def test_blas_gets_its_threads_back_after_an_error(error, blas, cut):
     cut(2)
 
-    def fail(*_: Any) -> Any:
+    def fail(*_):
         assert blas.num_threads == 1
         raise error("on purpose")
 
@@ -447,11 +434,11 @@ def test_blas_gets_its_threads_back_after_an_error(
 
 
 @contextmanager
-def held(limit: threads._OneBlasThread) -> Iterator[None]:
+def held(limit):
     """Another thread is inside `limit` until the block ends."""
     inside, leave = threading.Event(), threading.Event()
 
-    def stay() -> None:
+    def stay():
         with limit:
             inside.set()
             leave.wait(20)
@@ -464,7 +451,7 @@ def held(limit: threads._OneBlasThread) -> Iterator[None]:
     other.join()
 
 
-def test_the_last_of_several_threads_restores_blas(blas: Library) -> None:
+def test_the_last_of_several_threads_restores_blas(blas):
     with ExitStack() as stack:
         with threads.one_blas_thread:
             stack.enter_context(held(threads.one_blas_thread))
@@ -472,7 +459,7 @@ def test_the_last_of_several_threads_restores_blas(blas: Library) -> None:
     assert blas.seen == [1, 3]
 
 
-def test_real_blas_is_set_and_restored_from_any_thread() -> None:
+def test_real_blas_is_set_and_restored_from_any_thread():
     code = """
 import threading, numpy
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -516,10 +503,10 @@ assert count() == before
     subprocess.run([sys.executable, "-c", code], check=True, env=environment, timeout=60)
 
 
-def test_each_thread_of_openmp_has_its_own_number(blas: Library) -> None:
+def test_each_thread_of_openmp_has_its_own_number(blas):
     blas.threading_layer = "openmp"
 
-    def work() -> None:
+    def work():
         assert blas.num_threads == 1
         blas.num_threads = 3  # as in another thread
 
@@ -534,7 +521,7 @@ def test_each_thread_of_openmp_has_its_own_number(blas: Library) -> None:
     assert blas.seen == [1, 1, 3, 3]
 
 
-def test_small_work_and_work_that_is_not_split_leave_blas_alone(blas: Library, cut: Any) -> None:
+def test_small_work_and_work_that_is_not_split_leave_blas_alone(blas, cut):
     X, y, _ = points()
     model = mlp()
     model.predict(X)
@@ -556,7 +543,7 @@ def test_small_work_and_work_that_is_not_split_leave_blas_alone(blas: Library, c
 # --- fork --------------------------------------------------------------------------------------
 
 
-def test_a_process_forked_while_others_are_inside_restores_blas(blas: Library) -> None:
+def test_a_process_forked_while_others_are_inside_restores_blas(blas):
     limit = threads._OneBlasThread()
     with held(limit):
         limit.forked()  # as if in the child, where the other thread is gone
@@ -567,7 +554,7 @@ def test_a_process_forked_while_others_are_inside_restores_blas(blas: Library) -
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_process_trains() -> None:
+def test_a_forked_process_trains():
     code = """
 import os, sys, threading, warnings, numpy as np
 warnings.simplefilter("ignore")  # newer Pythons warn of fork in a process with threads
@@ -601,15 +588,15 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environment)
 
 
-def test_ctrl_c_leaves_blas_as_it_was() -> None:
+def test_ctrl_c_leaves_blas_as_it_was():
     """An exception at any line of entering or leaving: BLAS has its threads afterwards."""
     library, limit = Library(), threads._OneBlasThread()
     lines = 0
 
-    def body(stop: int | None) -> None:
+    def body(stop):
         count = 0
 
-        def trace(frame: Any, event: str, _: Any) -> Any:
+        def trace(frame, event, _):
             nonlocal count, lines
             if frame.f_code.co_name != "__enter__" or "threads.py" not in frame.f_code.co_filename:
                 return None

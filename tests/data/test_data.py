@@ -13,7 +13,6 @@ from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -29,7 +28,7 @@ TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 
 
 @pytest.fixture
-def arrays() -> dict[str, Array]:
+def arrays():
     """Three training and two test digits, with 0, 255 and the labels 0 and 9 among them."""
     pixels = np.random.default_rng(7).integers(0, 256, (5, 28, 28), dtype=np.uint8)
     pixels[:, 0, :2] = 0, 255
@@ -38,18 +37,18 @@ def arrays() -> dict[str, Array]:
     return {**train, **test, TEST_LABELS: labels[3:]}
 
 
-def idx(a: Array) -> bytes:
+def idx(a):
     return struct.pack(f">{1 + a.ndim}I", 0x800 + a.ndim, *a.shape) + a.tobytes()
 
 
 @pytest.fixture
-def folder(arrays: dict[str, Array], tmp_path: Path) -> Path:
+def folder(arrays, tmp_path):
     for name, a in arrays.items():
         (tmp_path / name).write_bytes(idx(a))
     return tmp_path
 
 
-def assert_loaded(result: tuple[Array, ...], arrays: dict[str, Array]) -> None:
+def assert_loaded(result, arrays):
     assert [a.dtype for a in result] == [np.float32, np.int64] * 2
     for got, stored in zip(result, arrays.values(), strict=True):
         scale = 255 if stored.ndim == 3 else 1
@@ -79,7 +78,7 @@ def test_shipped_digits_are_mnists_first(monkeypatch):
     assert [a.max() for a in load_mnist("small")[:2]] == [1, 9]
 
 
-def flipped(data: bytes) -> bytes:
+def flipped(data):
     middle = len(data) // 2
     return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
 
@@ -129,12 +128,12 @@ def test_folder_replaces_either_source_and_may_start_at_home(folder, arrays, mon
     assert_loaded(load_mnist(folder=f"~/{folder.name}"), arrays)
 
 
-def uint8(values: list[int]) -> Array:
+def uint8(values):
     return np.array(values, np.uint8)
 
 
 ZEROS = np.zeros((3, 28, 28), np.uint8)
-DAMAGE: dict[str, tuple[str, bytes, str]] = {  # the file, what it holds, and what the error says
+DAMAGE = {  # the file, what it holds, and what the error says
     "empty": (IMAGES, b"", "truncated: 0 bytes"),
     "header cut": (TEST_IMAGES, idx(ZEROS)[:15], "truncated: 15 bytes"),
     "items cut": (IMAGES, idx(ZEROS)[:-1], r"truncated: 2367 of 2368 bytes.*\(3, 28, 28\)"),
@@ -198,26 +197,26 @@ def test_bad_arguments_of_load_mnist(folder):
 class FakeSplit:
     """Of `datasets.Dataset`, what load_mnist uses."""
 
-    def __init__(self, images: Array, labels: Array) -> None:
+    def __init__(self, images, labels):
         self.columns = {"image": images, "label": labels}
 
     def with_format(self, kind):
         assert kind == "numpy"  # any other format gives lists of Pillow images
         return self
 
-    def __getitem__(self, rows: slice) -> dict[str, Array]:
+    def __getitem__(self, rows):
         return {name: column[rows] for name, column in self.columns.items()}
 
 
 def fake_datasets(monkeypatch, load_dataset=None, error=None):
     """Replace the library by one that loads this, or raises the error."""
-    module: Any = ModuleType("datasets")
+    module = ModuleType("datasets")
     module.load_dataset = load_dataset or Mock(side_effect=error)
     monkeypatch.setitem(sys.modules, "datasets", module)
 
 
 def test_full_comes_from_hugging_face(arrays, monkeypatch):
-    def load_dataset(path: str, *, split: str) -> FakeSplit:
+    def load_dataset(path, *, split):
         assert path == "ylecun/mnist"
         images, labels = {"train": (IMAGES, LABELS), "test": (TEST_IMAGES, TEST_LABELS)}[split]
         return FakeSplit(arrays[images], arrays[labels].astype(np.int64))
@@ -249,7 +248,7 @@ def test_failing_and_wrong_downloads_are_refused(monkeypatch):
 # Synthetic sets
 
 Maker = Callable[..., tuple[Array, Array]]
-MAKERS: list[tuple[Maker, int, str]] = [
+MAKERS = [
     (make_moons, 2, "noise"),
     (make_spirals, 3, "noise"),
     (make_blobs, 3, "spread"),
@@ -276,7 +275,7 @@ def test_shapes_dtypes_and_balance(make, classes, noise, n):
     assert np.ptp(counts) <= 1
 
 
-def global_generators() -> bytes:
+def global_generators():
     return pickle.dumps((np.random.get_state(), random.getstate()))  # noqa: NPY002
 
 

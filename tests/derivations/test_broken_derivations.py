@@ -5,10 +5,7 @@ product becomes a quotient, and a `Sum` loses a term. Then Y, dX or a gradient m
 of the fast pass, which is what the contract test compares.
 """
 
-from __future__ import annotations
-
 import ast
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -16,18 +13,15 @@ import numpy as np
 import pytest
 
 from phitodeep.core.call import calling
-from phitodeep.core.types import Array
 from phitodeep.derivations.language import run as stepwise
-from phitodeep.derivations.language.run import Position, Scope
+from phitodeep.derivations.language.run import Scope
 from phitodeep.derivations.language.step import Let, Step, Sum, evaluate
 from phitodeep.derivations.losses import givens
-from phitodeep.layers import Layer
-from phitodeep.loss import Loss
 from phitodeep.testing.examples import data, made, pair
 from tests.loss.test_loss import EXAMPLES as LOSSES
 from tests.rows import ALL
 
-KINDS: dict[type, list[Any]] = {}
+KINDS = {}
 for row in ALL:
     if not row[0]().children():  # the layers inside have rows of their own
         KINDS.setdefault(type(row[0]()), []).append(row)
@@ -43,10 +37,10 @@ Break = tuple[Step, Any]  # a step, and what computes it wrongly
 class _Other(ast.NodeTransformer):
     """Changes the operator number `target` of an expression."""
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target):
         self.target, self.seen = target, 0
 
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+    def visit_BinOp(self, node):
         other = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
         if type(node.op) in other:
             self.seen += 1
@@ -55,7 +49,7 @@ class _Other(ast.NodeTransformer):
         return self.generic_visit(node)
 
 
-def broken(step: Step) -> Iterator[Any]:
+def broken(step):
     """Functions of the symbols that compute a step wrongly, each in another way."""
     if isinstance(step, Let):
         tree = ast.parse(step.code, mode="eval")
@@ -68,10 +62,10 @@ def broken(step: Step) -> Iterator[Any]:
         yield lambda symbols: 0.5 * step.value(symbols)
 
 
-def edited(wrong: Break | None) -> Any:
+def edited(wrong):
     """An edit that computes one step wrongly."""
 
-    def edit(position: Position, value: Any) -> Any:
+    def edit(position, value):
         if wrong is None or position.step is not wrong[0]:
             return value
         return position.scope.cast(wrong[1](position.scope))
@@ -79,7 +73,7 @@ def edited(wrong: Break | None) -> Any:
     return edit
 
 
-def of_layer(layer: Layer, X: Array, dY: Array, derivation: Any, wrong: Break | None) -> Any:
+def of_layer(layer, X, dY, derivation, wrong):
     with calling(step=0), np.errstate(all="ignore"):
         scope = Scope(layer, X=X)
         scope.derivation = derivation
@@ -89,7 +83,7 @@ def of_layer(layer: Layer, X: Array, dY: Array, derivation: Any, wrong: Break | 
     return [np.array(A) for A in found.values() if A is not None]
 
 
-def of_loss(loss: Loss, given: dict[str, Any], derivation: Any, wrong: Break | None) -> Any:
+def of_loss(loss, given, derivation, wrong):
     with np.errstate(all="ignore"):
         scope = Scope(loss, "loss", **given)
         scope.derivation = derivation
@@ -98,9 +92,9 @@ def of_loss(loss: Loss, given: dict[str, Any], derivation: Any, wrong: Break | N
     return [scope["L"], scope["dP"]]
 
 
-def check(cases: list[tuple[Any, Any]], kind: type) -> None:
+def check(cases, kind):
     """Each break must be noticed in one of the examples in which the step occurs."""
-    unnoticed: dict[str, bool] = {}
+    unnoticed = {}
     for results, derivation in cases:
         wanted = results(derivation, None)
         for step in derivation.every():
@@ -114,7 +108,7 @@ def check(cases: list[tuple[Any, Any]], kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_each_sign_factor_and_sum_of_a_layer_matters(kind: type) -> None:
+def test_each_sign_factor_and_sum_of_a_layer_matters(kind):
     cases = []
     for make, shape, tokens in KINDS[kind]:
         layer = made(make, shape)
@@ -127,7 +121,7 @@ def test_each_sign_factor_and_sum_of_a_layer_matters(kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted({type(loss) for loss in LOSSES}, key=lambda k: k.__name__))
-def test_each_sign_factor_and_sum_of_a_loss_matters(kind: type) -> None:
+def test_each_sign_factor_and_sum_of_a_loss_matters(kind):
     cases = []
     for loss in LOSSES:
         if type(loss) is kind:

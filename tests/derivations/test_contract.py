@@ -4,29 +4,22 @@ Every example of the table of layers is run by its steps, in float64, in trainin
 with and without masks.
 """
 
-from __future__ import annotations
-
 import ast
 import re
-from collections.abc import Iterator
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
 
 from phitodeep import layers
 from phitodeep.core.call import calling
-from phitodeep.core.types import Array, Shape
 from phitodeep.derivations.language import run as stepwise
 from phitodeep.derivations.language.notation import LATEX, PLAIN
 from phitodeep.derivations.language.run import Position, Scope
-from phitodeep.derivations.language.step import Arrange, Let, Max, Step, Sum, Through
+from phitodeep.derivations.language.step import Arrange, Let, Max, Sum, Through
 from phitodeep.derivations.language.terms import why
 from phitodeep.derivations.losses import givens
-from phitodeep.layers import Layer
-from phitodeep.loss import Loss
-from phitodeep.testing.examples import Make, data, made, pair, passes
+from phitodeep.testing.examples import data, made, pair, passes
 from tests.derivations.test_mathml import check_mathml
 from tests.loss.test_loss import EXAMPLES as LOSSES
 from tests.rows import ALL, KINDS, LONG, TOOLS, few, masks, over
@@ -36,20 +29,20 @@ REDUCTIONS = {"sum", "mean", "dot", "matmul", "einsum", "cumsum", "prod", "var",
 REDUCTIONS |= {"max", "min", "amax", "amin", "inner", "outer", "vdot", "tensordot", "average"}
 
 
-def assert_close(found: Any, wanted: Any, name: str) -> None:
+def assert_close(found, wanted, name):
     assert found is not None, name
     size = np.abs(wanted)
     scale = max(1.0, float(size[np.isfinite(size)].max(initial=0)))
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12 * scale, err_msg=name)
 
 
-def scopes(scope: Scope) -> Iterator[Scope]:
+def scopes(scope):
     yield scope
     for inner in scope.inside.values():
         yield from scopes(inner)
 
 
-def by_steps(layer: Layer, X: Array, dY: Array, **call: Any) -> Scope:
+def by_steps(layer, X, dY, **call):
     with calling(**{"step": 0, **call}):
         return stepwise.passes(layer, X, dY)
 
@@ -58,7 +51,7 @@ def by_steps(layer: Layer, X: Array, dY: Array, **call: Any) -> Scope:
 
 
 @over(ALL)
-def test_steps_equal_the_fast_passes(make: Make, shape: Shape, tokens: int) -> None:
+def test_steps_equal_the_fast_passes(make, shape, tokens):
     layer = made(make, shape)
     for _, part in layer.walk():
         assert part.steps() is not None or type(part) is layers.Lambda, part
@@ -67,7 +60,7 @@ def test_steps_equal_the_fast_passes(make: Make, shape: Shape, tokens: int) -> N
         same_passes(layer, X, dY, training=training, mask=mask)
 
 
-def same_passes(layer: Layer, X: Array, dY: Array, **call: Any) -> Scope:
+def same_passes(layer, X, dY, **call):
     """Run both passes by their steps, which record nothing, and compare them with the fast ones."""
     state = layer.get_weights()
     fast = passes(layer, X, dY, **call)
@@ -85,9 +78,7 @@ def same_passes(layer: Layer, X: Array, dY: Array, **call: Any) -> Scope:
 
 
 @over(TOOLS)
-def test_backward_steps_are_the_derivative_of_the_forward_steps(
-    make: Make, shape: Shape, tokens: int
-) -> None:
+def test_backward_steps_are_the_derivative_of_the_forward_steps(make, shape, tokens):
     layer = made(make, shape)
     X, dY = data(layer, shape, tokens)
     rng = np.random.default_rng(5)
@@ -97,7 +88,7 @@ def test_backward_steps_are_the_derivative_of_the_forward_steps(
     moves = {n: rng.standard_normal(a.shape) for n, a in weights.items()}
     along = rng.standard_normal(X.shape) if not tokens else np.zeros(X.shape)
     slope = 0.0 if tokens else float((found["dX"] * along).sum())
-    gradients: dict[str, Any] = {}
+    gradients = {}
     for path, part in layer.walk():
         for name in [*part.params, *part.tied]:
             owner, own = part.tied.get(name, (part, name))
@@ -108,7 +99,7 @@ def test_backward_steps_are_the_derivative_of_the_forward_steps(
                 gradients[target] = gradients.get(target, 0) + stepwise.gradients(found)[full]
     slope += sum(float((gradients[n] * moves[n]).sum()) for n in gradients)
 
-    def value(step: float) -> float:
+    def value(step):
         layer.set_weights({n: a + step * moves[n] if n in moves else a for n, a in state.items()})
         with calling(step=0, mask=mask):
             there = X if tokens else X + step * along
@@ -124,10 +115,10 @@ def test_backward_steps_are_the_derivative_of_the_forward_steps(
 # --- where a cell comes from -------------------------------------------------------------------
 
 
-def places(scope: Scope, step: Step) -> Iterator[tuple[Scope, tuple[int, ...]]]:
+def places(scope, step):
     """A few cells of what a step computed, each with the symbols as that step saw them."""
     rng = np.random.default_rng(7)
-    rounds: list[int | None] = sorted(scope._series.get(step.symbol, {})) or [None]
+    rounds = sorted(scope._series.get(step.symbol, {})) or [None]
     for t in rounds:
         seen = scope.at(t)
         A = np.asarray(seen[step.symbol])
@@ -136,9 +127,7 @@ def places(scope: Scope, step: Step) -> Iterator[tuple[Scope, tuple[int, ...]]]:
 
 
 @over(TOOLS)
-def test_each_cell_has_its_terms_and_each_step_its_formulas(
-    make: Make, shape: Shape, tokens: int
-) -> None:
+def test_each_cell_has_its_terms_and_each_step_its_formulas(make, shape, tokens):
     layer = made(make, shape)
     X, dY = data(layer, shape, tokens)
     modes = [(True, mask) for mask in masks(layer, shape)]
@@ -152,7 +141,7 @@ def test_each_cell_has_its_terms_and_each_step_its_formulas(
                 check_terms(scope)
 
 
-def check_terms(scope: Scope) -> None:
+def check_terms(scope):
     seen = 0
     for step in scope.derivation.every():
         if step.symbol == "t" or scope.find(step.symbol) is None:
@@ -178,15 +167,15 @@ def check_terms(scope: Scope) -> None:
 
 
 @over(KINDS)
-def test_every_symbol_can_be_edited(make: Make, shape: Shape, tokens: int) -> None:
+def test_every_symbol_can_be_edited(make, shape, tokens):
     layer = made(make, shape)
     X, dY = data(layer, shape, tokens)
 
-    def run(target: int) -> tuple[Scope, list[Position]]:
+    def run(target):
         """Both passes, with 0.25 added to what is computed at place `target`, and all places."""
         places = list[Position]()
 
-        def edit(position: Position, value: Any) -> Any:
+        def edit(position, value):
             places.append(position)
             moves = len(places) - 1 == target and np.asarray(value).dtype.kind == "f"
             return value + 0.25 if moves else value
@@ -208,7 +197,7 @@ def test_every_symbol_can_be_edited(make: Make, shape: Shape, tokens: int) -> No
 # --- how steps are written ---------------------------------------------------------------------
 
 
-def check_written(scope: Scope, given: set[str], who: str) -> None:
+def check_written(scope, given, who):
     """Expressions use np and earlier symbols only, hide no sum, and move or combine, not both."""
     steps = list(scope.derivation.every())
     known = given | {k for k, v in scope.values.items() if type(v) in (int, float)}
@@ -225,7 +214,7 @@ def check_written(scope: Scope, given: set[str], who: str) -> None:
             check_expression(step, who)
 
 
-def check_formulas(scope: Scope) -> None:
+def check_formulas(scope):
     """Each step has a formula: plain text without code, balanced LaTeX, and MathML."""
     for step in scope.derivation.every():
         for symbols in (None, scope) if step.symbol != "t" else (None,):
@@ -238,7 +227,7 @@ def check_formulas(scope: Scope) -> None:
             check_mathml(step, symbols)
 
 
-def check_expression(step: Let | Arrange, who: str) -> None:
+def check_expression(step, who):
     for node in ast.walk(ast.parse(step.code, mode="eval")):
         allowed = (ast.Lambda, ast.ListComp, ast.GeneratorExp, ast.NamedExpr, ast.MatMult)
         assert not isinstance(node, allowed), f"{who}: {step}"
@@ -254,7 +243,7 @@ def check_expression(step: Let | Arrange, who: str) -> None:
 # --- losses ------------------------------------------------------------------------------------
 
 
-def loss_scope(loss: Loss, P: Array, T: Array, w: Array | None, total: float | None) -> Scope:
+def loss_scope(loss, P, T, w, total):
     scope = Scope(loss, "loss", **givens(loss, P, T, w, total))
     stepwise.run(stepwise.forward(scope, "P"))
     stepwise.run(stepwise.backward(scope))
@@ -266,9 +255,7 @@ def loss_scope(loss: Loss, P: Array, T: Array, w: Array | None, total: float | N
     [((5, 4), True, None), ((2, 3, 4), False, 3.5), ((1, 4), True, 0.0)],
 )
 @every_loss
-def test_steps_of_a_loss_equal_its_fast_pass(
-    loss: Loss, shape: Shape, weighted: bool, total: float | None
-) -> None:
+def test_steps_of_a_loss_equal_its_fast_pass(loss, shape, weighted, total):
     assert loss.steps() is not None
     P, y = pair(loss, shape)
     w = np.linspace(0, 2, shape[0]) if weighted else None
@@ -288,7 +275,7 @@ def test_steps_of_a_loss_equal_its_fast_pass(
 # --- the language itself -----------------------------------------------------------------------
 
 
-def test_a_through_step_reads_the_layer_inside() -> None:
+def test_a_through_step_reads_the_layer_inside():
     layer = made(lambda: layers.Residual(layers.Dense(3)), (2, 3))
     scope = by_steps(layer, *data(layer, (2, 3)))
     step = next(s for s in scope.derivation.forward if isinstance(s, Through))

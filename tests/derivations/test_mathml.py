@@ -1,10 +1,7 @@
 """Formulas as MathML: well-formed, made of MathML Core, and the same formulas as in plain text."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +9,7 @@ import pytest
 from phitodeep import SequentialBuilder
 from phitodeep.derivations.language.mathml import MATHML, MathML
 from phitodeep.derivations.language.notation import Plain
-from phitodeep.derivations.language.step import Arrange, Given, Let, Loop, Step
+from phitodeep.derivations.language.step import Arrange, Given, Let, Loop
 
 CORE = {"math", "mrow", "mi", "mo", "mn", "mtext", "msub", "msup", "mover", "munder", "mfrac"}
 CORE |= {"msqrt", "mtable", "mtr", "mtd"}
@@ -29,11 +26,11 @@ class Linear(Plain):
     fraction = "\u27e8{}/{}\u27e9"
     choice = "{{{1}if {0}{2}otherwise"
 
-    def power(self, base: str, exponent: str) -> str:
+    def power(self, base, exponent):
         return f"\u27e8{base}^{exponent}\u27e9"
 
 
-def read(node: ET.Element) -> str:
+def read(node):
     """The formula of a MathML tree as a line of text, without spaces."""
     parts = [read(child) for child in node]
     text = "".join(parts) or node.text or ""
@@ -47,12 +44,12 @@ def read(node: ET.Element) -> str:
     }.get(node.tag, lambda: text)()
 
 
-def bare(text: str) -> str:
+def bare(text):
     """Without spaces and invisible operators, and with one kind of minus and of sum."""
     return re.sub(r"[\s\u2061\u2062]", "", text).replace("\u2212", "-").replace("∑", "Σ")
 
 
-def check_mathml(step: Step, symbols: Any = None) -> None:
+def check_mathml(step, symbols=None):
     """The contract of layers and losses calls this for each of their steps."""
     tree = ET.fromstring(step.written(MATHML, symbols))
     assert tree.tag == "math"
@@ -98,13 +95,13 @@ def check_mathml(step: Step, symbols: Any = None) -> None:
     ],
     ids=str,
 )
-def test_how_symbols_and_words_are_written(step: Step, shown: str) -> None:
+def test_how_symbols_and_words_are_written(step, shown):
     head = '<math display="inline" displaystyle="true">'
     assert step.mathml == f"{head}{shown}</math>"
     assert step.written(MathML("block")) == step.mathml.replace("inline", "block")
 
 
-def test_an_entry_of_a_trace_has_an_index_for_every_axis() -> None:
+def test_an_entry_of_a_trace_has_an_index_for_every_axis():
     rng = np.random.default_rng(0)
     model = SequentialBuilder().dense(1).seed(0).build()
     entry = model.trace(rng.standard_normal((4, 3, 2)), rng.standard_normal((4, 3, 1)))["0.dW"]

@@ -1,27 +1,21 @@
 """Random networks by their steps: the fast passes, the terms of cells, traces and the debugger."""
 
-from __future__ import annotations
-
 import contextlib
-from typing import Any
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phitodeep import layers as L
 from phitodeep.core.call import calling
-from phitodeep.core.types import Array
 from phitodeep.derivations.language import run as stepwise
 from phitodeep.derivations.language.terms import why
 from phitodeep.errors import ArgumentError, OrderError, ShapeError
-from phitodeep.inspect.debugger.debugger import Debugger, _gradients
-from phitodeep.model import Sequential
+from phitodeep.inspect.debugger.debugger import _gradients
 from phitodeep.model.callbacks import Callback
 from phitodeep.optimization.optimizers import SGD
 from phitodeep.testing.examples import passes
 from tests.derivations.test_contract import check_formulas, scopes
-from tests.random_networks import Network, networks
+from tests.random_networks import networks
 from tests.test_random_networks import Setting, examples
 from tests.test_random_networks import model_of as trained_model_of
 
@@ -32,13 +26,13 @@ NETWORKS = st.one_of(
 TARGETS = st.sampled_from(["numbers", "logits", "probabilities"])
 
 
-def assert_close(found: Any, wanted: Array, tolerance: float, name: str) -> None:
+def assert_close(found, wanted, tolerance, name):
     scale = max(1.0, float(np.abs(wanted).max(initial=0)))
     assert found.dtype == wanted.dtype, name
     np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * scale, err_msg=name)
 
 
-def mask_of(net: Network, rng: np.random.Generator, least: int) -> Array | None:
+def mask_of(net, rng, least):
     """The mask of random lengths, if all layers of the network take it."""
     if not net.steps or rng.random() < 0.3:
         return None
@@ -54,7 +48,7 @@ def mask_of(net: Network, rng: np.random.Generator, least: int) -> Array | None:
 
 @examples(8)
 @given(NETWORKS, st.booleans(), st.sampled_from([*DTYPES]))
-def test_steps_equal_the_fast_passes(net: Network, training: bool, dtype: Any) -> None:
+def test_steps_equal_the_fast_passes(net, training, dtype):
     chain, rng = net.chain, np.random.default_rng(net.seed)
     chain.cast(dtype)
     X = net.X if chain.takes_tokens else net.X.astype(dtype)
@@ -85,12 +79,12 @@ def test_steps_equal_the_fast_passes(net: Network, training: bool, dtype: Any) -
         check_cells(scope, rng, DTYPES[dtype])
 
 
-def check_cells(scope: stepwise.Scope, rng: np.random.Generator, tolerance: float) -> None:
+def check_cells(scope, rng, tolerance):
     """The terms of a random cell of some symbols add up to it."""
     for step in scope.derivation.every():
         if step.symbol == "t" or scope.find(step.symbol) is None or rng.random() < 0.6:
             continue
-        rounds: list[Any] = sorted(scope._series.get(step.symbol, {})) or [None]
+        rounds = sorted(scope._series.get(step.symbol, {})) or [None]
         seen = scope.at(rounds[rng.integers(len(rounds))])
         A = np.asarray(seen[step.symbol])
         if not A.size:
@@ -108,7 +102,7 @@ def check_cells(scope: stepwise.Scope, rng: np.random.Generator, tolerance: floa
 class Keep(Callback):
     """Keeps the gradients of the last step."""
 
-    def on_batch_end(self, model: L.Layer, step: int, loss: float) -> None:
+    def on_batch_end(self, model, step, loss):
         self.loss = loss
         self.found = {
             f"{path}.{name}": dW.copy()
@@ -117,21 +111,21 @@ class Keep(Callback):
         }
 
 
-def model_of(net: Network, target: str) -> tuple[Sequential, Array]:
+def model_of(net, target):
     model, y = trained_model_of(net, Setting(target, "sgd", 1, 2))
     model.setoptimizer(SGD(0.1))  # which leaves the gradients as they are
     return model, y
 
 
-def options_of(net: Network, rng: np.random.Generator) -> dict[str, Any]:
+def options_of(net, rng):
     mask = mask_of(net, rng, 1)
-    options: dict[str, Any] = {} if mask is None else {"lengths": mask}
+    options = {} if mask is None else {"lengths": mask}
     return options | (
         {"sample_weight": rng.uniform(0.1, 2, len(net.X))} if rng.random() < 0.3 else {}
     )
 
 
-def all_gradients(db: Debugger) -> dict[str, Array]:
+def all_gradients(db):
     """The gradients that a debugger has computed, those of layers inside user classes included."""
     found = {}
     for path, scope in db._scopes.items():
@@ -144,7 +138,7 @@ def all_gradients(db: Debugger) -> dict[str, Array]:
 
 @examples(8)
 @given(NETWORKS, TARGETS)
-def test_traces_and_the_debugger_have_the_gradients_of_training(net: Network, target: str) -> None:
+def test_traces_and_the_debugger_have_the_gradients_of_training(net, target):
     model, y = model_of(net, target)
     options, X = options_of(net, np.random.default_rng(net.seed)), net.X
     before = model.get_weights()
@@ -179,7 +173,7 @@ def test_traces_and_the_debugger_have_the_gradients_of_training(net: Network, ta
 # --- the debugger moves ------------------------------------------------------------------------
 
 
-def state_of(db: Debugger) -> dict[str, Any]:
+def state_of(db):
     """All values of a debugger, by position and by symbol."""
     found = {f"{k} {p.key}": v for k, (p, v) in enumerate(zip(db._log, db._values, strict=True))}
     for path, scope in db._scopes.items():
@@ -190,7 +184,7 @@ def state_of(db: Debugger) -> dict[str, Any]:
     return {**found, "where": "" if end or db.position is None else db.position.key}
 
 
-def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+def assert_same(found, wanted):
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
@@ -198,9 +192,7 @@ def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 @examples(8)
 @given(NETWORKS, TARGETS, st.data())
-def test_the_debugger_goes_back_to_where_it_was(
-    net: Network, target: str, data: st.DataObject
-) -> None:
+def test_the_debugger_goes_back_to_where_it_was(net, target, data):
     model, y = model_of(net, target)
     rng = np.random.default_rng(net.seed)
     options = options_of(net, rng)

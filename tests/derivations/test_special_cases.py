@@ -1,16 +1,11 @@
 """Derivations at inputs, masks, modes and settings that the table lacks, and layers without any."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
 from phitodeep import layers
 from phitodeep import loss as losses
 from phitodeep.core.call import calling
-from phitodeep.core.types import Array, Shape
 from phitodeep.derivations.language import run as stepwise
 from phitodeep.derivations.language.notation import LATEX, PLAIN
 from phitodeep.derivations.language.run import Scope
@@ -18,10 +13,9 @@ from phitodeep.derivations.language.run import passes as by_passes
 from phitodeep.derivations.language.step import Carry, Join, Let, Sum
 from phitodeep.derivations.language.terms import why
 from phitodeep.errors import ArgumentError
-from phitodeep.layers import Layer, attention
-from phitodeep.loss import Loss
+from phitodeep.layers import attention
 from phitodeep.model import Sequential
-from phitodeep.testing.examples import ELEMENTWISE, Make, data, made, pair, passes
+from phitodeep.testing.examples import ELEMENTWISE, data, made, pair, passes
 from tests.derivations.test_contract import (
     assert_close,
     by_steps,
@@ -42,7 +36,7 @@ UNBOUNDED = [make for make in ELEMENTWISE if type(make()) not in NORMS]
 
 
 @pytest.mark.parametrize("make", UNBOUNDED, ids=[repr(make()) for make in UNBOUNDED])
-def test_steps_of_activations_equal_the_fast_pass_at_edges(make: Make) -> None:
+def test_steps_of_activations_equal_the_fast_pass_at_edges(make):
     X = np.array([*EDGES, *np.negative(EDGES)])[:, None]
     layer = made(make, X.shape)
     fast, slow = passes(layer, X, np.ones_like(X)), by_steps(layer, X, np.ones_like(X))
@@ -65,7 +59,7 @@ def test_steps_of_activations_equal_the_fast_pass_at_edges(make: Make) -> None:
         ((1, 1, 2), 0.0, True, True),
     ],
 )
-def test_batch_norm_with_a_mask(shape: Shape, kept: float, training: bool, trainable: bool) -> None:
+def test_batch_norm_with_a_mask(shape, kept, training, trainable):
     layer = made(layers.BatchNorm, shape)
     layer.trainable = trainable
     X, dY = (A.copy() for A in data(layer, shape))
@@ -79,7 +73,7 @@ def test_batch_norm_with_a_mask(shape: Shape, kept: float, training: bool, train
 
 @pytest.mark.parametrize("axis", [-3, -2, -1, 1, 2, 3])
 @pytest.mark.parametrize("kind", [layers.Softmax, layers.LogSoftmax])
-def test_softmax_along_any_axis(kind: type[Layer], axis: int) -> None:
+def test_softmax_along_any_axis(kind, axis):
     layer, rng = kind(axis), np.random.default_rng(1)
     X, dY = 100 * rng.standard_normal((2, 3, 4, 5)), rng.standard_normal((2, 3, 4, 5))
     if axis % 2:
@@ -90,7 +84,7 @@ def test_softmax_along_any_axis(kind: type[Layer], axis: int) -> None:
 
 # --- random layers -----------------------------------------------------------------------------
 
-RANDOM: list[tuple[Make, Shape]] = [
+RANDOM = [
     (lambda: layers.Dropout(0.4), (3, 5)),
     (lambda: layers.SpatialDropout(0.5), (2, 3, 3, 4)),
     (lambda: layers.GaussianNoise(0.3), (3, 5)),
@@ -103,7 +97,7 @@ each_draw = pytest.mark.parametrize(("make", "shape"), RANDOM, ids=[repr(m()) fo
 
 
 @over([*(((make, (4, 5), 0)) for make in ELEMENTWISE), *((*row, 0) for row in RANDOM)])
-def test_float32_stays_float32(make: Make, shape: Shape, tokens: int) -> None:
+def test_float32_stays_float32(make, shape, tokens):
     layer = made(make, shape, np.float32)
     scope = by_steps(layer, *data(layer, shape, tokens))
     for name in (*scope.values, *scope._series):
@@ -113,9 +107,7 @@ def test_float32_stays_float32(make: Make, shape: Shape, tokens: int) -> None:
 
 @pytest.mark.parametrize(("scope_dtype", "step", "first"), [(None, 0, 0), (np.float64, 3, 40)])
 @each_draw
-def test_the_draws_are_those_of_the_pass(
-    make: Make, shape: Shape, scope_dtype: Any, step: int, first: int
-) -> None:
+def test_the_draws_are_those_of_the_pass(make, shape, scope_dtype, step, first):
     layer = made(make, shape)
     X, dY = data(layer, shape)
     with calling(step=step, first=first, reuse=True):
@@ -127,7 +119,7 @@ def test_the_draws_are_those_of_the_pass(
 
 
 @each_draw
-def test_steps_leave_a_pending_backward_pass_alone(make: Make, shape: Shape) -> None:
+def test_steps_leave_a_pending_backward_pass_alone(make, shape):
     layer = made(make, shape)
     X, dY = data(layer, shape)
     with calling(step=0, reuse=True):
@@ -139,7 +131,7 @@ def test_steps_leave_a_pending_backward_pass_alone(make: Make, shape: Shape) -> 
         np.testing.assert_array_equal(layer.backward(dY), wanted)
 
 
-def test_log_variances_beyond_the_limit_have_no_gradient() -> None:
+def test_log_variances_beyond_the_limit_have_no_gradient():
     layer = made(layers.Reparameterize, (2, 6))
     X = np.array([[1.0, 2, 3, 88, 88.5, -np.inf], [0.5, 0, 1, 1000, 0, -800]])
     dY = np.ones((2, 3))
@@ -153,7 +145,7 @@ def test_log_variances_beyond_the_limit_have_no_gradient() -> None:
 
 # --- windows -----------------------------------------------------------------------------------
 
-POOLS: list[tuple[Make, Shape]] = [
+POOLS = [
     (lambda: layers.MaxPool2D(3, 1, 1), (2, 5, 4, 2)),
     (lambda: layers.MaxPool2D((2, 3), 2, "same"), (2, 5, 4, 2)),
     (lambda: layers.MaxPool1D(3, 2), (2, 9, 2)),
@@ -163,9 +155,7 @@ POOLS: list[tuple[Make, Shape]] = [
 
 
 @pytest.mark.parametrize(("make", "shape"), POOLS)
-def test_one_of_equal_cells_wins_and_only_winners_receive_inf_or_nan(
-    make: Make, shape: Shape
-) -> None:
+def test_one_of_equal_cells_wins_and_only_winners_receive_inf_or_nan(make, shape):
     layer = made(make, shape)
     X, dY = data(layer, shape)
     for other in (np.nan, 1):
@@ -176,7 +166,7 @@ def test_one_of_equal_cells_wins_and_only_winners_receive_inf_or_nan(
         same_passes(layer, X, changed)
 
 
-def test_frozen_norms_masked_pools_layouts_of_sums_and_dtypes_of_scopes() -> None:
+def test_frozen_norms_masked_pools_layouts_of_sums_and_dtypes_of_scopes():
     rng = np.random.default_rng(0)
     X, W = rng.standard_normal((6, 3)), rng.standard_normal((3, 4))
     for code in ("ni,ij->nj", "ni,ij->jn"):
@@ -224,9 +214,7 @@ SIDE = [[1.0, 0.3, -INF], [1.0, -0.4, INF], [0.2, 0.1, -INF]]  # m, s and z
     ],
     ids=repr,
 )
-def test_terms_that_cost_nothing_may_be_infinite(
-    loss: Loss, P: Any, T: Any, w: Any, total: float | None
-) -> None:
+def test_terms_that_cost_nothing_may_be_infinite(loss, P, T, w, total):
     compare(loss, P, T, w, total)
 
 
@@ -243,16 +231,14 @@ def test_terms_that_cost_nothing_may_be_infinite(
     ],
     ids=repr,
 )
-def test_an_infinite_loss_of_weight_0_does_not_count(
-    loss: Loss, P: Any, T: Any, total: float | None
-) -> None:
+def test_an_infinite_loss_of_weight_0_does_not_count(loss, P, T, total):
     scope = compare(loss, P, T, [1.0, 0.0, 2.0], total)
     assert np.isinf(scope["each"]).any()
     assert np.isfinite(scope["L"])
     assert not scope["dP"][1].any()
 
 
-def test_nothing_counts_if_total_is_0() -> None:
+def test_nothing_counts_if_total_is_0():
     scope = compare(losses.SoftmaxCrossEntropy(), LOGITS, [0, 1, 2], None, 0.0)
     assert np.isinf(scope["each"]).any()
     assert scope["L"] == 0
@@ -269,7 +255,7 @@ def test_nothing_counts_if_total_is_0() -> None:
     ],
     ids=repr,
 )
-def test_ignored_labels(loss: Loss, w: Any) -> None:
+def test_ignored_labels(loss, w):
     given, _ = pair(loss, (3, 2, 3))
     found = compare(loss, given, [[0, -1], [-1, -1], [2, 1]], w, None)
     assert not found["dP"][1].any()
@@ -278,7 +264,7 @@ def test_ignored_labels(loss: Loss, w: Any) -> None:
     assert compare(loss, given, np.full((3, 2), -1), w, None)["L"] == 0
 
 
-def compare(loss: Loss, P: Any, T: Any, w: Any, total: float | None) -> Any:
+def compare(loss, P, T, w, total):
     P = np.array(P, np.float64)
     T = loss.targets(np.array(T), P.shape)
     checked = loss.weights(w, T, P.shape)
@@ -289,7 +275,7 @@ def compare(loss: Loss, P: Any, T: Any, w: Any, total: float | None) -> Any:
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
-def test_losses_stay_float32(loss: Loss) -> None:
+def test_losses_stay_float32(loss):
     P, y = pair(loss, (3, 4))
     P = P.astype(np.float32)
     scope = loss_scope(loss, P, loss.targets(y, P.shape), None, None)
@@ -300,14 +286,14 @@ def test_losses_stay_float32(loss: Loss) -> None:
 # --- what `why` says, and how formulas are written ---------------------------------------------
 
 
-def built(layer: Layer, shape: tuple[int, ...]) -> tuple[Layer, Any, Any]:
+def built(layer, shape):
     layer.build(shape[1:], seed=0, dtype="float64")
     rng = np.random.default_rng(0)
     X = rng.standard_normal(shape)
     return layer, X, rng.standard_normal(layer.forward(X).shape)
 
 
-def test_how_choices_layers_inside_and_joined_arrays_are_explained() -> None:
+def test_how_choices_layers_inside_and_joined_arrays_are_explained():
     step = Let("y", "scale * np.where(x > 0, x, alpha * (x + np.where(x < -1, 2, z)))")
     symbols = {"x": np.array([3.0, -2.0]), "z": np.zeros(2), "alpha": 0.5, "scale": 10.0}
     symbols["y"] = step.value(symbols)
@@ -331,7 +317,7 @@ def test_how_choices_layers_inside_and_joined_arrays_are_explained() -> None:
 
 @pytest.mark.parametrize("cell", [(1, 0, 2), (1, 3, 2), (0, 4, 1)])
 @pytest.mark.parametrize("layer", [layers.RNN(3), layers.LSTM(3), layers.GRU(3)], ids=repr)
-def test_a_carried_number_comes_from_the_round_before(layer: Layer, cell: Any) -> None:
+def test_a_carried_number_comes_from_the_round_before(layer, cell):
     layer, X, dY = built(layer, (2, 5, 2))
     scope = by_steps(layer, X, dY)
     carries = [s for s in scope.derivation.every() if isinstance(s, Carry)]
@@ -371,12 +357,12 @@ TYPESET["np.where(a < b, np.sqrt(c), np.abs(d) / 2)"] = (
         ("x ** 3 / y ** k", "x³ / y^k"),
     ],
 )
-def test_signs_and_factors(code: str, written: str) -> None:
+def test_signs_and_factors(code, written):
     assert PLAIN.expression(code) == written
     assert {code: LATEX.expression(code) for code in TYPESET} == TYPESET
 
 
-def test_a_derivation_is_listed_with_its_loops_and_words() -> None:
+def test_a_derivation_is_listed_with_its_loops_and_words():
     layer, X, _ = built(layers.RNN(3), (2, 5, 2))
     layer.forward(X)
     lines = str(layer.steps()).splitlines()
@@ -395,13 +381,13 @@ LENGTHS = np.arange(5) < np.array([[5], [3], [1]])
 RECURRENT = (layers.RNN, layers.LSTM, layers.GRU)
 
 
-def check_same(make: Make, shape: Shape, tokens: int = 0, **call: Any) -> Scope:
+def check_same(make, shape, tokens=0, **call):
     layer = made(make, shape)
     X, dY = data(layer, shape, tokens)
     return check_arrays(layer, X, dY, **call)
 
 
-def check_arrays(layer: Layer, X: Array, dY: Array, **call: Any) -> Scope:
+def check_arrays(layer, X, dY, **call):
     """Both passes and all terms, in this mode."""
     scope = same_passes(layer, X, dY, **call)
     for inner in scopes(scope):
@@ -410,14 +396,13 @@ def check_arrays(layer: Layer, X: Array, dY: Array, **call: Any) -> Scope:
 
 
 @pytest.mark.parametrize("kind", RECURRENT)
-def test_recurrent_layers(kind: Any) -> None:
-    modes: list[tuple[Array | None, bool]]
+def test_recurrent_layers(kind):
     modes = [(None, False), (HOLES, True), (LENGTHS, False), (HOLES, False)]
     for mask, sequences in modes[1::2] if kind is layers.RNN and not LONG else modes:
         check_same(lambda s=sequences: kind(3, return_sequences=s), (3, 4, 2), mask=part(mask))
 
 
-def part(mask: Array | None) -> Array | None:
+def part(mask):
     return None if mask is None else mask[:, :4]
 
 
@@ -435,21 +420,21 @@ def part(mask: Array | None) -> Array | None:
         3,
     ),
 )
-def test_bidirectional(kind: Any, merge: Any, mask: Array, sequences: bool) -> None:
-    def make() -> Layer:
+def test_bidirectional(kind, merge, mask, sequences):
+    def make():
         return layers.Bidirectional(kind(2, return_sequences=sequences), merge)
 
     check_same(make, (2, 3, 2), mask=mask)
 
 
 @pytest.mark.parametrize("kind", RECURRENT)
-def test_gates_may_be_saturated(kind: Any) -> None:
+def test_gates_may_be_saturated(kind):
     layer = made(lambda: kind(3), (3, 5, 2))
     X, dY = data(layer, (3, 5, 2))
     check_arrays(layer, 1e4 * X, dY)  # exp overflows
 
 
-def test_scores_may_be_large() -> None:
+def test_scores_may_be_large():
     for causal in (True, False):
         layer = made(lambda c=causal: layers.MultiHeadAttention(2, causal=c), (3, 5, 4))
         X, dY = data(layer, (3, 5, 4))
@@ -457,10 +442,10 @@ def test_scores_may_be_large() -> None:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_dropout_of_probabilities_in_blocks(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_of_probabilities_in_blocks(causal, monkeypatch):
     monkeypatch.setattr(attention, "SCORES", 10)
 
-    def make() -> Layer:
+    def make():
         return layers.MultiHeadAttention(4, causal=causal, kv_heads=2, dropout=0.4)
 
     scope = check_same(make, (3, 5, 8), mask=HOLES, first=4)
@@ -468,8 +453,8 @@ def test_dropout_of_probabilities_in_blocks(causal: bool, monkeypatch: pytest.Mo
     assert "A" not in check_same(make, (3, 5, 8), training=False)
 
 
-def test_each_step_of_time_distributed_is_a_sample() -> None:
-    def inner() -> Layer:
+def test_each_step_of_time_distributed_is_a_sample():
+    def inner():
         return layers.TimeDistributed(layers.MultiHeadAttention(2, dropout=0.5))
 
     check_same(inner, (2, 3, 4, 6), first=5)
@@ -478,9 +463,9 @@ def test_each_step_of_time_distributed_is_a_sample() -> None:
     check_same(lambda: layers.TimeDistributed(layers.LSTM(2)), (3, 5, 4, 2), mask=HOLES)
 
 
-def test_tokens_have_no_gradient() -> None:
+def test_tokens_have_no_gradient():
     embedding = layers.Embedding
-    makes: list[Make] = [
+    makes = [
         lambda: layers.TimeDistributed(embedding(5, 2)),
         lambda: layers.Parallel(embedding(5, 2), layers.Chain(embedding(5, 3), layers.Tanh())),
         lambda: layers.Parallel(embedding(5, 2), embedding(5, 2), merge="add"),
@@ -492,8 +477,8 @@ def test_tokens_have_no_gradient() -> None:
 
 
 @pytest.mark.parametrize(("checkpoint", "mask"), few([(True, HOLES[:2, :3]), (False, None)], 1))
-def test_nested_chains(checkpoint: bool, mask: Array | None) -> None:
-    def make() -> Layer:
+def test_nested_chains(checkpoint, mask):
+    def make():
         inside = layers.Chain(layers.RNN(4), layers.Dense(4), checkpoint=checkpoint)
         return Sequential(
             layers.Residual(inside, layers.Dropout(0.3), checkpoint=checkpoint),
@@ -507,7 +492,7 @@ def test_nested_chains(checkpoint: bool, mask: Array | None) -> None:
     check_same(make, (2, 3, 4), mask=mask)
 
 
-def test_empty_containers_and_the_paths_of_layers_inside() -> None:
+def test_empty_containers_and_the_paths_of_layers_inside():
     for make in (layers.Chain, layers.Residual, layers.SkipConcat, Sequential):
         check_same(make, (2, 3))
     layer = made(lambda: layers.Chain(layers.Parallel(layers.Chain(layers.Dense(2)))), (2, 3))
@@ -527,17 +512,17 @@ RNG = np.random.default_rng(0)
 X, DY = RNG.standard_normal((5, 3)), RNG.standard_normal((5, 2))
 
 
-def model_of(*layers: layers.Layer) -> Sequential:
+def model_of(*layers):
     model = Sequential(*layers, dtype="float64", seed=1)
     model.build((3,))
     return model
 
 
-def gate(*before: layers.Layer) -> Gate:
+def gate(*before):
     return Gate(layers.Chain(*before, layers.Dense(2)), layers.Dense(2))
 
 
-def test_steps_record_no_state_and_both_passes_drop_the_same() -> None:
+def test_steps_record_no_state_and_both_passes_drop_the_same():
     """Outside training too, where each forward pass draws anew."""
     model = model_of(gate(layers.BatchNorm()))
     state = model.layers[0].inside["value"].layers[0].state["running_mean"]
@@ -559,7 +544,7 @@ def test_steps_record_no_state_and_both_passes_drop_the_same() -> None:
     np.testing.assert_array_equal(scope["dX"], scope["Y"])
 
 
-def test_gradients_of_layers_inside_belong_to_the_scope() -> None:
+def test_gradients_of_layers_inside_belong_to_the_scope():
     model = model_of(gate(layers.BatchNorm()), layers.Dense(1))
     with calling(step=0):
         scope = stepwise.passes(model, X, DY[:, :1])
@@ -574,7 +559,7 @@ def test_gradients_of_layers_inside_belong_to_the_scope() -> None:
 # --- the debugger ------------------------------------------------------------------------------
 
 
-def test_the_debugger_knows_the_updates_of_layers_inside_and_changes_no_step() -> None:
+def test_the_debugger_knows_the_updates_of_layers_inside_and_changes_no_step():
     """The gradient of a parameter is read from the pass that ran for these arrays."""
     model = model_of(layers.Dense(3), gate(), layers.Tanh())
     db = model.debug(X, DY)
@@ -598,10 +583,9 @@ def test_the_debugger_knows_the_updates_of_layers_inside_and_changes_no_step() -
 
 
 @pytest.mark.parametrize("key", ["1.inside.gate", "1.inside.gate.forward.Y"])
-def test_the_debugger_does_not_stop_inside(key: str) -> None:
+def test_the_debugger_does_not_stop_inside(key):
     db = model_of(layers.Dense(3), gate()).debug(X, DY)
     assert not any("inside" in place for place in db.places())
-    stop: Any
     for stop in (db.set_break, db.until):
         with pytest.raises(ArgumentError, match="a layer around it has no steps"):
             stop(key)

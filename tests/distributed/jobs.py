@@ -10,9 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,12 +28,12 @@ class Ended(subprocess.CompletedProcess[str]):
     seconds: float
     left: list[int]  # PIDs of its processes that are still alive
 
-    def results(self) -> list[Any]:
+    def results(self):
         """Return what the ranks printed as lines of JSON."""
         return [json.loads(line) for line in self.stdout.splitlines() if line.startswith("{")]
 
 
-def mpiexec() -> str:
+def mpiexec():
     """Return the path of mpiexec, which the mpich wheel puts next to Python."""
     found = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which(
         "mpiexec"
@@ -45,7 +43,7 @@ def mpiexec() -> str:
     return found
 
 
-def job(ranks: int, program: str | Path, *arguments: str, limit: float = LIMIT) -> Ended:
+def job(ranks, program, *arguments, limit=LIMIT):
     """Run a program of `programs/` (or at a path) on so many ranks, for at most `limit` seconds."""
     token = uuid.uuid4().hex
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -79,7 +77,7 @@ def job(ranks: int, program: str | Path, *arguments: str, limit: float = LIMIT) 
     return ended
 
 
-def processes(token: str) -> list[int]:
+def processes(token):
     """Return the PIDs of a job's processes, known by a variable in their environment."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -91,7 +89,7 @@ def processes(token: str) -> list[int]:
     return found
 
 
-def _kill(token: str) -> None:
+def _kill(token):
     for pid in processes(token):
         try:
             os.kill(pid, signal.SIGKILL)
@@ -99,7 +97,7 @@ def _kill(token: str) -> None:
             continue
 
 
-def passed(ended: Ended) -> Sequence[Any]:
+def passed(ended):
     """Return what the ranks printed, after checking that the job succeeded and left nothing."""
     assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
     assert ended.left == []

@@ -1,16 +1,12 @@
 """What several ranks do once, together, or not at all, in one job of programs/behaviour.py."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
 import phitodeep
 from phitodeep.model.callbacks import ModelCheckpoint
 from phitodeep.optimization.optimizers import Adam
-from tests.distributed.jobs import Ended, job, passed
+from tests.distributed.jobs import job, passed
 from tests.distributed.programs.networks import mlp
 from tests.rows import few
 
@@ -18,13 +14,13 @@ pytestmark = pytest.mark.xdist_group("behaviour")  # the job runs once
 
 
 @pytest.fixture(scope="module", params=few([3, 2], 1))
-def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def ended(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     return job(request.param, "behaviour.py", str(folder)), folder
 
 
 @pytest.fixture
-def results(ended: tuple[Ended, Path]) -> list[Any]:
+def results(ended):
     found = sorted(passed(ended[0]), key=lambda result: result["rank"])
     assert [result["rank"] for result in found] == list(range(found[0]["size"]))
     return found
@@ -95,7 +91,7 @@ def test_checkpoints_resume_on_another_number_of_ranks(ended, results, sharded):
             np.testing.assert_allclose(end.optimizer.memory()[path_][slot], a, atol=1e-10)
 
 
-CHECKS: dict[str, Callable[[Any], bool]] = {
+CHECKS = {
     "stopped": lambda epochs: 2 < epochs < 30,  # early, on all ranks
     "meddled": lambda error: "every_rank = True" in error and "after epoch 2" in error,
     "own": lambda steps: steps == 12,  # of uneven parts

@@ -16,7 +16,7 @@ FAULTS = {
 }
 
 
-def fails(says: str, *arguments: str) -> str:
+def fails(says, *arguments):
     """Run a job that must end soon with this error, and leave nothing; return what it printed."""
     ended = job(2, "fault.py", *arguments, limit=60)
     assert ended.returncode != 0

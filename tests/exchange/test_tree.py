@@ -1,11 +1,8 @@
 """Graphs of operations become trees of layers that compute the same values."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError
 from phitodeep.exchange.tree import DEEPEST, Operation, as_layers
 from phitodeep.layers import Chain, Dense, Layer, Parallel, Residual, SkipConcat, Tanh
@@ -18,11 +15,11 @@ MERGES = {
 }
 
 
-def op(output: str, does: Layer | str, *inputs: str) -> Operation:
+def op(output, does, *inputs):
     return Operation(f"make_{output}", inputs, output, does)
 
 
-def test_a_chain() -> None:
+def test_a_chain():
     first, second = Dense(3), Tanh()
     assert as_layers([op("a", first, "x"), op("y", second, "a")], "x", "y") == [first, second]
     assert as_layers([], "x", "x") == []
@@ -30,7 +27,7 @@ def test_a_chain() -> None:
     assert repr(as_layers(unused, "x", "y")) == "[Dense(3)]"
 
 
-def test_containers() -> None:
+def test_containers():
     for merge, inputs, found in (
         ("add", "xa", "Residual(Dense(3))"),
         ("add", "ax", "Residual(Dense(3))"),
@@ -44,12 +41,12 @@ def test_containers() -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_random_graphs_compute_what_their_layers_compute(seed: int) -> None:
+def test_random_graphs_compute_what_their_layers_compute(seed):
     rng = np.random.default_rng(seed)
-    operations: list[Operation] = []
+    operations = []
     values = {"x": rng.standard_normal((3, 4))}
 
-    def grown(start: str, depth: int) -> str:
+    def grown(start, depth):
         """Add operations after a value, and return the last one's."""
         value = start
         for _ in range(rng.integers(1, 4)):
@@ -98,13 +95,13 @@ WRONG = [
 ]
 
 
-def test_graphs_that_are_no_trees_are_refused() -> None:
+def test_graphs_that_are_no_trees_are_refused():
     for operations, message in WRONG:
         with pytest.raises(ArgumentError, match=message):
             as_layers(operations, "x", "y")
 
 
-def nested(levels: int) -> list[Operation]:
+def nested(levels):
     """Residual(Residual(...)): all sums at the end."""
     down = [op(f"a{i + 1}", Tanh(), f"a{i}" if i else "x") for i in range(levels)]
     up = [
@@ -114,13 +111,13 @@ def nested(levels: int) -> list[Operation]:
     return [*down, *up]
 
 
-def test_depth() -> None:
+def test_depth():
     assert repr(as_layers(nested(DEEPEST), "x", "s0")).count("Residual") == DEEPEST
     with pytest.raises(ArgumentError, match=r"inside 100 other branches"):
         as_layers(nested(DEEPEST + 1), "x", "s0")
 
 
-def test_long_and_wide_graphs_take_little_time() -> None:
+def test_long_and_wide_graphs_take_little_time():
     """Each value is stepped over once: 4,000 operations do not take 16 million steps."""
     wide = [op(f"a{i}", "add", f"a{i - 1}" if i else "x", "x") for i in range(4000)]
     long = [op(f"a{i}", Tanh(), f"a{i - 1}" if i else "x") for i in range(4000)]
@@ -130,7 +127,7 @@ def test_long_and_wide_graphs_take_little_time() -> None:
         assert len(as_layers(long, "x", "a3999")) == 4000
 
 
-def test_a_value_may_be_added_to_itself() -> None:
-    X: Array = np.ones((2, 3))
+def test_a_value_may_be_added_to_itself():
+    X = np.ones((2, 3))
     (layer,) = as_layers([op("y", "add", "x", "x")], "x", "y")
     assert (layer.forward(X) == 2 * X).all()

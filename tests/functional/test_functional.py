@@ -1,19 +1,14 @@
 """Stateless mathematics against direct formulas, at special values, and in what it refuses."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import tracemalloc
-from collections.abc import Callable
 from decimal import Decimal, localcontext
-from typing import Any
 
 import numpy as np
 import pytest
 
 from phitodeep import functional as F
-from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.functional import rotary
 from phitodeep.kernels import constants
@@ -21,7 +16,7 @@ from phitodeep.layers import MultiHeadAttention
 from phitodeep.testing import numeric_gradient
 
 INF, NAN = np.inf, np.nan
-ELEMENTWISE: dict[Callable[[Array], Array], Callable[[float], float]] = {
+ELEMENTWISE = {
     F.sigmoid: lambda x: 1 / (1 + math.exp(-x)),
     F.softplus: lambda x: math.log1p(math.exp(x)),
     F.log_sigmoid: lambda x: -math.log1p(math.exp(-x)),
@@ -36,7 +31,7 @@ ELEMENTWISE: dict[Callable[[Array], Array], Callable[[float], float]] = {
     F.softsign: lambda x: x / (1 + abs(x)),
     F.tanh: math.tanh,
 }
-SLOPES: list[tuple[Callable[..., Array], Callable[..., Array], dict[str, Any]]] = [
+SLOPES = [
     (F.relu, F.relu_slope, {}),
     (F.leaky_relu, F.leaky_relu_slope, {"alpha": 0.2}),
     (F.elu, F.elu_slope, {"alpha": 1.5}),
@@ -53,7 +48,7 @@ each = pytest.mark.parametrize("f", ELEMENTWISE, ids=lambda f: f.__name__)
 
 
 @each
-def test_elementwise_functions_by_their_formulas_for_any_rank(f: Any) -> None:
+def test_elementwise_functions_by_their_formulas_for_any_rank(f):
     X = np.linspace(-30, 30, 601).reshape(1, -1)
     wanted = np.vectorize(ELEMENTWISE[f])(X)
     tail = 1e-13 if f is F.gelu else 0  # exact to the rounding error of x, not of its tiny result
@@ -75,7 +70,7 @@ def test_elementwise_functions_by_their_formulas_for_any_rank(f: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int16", "uint64", "float16", ">f4"])
-def test_other_numbers_are_computed_in_float64(dtype: str) -> None:
+def test_other_numbers_are_computed_in_float64(dtype):
     """int8 has no 128, uint8 has no -1, and NumPy computes tanh of int8 in float16."""
     X = np.array([0, 1, 2, 127, -128, -3] if np.dtype(dtype).kind in "if" else [0, 1, 2, 255])
     X = X.astype(dtype)
@@ -86,7 +81,7 @@ def test_other_numbers_are_computed_in_float64(dtype: str) -> None:
         np.testing.assert_array_equal(Y, f(X.astype(np.float64)), f.__name__)
 
 
-def test_out_may_be_the_input() -> None:
+def test_out_may_be_the_input():
     X = np.linspace(-2, 2, 7)
     for f in (F.sigmoid, F.softmax):
         out = np.empty((1, 7))
@@ -106,7 +101,7 @@ def test_out_may_be_the_input() -> None:
 @pytest.mark.parametrize(
     ("f", "slope", "options"), SLOPES, ids=lambda v: getattr(v, "__name__", None)
 )
-def test_slopes_by_central_differences(f: Any, slope: Any, options: dict[str, Any]) -> None:
+def test_slopes_by_central_differences(f, slope, options):
     X = np.linspace(-4.05, 4.05, 82).reshape(2, 41).T  # not contiguous, and no kink at 0
     h = 1e-5
     wanted = (f(X + h, **options) - f(X - h, **options)) / (2 * h)
@@ -118,7 +113,7 @@ def test_slopes_by_central_differences(f: Any, slope: Any, options: dict[str, An
     assert slope(X[:0], **options).shape == (0, 2)
 
 
-def test_every_activation_has_a_slope_which_takes_the_value_if_it_is_known() -> None:
+def test_every_activation_has_a_slope_which_takes_the_value_if_it_is_known():
     functions = {name for name in dir(F) if f"{name}_slope" in dir(F)}
     assert functions == {f.__name__ for f, _, _ in SLOPES}
     assert all(name.removesuffix("_slope") in functions for name in dir(F) if "_slope" in name)
@@ -129,13 +124,13 @@ def test_every_activation_has_a_slope_which_takes_the_value_if_it_is_known() -> 
     np.testing.assert_array_equal(F.elu_slope(X, 0.5, F.elu(X, 0.5)), F.elu_slope(X, 0.5))
     for f in (F.leaky_relu, F.leaky_relu_slope, F.elu, F.elu_slope):  # alpha is NumPy's float64
         assert f(X.astype(np.float32), np.float64(0.5)).dtype == np.float32
-    other: Any = "erf"
+    other = "erf"
     with pytest.raises(ArgumentError, match="gelu approximate"):
         F.gelu(np.ones(2), other)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_elementwise_functions_far_out(dtype: type) -> None:
+def test_elementwise_functions_far_out(dtype):
     for f, wanted in {
         F.sigmoid: [0, 0, 0.5, 1, 1, NAN],
         F.softplus: [0, 0, math.log(2), 1e4, INF, NAN],
@@ -148,7 +143,7 @@ def test_elementwise_functions_far_out(dtype: type) -> None:
         np.testing.assert_allclose(Y, wanted, rtol=1e-6, err_msg=f.__name__)
 
 
-def test_erf_is_within_1e_14_of_math_erf() -> None:
+def test_erf_is_within_1e_14_of_math_erf():
     grid = np.concatenate([np.linspace(-7, 7, 200_001), 1 + np.linspace(-1e-3, 1e-3, 2001)])
     wanted = np.array([math.erf(x) for x in grid])
     assert np.abs(F.erf(grid) - wanted).max() < 1e-14
@@ -169,7 +164,7 @@ def test_erf_is_within_1e_14_of_math_erf() -> None:
         assert F.gaussian(np.array([1e20], np.float32)) == 0
 
 
-def test_softmax_family_by_direct_formulas_and_finite_far_out(rng: Any) -> None:
+def test_softmax_family_by_direct_formulas_and_finite_far_out(rng):
     for axis in (-1, 0, 1, 2, -2):
         X = 3 * rng.standard_normal((2, 3, 4))
         total = np.exp(X).sum(axis=axis, keepdims=True)
@@ -194,9 +189,9 @@ def test_softmax_family_by_direct_formulas_and_finite_far_out(rng: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_sum_rows_is_the_sum_over_all_axes_but_the_last(dtype: type) -> None:
+def test_sum_rows_is_the_sum_over_all_axes_but_the_last(dtype):
     rng = np.random.default_rng(0)
-    empty: list[tuple[int, ...]] = [(0, 5), (3, 0, 5), (3, 0), (2, 3, 0)]
+    empty = [(0, 5), (3, 0, 5), (3, 0), (2, 3, 0)]
     for shape in ((5,), (4, 5), (2, 3, 5), (2, 2, 2, 1), *empty):
         X = rng.standard_normal(shape).astype(dtype)
         wanted = X.sum(axis=tuple(range(X.ndim - 1)))
@@ -213,7 +208,7 @@ def test_sum_rows_is_the_sum_over_all_axes_but_the_last(dtype: type) -> None:
 
 
 @pytest.mark.parametrize(("make", "value"), [(F.ones, 1), (F.zeros, 0)])
-def test_constants_of_many_lengths_take_the_memory_of_one(make: Any, value: int) -> None:
+def test_constants_of_many_lengths_take_the_memory_of_one(make, value):
     constants._shared.cache_clear()
     make.cache_clear()
     lengths = [3, *range(200_000, 200_150), *range(constants.KEPT - 2, constants.KEPT + 99)]
@@ -230,7 +225,7 @@ def test_constants_of_many_lengths_take_the_memory_of_one(make: Any, value: int)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_exp_minus_line_has_its_digits(dtype: Any) -> None:
+def test_exp_minus_line_has_its_digits(dtype):
     sizes = np.geomspace(1e-18, 80, 200)
     X = np.concatenate([-sizes, [0], sizes]).astype(dtype)
     with localcontext() as context:
@@ -242,7 +237,7 @@ def test_exp_minus_line_has_its_digits(dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("gap", [3, 20, 80])
-def test_log_softmax_has_the_digits_of_a_sure_class(gap: int, dtype: Any) -> None:
+def test_log_softmax_has_the_digits_of_a_sure_class(gap, dtype):
     X = np.array([[gap, 0, -1], [0, gap, gap]], dtype)
     r = math.exp(-gap) + math.exp(-gap - 1)
     for axis, A in ((-1, X), (1, X), (0, X.T), (-1, X[:, None])):
@@ -252,7 +247,7 @@ def test_log_softmax_has_the_digits_of_a_sure_class(gap: int, dtype: Any) -> Non
         assert found.dtype == dtype
 
 
-BAD_LABELS: list[tuple[Any, type[Exception], str]] = [
+BAD_LABELS = [
     ([0.0, 1.0], ArgumentTypeError, r"integers, got dtype float64.*astype\(int\)"),
     ([True, False], ArgumentTypeError, "bool"),
     (["0"], ArgumentTypeError, "integers"),
@@ -263,7 +258,7 @@ BAD_LABELS: list[tuple[Any, type[Exception], str]] = [
 ]
 
 
-def test_one_hot_and_labels_that_are_ignored_or_bad() -> None:
+def test_one_hot_and_labels_that_are_ignored_or_bad():
     np.testing.assert_array_equal(F.one_hot([2, 0], 3), [[0, 0, 1], [1, 0, 0]])
     assert F.one_hot([2, 0], 3).dtype == np.float32
     assert F.one_hot(np.array([[1]], np.uint8), 4, np.float64).dtype == np.float64
@@ -282,7 +277,7 @@ def test_one_hot_and_labels_that_are_ignored_or_bad() -> None:
                 function(bad, 3)
 
 
-def rows_of(targets: Array, classes: int) -> Array:
+def rows_of(targets, classes):
     return targets if targets.dtype.kind == "f" else np.eye(classes)[targets]
 
 
@@ -291,7 +286,7 @@ def rows_of(targets: Array, classes: int) -> Array:
     ("shape", "weighted", "total"),
     [((5, 4), False, None), ((2, 3, 4), True, 2.5), ((2, 3, 4), True, None), ((1, 2), False, 2.5)],
 )
-def test_cross_entropy_by_its_formula(shape: Any, form: str, weighted: bool, total: Any) -> None:
+def test_cross_entropy_by_its_formula(shape, form, weighted, total):
     rng = np.random.default_rng(5)
     Z, K = 2 * rng.standard_normal(shape), shape[-1]
     T = rng.integers(0, K, shape[:-1]) if form == "labels" else rng.random(shape)
@@ -320,7 +315,7 @@ def test_cross_entropy_by_its_formula(shape: Any, form: str, weighted: bool, tot
     np.testing.assert_allclose(single, gradient, rtol=1e-4, atol=1e-6)
 
 
-def test_cross_entropy_of_labels_makes_no_rows_of_them() -> None:
+def test_cross_entropy_of_labels_makes_no_rows_of_them():
     """A large vocabulary costs the gradient's memory, and no more arrays of its size."""
     Z, y = np.zeros((300, 1000)), np.arange(300)
     F.cross_entropy_and_gradient(Z, y)  # compiles
@@ -333,7 +328,7 @@ def test_cross_entropy_of_labels_makes_no_rows_of_them() -> None:
     assert peak < 1.5 * Z.nbytes
 
 
-def test_targets_and_weights_of_other_kinds() -> None:
+def test_targets_and_weights_of_other_kinds():
     Z, y = np.random.default_rng(5).standard_normal((5, 4)), np.array([0, 1, 1, 3, 2])
     value, gradient = F.cross_entropy_and_gradient(Z, y)
     hot = np.eye(4, dtype=int)[y]  # rows of integers are rows
@@ -367,13 +362,13 @@ def test_targets_and_weights_of_other_kinds() -> None:
                 function(np.zeros((3, 4)), np.zeros(shape, int))
 
 
-def test_discrepancy_by_its_definition_exact_far_from_0_and_refused() -> None:
+def test_discrepancy_by_its_definition_exact_far_from_0_and_refused():
     rng = np.random.default_rng(6)
     X, Y = rng.standard_normal((5, 2, 3)) + 100, rng.standard_normal((7, 2, 3)) + 101
     distance = [math.dist(a.ravel(), b.ravel()) for a, b in itertools.combinations([*X, *Y], 2)]
     for bandwidth, s in ((None, float(np.median(distance))), (0.7, 0.7)):
 
-        def mean(pairs: Any, s: float = s) -> float:
+        def mean(pairs, s=s):
             return float(np.mean([np.exp(-(((a - b) ** 2).sum()) / 2 / s**2) for a, b in pairs]))
 
         wanted = mean(itertools.permutations(X, 2)) + mean(itertools.permutations(Y, 2))
@@ -390,7 +385,7 @@ def test_discrepancy_by_its_definition_exact_far_from_0_and_refused() -> None:
     found = F.maximum_mean_discrepancy(X, Y)
     assert type(found) is float
     assert found == F.maximum_mean_discrepancy(X.astype(float), Y.astype(float))
-    refused: list[tuple[Any, Any, Any, type[Exception], str]] = [
+    refused = [
         ((3, 2), (3, 3), None, ShapeError, r"got shapes \(3, 2\) and \(3, 3\)"),
         ((1, 2), (3, 2), None, ShapeError, "at least two samples each"),
         ((3, 2), (1, 2), None, ShapeError, "at least two samples each"),
@@ -415,9 +410,7 @@ each = pytest.mark.parametrize("rope", ROPES, ids=lambda rope: type(rope).__name
 
 
 @each
-def test_angles_do_not_depend_on_where_a_call_begins_and_configs_tell_all(
-    rope: rotary.Rope,
-) -> None:
+def test_angles_do_not_depend_on_where_a_call_begins_and_configs_tell_all(rope):
     """Unless the frequencies depend on the length, as in generation."""
     cos, sin = rope.cos_and_sin(0, 12, 8, np.dtype(np.float64))
     assert cos.shape == sin.shape == (12, 4)
@@ -432,7 +425,7 @@ def test_angles_do_not_depend_on_where_a_call_begins_and_configs_tell_all(
     assert all(again != other for other in ROPES if other is not rope)
 
 
-def test_llama3_keeps_fast_pairs_dynamic_short_sequences_and_bad_ropes_are_refused() -> None:
+def test_llama3_keeps_fast_pairs_dynamic_short_sequences_and_bad_ropes_are_refused():
     rope, w = rotary.Llama3Rope(8.0, 1.0, 4.0, 64, 10000.0), rotary.Rope().frequencies(32, 1)
     turns, found = 64 * w / (2 * math.pi), rope.frequencies(32, 1)
     np.testing.assert_array_equal(found[turns > 4], w[turns > 4])
@@ -461,7 +454,7 @@ def test_llama3_keeps_fast_pairs_dynamic_short_sequences_and_bad_ropes_are_refus
         MultiHeadAttention(2, rope=rotary.Rope)
 
 
-def draw(rng: Any, kind: str, d: int) -> tuple[dict[str, Any], Any]:
+def draw(rng, kind, d):
     """Return random parameters as transformers takes them, and the same angles as ours."""
     base, factor = float(rng.uniform(2, 1e6)), float(rng.uniform(1, 40))
     first = int(rng.integers(2, 20000))
@@ -487,7 +480,7 @@ def draw(rng: Any, kind: str, d: int) -> tuple[dict[str, Any], Any]:
 
 
 @pytest.mark.parametrize("kind", ["linear", "dynamic", "llama3", "yarn", "longrope"])
-def test_frequencies_of_transformers(kind: str) -> None:
+def test_frequencies_of_transformers(kind):
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     functions = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS

@@ -1,16 +1,12 @@
 """What the tests of `phitodeep.inspect` share: data, a small network, and tables of errors."""
 
-from __future__ import annotations
-
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
 
 from phitodeep import Sequential
 from phitodeep import layers as L
-from phitodeep.inspect.trace import Trace
 from phitodeep.loss import MeanSquaredError, SoftmaxCrossEntropy
 
 RNG = np.random.default_rng(0)
@@ -23,11 +19,11 @@ LENGTHS = [5, 1, 2, 3, 4, 5]
 class Plain(MeanSquaredError):
     """A loss without steps."""
 
-    def steps(self) -> None:
+    def steps(self):
         return None
 
 
-def dense(*between: L.Layer, **options: Any) -> Sequential:
+def dense(*between, **options):
     """Dense(4, 5), what is between, by default Tanh(), and Dense(5, 2); it is built."""
     options = {"seed": 1, "dtype": "float64", "alpha": 0.1} | options
     model = Sequential(L.Dense(4, 5), *(between or (L.Tanh(),)), L.Dense(5, 2), **options)
@@ -36,12 +32,12 @@ def dense(*between: L.Layer, **options: Any) -> Sequential:
 
 
 @cache
-def step() -> Trace:
+def step():
     """A step of the small network: a test must leave it as it is."""
     return dense().trace(X, Y)
 
 
-def gpt(**options: Any) -> Sequential:
+def gpt(**options):
     e = L.Embedding(7, 4)
     block = L.TransformerBlock(2, mlp_ratio=2, causal=True, dropout=0.2)
     layers = (e, L.PositionalEmbedding(6), block, L.LayerNorm(), L.TiedDense(e))
@@ -49,7 +45,7 @@ def gpt(**options: Any) -> Sequential:
     return Sequential(*layers, loss_class=loss, seed=1, **{"dtype": "float64"} | options)
 
 
-def rows(table: str) -> pytest.MarkDecorator:
+def rows(table):
     """Run a test for each line `call -> Kind: pattern`, which `check_refused` takes."""
     lines = [line.split(" -> ") for line in table.strip().splitlines()]
     return pytest.mark.parametrize(("call", "error"), lines, ids=[line[0] for line in lines])

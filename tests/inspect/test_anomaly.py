@@ -1,10 +1,6 @@
 """The anomaly is found exactly where it was put."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +18,7 @@ from tests.inspect.shared import dense
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((12, 4)), RNG.standard_normal((12, 2))
-WATCHED: Any = {"verbose": 0, "anomaly": "raise"}
+WATCHED = {"verbose": 0, "anomaly": "raise"}
 
 
 class Between(Layer):
@@ -30,54 +26,52 @@ class Between(Layer):
 
     independent_samples, time_steps = True, "independent"
 
-    def __init__(self, value: str, slope: str) -> None:
+    def __init__(self, value, slope):
         super().__init__()
         self.value, self.slope = value, slope
 
-    def forward(self, X: Array) -> Array:
+    def forward(self, X):
         self.save_for_backward(X=X)
         with np.errstate(all="ignore"):
-            found: Array = eval(self.value, {"np": np, "X": X})
-        return found
+            return eval(self.value, {"np": np, "X": X})
 
-    def backward(self, dY: Array) -> Array:
+    def backward(self, dY):
         with np.errstate(all="ignore"):
-            found: Array = eval(self.slope, {"np": np, "X": self.saved("X"), "dY": dY})
-        return found
+            return eval(self.slope, {"np": np, "X": self.saved("X"), "dY": dY})
 
-    def steps(self) -> Derivation:
+    def steps(self):
         return Derivation([Let("Y", self.value)], [Let("dX", self.slope)])
 
 
 class At(Callback):
     """Call a function after so many steps."""
 
-    def __init__(self, step: int, change: Callable[[Any], None]) -> None:
+    def __init__(self, step, change):
         self.step, self.change, self.seen = step, change, 0
 
-    def on_batch_end(self, model: Any, *args: Any) -> None:
+    def on_batch_end(self, model, *args):
         self.seen += 1
         if self.seen == self.step:
             self.change(model)
 
 
-def over() -> Between:
+def over():
     return Between("np.exp(X * 2)", "2 * np.exp(X * 2) * dY")
 
 
-def large(sample: int) -> Array:
+def large(sample):
     """X with one large sample."""
     return np.where(np.arange(12)[:, None] == sample, 1e3, X)
 
 
-def spoil(layer: int, name: str = "W", value: float = np.nan) -> Callable[[Any], None]:
-    def change(model: Any) -> None:
+def spoil(layer, name="W", value=np.nan):
+    def change(model):
         model.layers[layer].params[name][..., 0] = value
 
     return change
 
 
-def caught(model: Sequential, X: Any = X, y: Any = Y, **options: Any) -> AnomalyError:
+def caught(model, X=X, y=Y, **options):
     with pytest.raises(AnomalyError) as error, np.errstate(divide="ignore"):
         model.train(X, y, **{"epochs": 1, "shuffle": False} | WATCHED | options)
     found = error.value
@@ -85,7 +79,7 @@ def caught(model: Sequential, X: Any = X, y: Any = Y, **options: Any) -> Anomaly
     return found
 
 
-def check_replay(found: AnomalyError) -> None:
+def check_replay(found):
     """The debugger stands before the step, and all was finite before it, as the error says."""
     db = found.replay()
     assert db.position is not None
@@ -102,11 +96,11 @@ def check_replay(found: AnomalyError) -> None:
     assert f"{found.direction}, in {found.symbol}" in text
 
 
-def where(found: AnomalyError) -> tuple[Any, ...]:
+def where(found):
     return found.epoch, found.step, found.path, found.direction, found.symbol, found.inputs
 
 
-def test_a_layer_overflows_for_one_sample() -> None:
+def test_a_layer_overflows_for_one_sample():
     found = caught(dense(over()), large(7), batch_size=4)
     assert where(found) == (1, 2, "1", "forward", "Y", ())
     assert found.samples == (7,)
@@ -118,7 +112,7 @@ def test_a_layer_overflows_for_one_sample() -> None:
     assert (found.samples, found.step) == ((7,), 2)
 
 
-def test_no_parameter_and_no_memory_of_the_optimizer_has_changed() -> None:
+def test_no_parameter_and_no_memory_of_the_optimizer_has_changed():
     model = dense()
     model.train(X, Y, epochs=2, verbose=0)
     t, memory = model.optimizer.t, model.optimizer.state_dict()
@@ -130,7 +124,7 @@ def test_no_parameter_and_no_memory_of_the_optimizer_has_changed() -> None:
     assert repr(model.optimizer.state_dict()) == repr(memory)
 
 
-def test_the_logarithm_of_0_and_the_division_of_a_norm() -> None:
+def test_the_logarithm_of_0_and_the_division_of_a_norm():
     found = caught(dense(L.ReLU(), Between("np.log(X)", "dY / X")))
     assert where(found) == (1, 1, "2", "forward", "Y", ())
     A = X @ dense().layers[0].params["W"]
@@ -145,7 +139,7 @@ def test_the_logarithm_of_0_and_the_division_of_a_norm() -> None:
 
 
 @pytest.mark.parametrize(("step", "place"), [(1, (1, 2)), (2, (1, 3)), (3, (2, 1)), (7, (3, 2))])
-def test_a_weight_that_a_callback_spoils(step: int, place: tuple[int, int]) -> None:
+def test_a_weight_that_a_callback_spoils(step, place):
     found = caught(dense(), epochs=4, batch_size=4, callbacks=[At(step, spoil(2))])
     assert where(found) == (*place, "2", "forward", "XW", ("W",))
     assert "; W was not finite already; samples" in str(found)
@@ -153,11 +147,11 @@ def test_a_weight_that_a_callback_spoils(step: int, place: tuple[int, int]) -> N
     assert found.samples == tuple(rows)
 
 
-def spoil_bias(model: Any) -> None:
+def spoil_bias(model):
     model.layers[2].params["b"] = np.full(2, np.inf)
 
 
-def test_a_bias_only_the_backward_pass_a_gradient_and_the_loss() -> None:
+def test_a_bias_only_the_backward_pass_a_gradient_and_the_loss():
     found = caught(dense(), epochs=2, callbacks=[At(1, spoil_bias)])
     assert where(found) == (2, 1, "2", "forward", "Y", ("b",))
     found = caught(dense(Between("X", "dY * 1e200 * 1e200")))
@@ -175,7 +169,7 @@ def test_a_bias_only_the_backward_pass_a_gradient_and_the_loss() -> None:
     assert "in the loss, MeanSquaredError()" in str(found)
 
 
-def test_accumulated_batches_and_threads_that_share_one(cut: Callable[[int], None]) -> None:
+def test_accumulated_batches_and_threads_that_share_one(cut):
     for batch in [0, 1]:
         model = dense(L.Dropout(0.0), over())
         found = caught(model, large(8 + 2 * batch + 1), batch_size=2, accumulate=2)
@@ -188,13 +182,13 @@ def test_accumulated_batches_and_threads_that_share_one(cut: Callable[[int], Non
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_dropout_is_that_of_the_step(accumulate: int) -> None:
+def test_dropout_is_that_of_the_step(accumulate):
     """What overflows depends on the mask, so another mask would name other samples."""
     spike = Between("np.exp(np.where(np.abs(X) > 1.7, 1e4, 0))", "dY")
     model = Sequential(L.Dense(4, 8), L.Dropout(0.5), spike, seed=0, dtype="float64")
     seen = list[Array]()
 
-    def see(A: Array, at: Any) -> None:
+    def see(A, at):
         seen.append(A.copy())
 
     Z = np.where(np.arange(12) < 6, 0, 1)[:, None] * X  # only the second batch can overflow
@@ -207,7 +201,7 @@ def test_dropout_is_that_of_the_step(accumulate: int) -> None:
     np.testing.assert_allclose(found.replay().p("X"), received, rtol=1e-12)
 
 
-def test_the_replay_has_its_own_data_divisor_and_hooks() -> None:
+def test_the_replay_has_its_own_data_divisor_and_hooks():
     Z = X.copy()
     model = dense(Between("X", "dY * 1e200 * 1e200"))
     found = caught(model, Z, batch_size=4, accumulate=2)
@@ -224,7 +218,7 @@ def test_the_replay_has_its_own_data_divisor_and_hooks() -> None:
     assert found.samples == tuple(np.flatnonzero((A > 0.8).any(axis=1)))
 
 
-def test_a_step_of_a_sequence_and_a_row_of_an_embedding() -> None:
+def test_a_step_of_a_sequence_and_a_row_of_an_embedding():
     model = Sequential(L.LSTM(3), L.Dense(2), seed=0, dtype="float64")
     model.build((5, 4))
     model.layers[0].params["Wh"][0, 0] = np.inf
@@ -241,7 +235,7 @@ def test_a_step_of_a_sequence_and_a_row_of_an_embedding() -> None:
     assert found.samples == (2, 4)
 
 
-def test_masks_of_minus_infinity_are_no_anomaly() -> None:
+def test_masks_of_minus_infinity_are_no_anomaly():
     model = Sequential(L.MultiHeadAttention(2, causal=True), L.Dense(2), seed=0)
     model.build((5, 4))
     S, y = RNG.standard_normal((6, 5, 4)), RNG.standard_normal((6, 5, 2))
@@ -250,7 +244,7 @@ def test_masks_of_minus_infinity_are_no_anomaly() -> None:
     assert where(found) == (3, 1, "1", "forward", "XW", ("W",))
 
 
-def test_shortcuts_layers_without_steps_and_infinity_where_only_minus_infinity_is_meant() -> None:
+def test_shortcuts_layers_without_steps_and_infinity_where_only_minus_infinity_is_meant():
     model = dense(L.ReLU(), loss_class=SoftmaxCrossEntropy())
     y = np.arange(12) % 2
     found = caught(model, y=y, epochs=2, callbacks=[At(1, spoil(0))])
@@ -264,7 +258,7 @@ def test_shortcuts_layers_without_steps_and_infinity_where_only_minus_infinity_i
     assert where(found)[2:] == ("1", "forward", "Y", ())
 
 
-def test_lbfgs_and_an_iterable_of_batches() -> None:
+def test_lbfgs_and_an_iterable_of_batches():
     steep = Between("np.exp(X * 400)", "400 * np.exp(X * 400) * dY")
     found = caught(dense(steep, optimizer="lbfgs", alpha=None))
     assert where(found)[2:] == ("1", "forward", "Y", ())
@@ -274,7 +268,7 @@ def test_lbfgs_and_an_iterable_of_batches() -> None:
     assert found.samples == (3,)  # of the batch: where it comes from is not known
 
 
-def test_only_with_the_option_is_there_an_error_and_a_healthy_training_is_the_same() -> None:
+def test_only_with_the_option_is_there_an_error_and_a_healthy_training_is_the_same():
     model = dense()
     with pytest.warns(PhitodeepWarning, match="training stopped: "):
         model.train(X, Y, epochs=3, verbose=0, callbacks=[At(1, spoil(2))])

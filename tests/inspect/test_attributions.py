@@ -1,16 +1,10 @@
 """Attributions agree with differences of the score, and leave the model alone."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
 from phitodeep import layers as L
-from phitodeep.core.call import Event, inference, watching
-from phitodeep.core.types import Array
+from phitodeep.core.call import inference, watching
 from phitodeep.layers.images import resize
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
@@ -21,7 +15,7 @@ from tests.inspect.shared import rows
 METHODS = ("gradient", "gradient_x_input", "integrated")
 
 
-def mlp(dtype: str = "float32") -> Sequential:
+def mlp(dtype="float32"):
     """A model whose prediction mode differs from its training mode, with its own statistics."""
     builder = SequentialBuilder(5, seed=1).dtype(dtype).dense(8).batch_norm().tanh().dropout(0.5)
     model = builder.dense(3).build()
@@ -32,29 +26,29 @@ def mlp(dtype: str = "float32") -> Sequential:
     return model
 
 
-def cnn(dtype: str = "float32") -> Sequential:
+def cnn(dtype="float32"):
     builder = SequentialBuilder(7, 6, 2, seed=1).dtype(dtype)
     return builder.conv2d(4, 3).tanh().avg_pool2d(2).flatten().dense(3).build()
 
 
-def lstm(dtype: str = "float32") -> Sequential:
+def lstm(dtype="float32"):
     builder = SequentialBuilder(4, 3, seed=1).dtype(dtype)
     return builder.lstm(5, return_sequences=False).dense(3).build()
 
 
-def sequence(dtype: str = "float32") -> Sequential:
+def sequence(dtype="float32"):
     builder = SequentialBuilder(4, 6, seed=1).dtype(dtype).dense(6)
     return stirred(builder.transformer_block(2, causal=True).dense(3).build())
 
 
-def stirred(model: Sequential) -> Sequential:
+def stirred(model):
     """The model with other weights, so that none is 0 or 1."""
     rng = np.random.default_rng(2)
     model.set_weights({k: rng.standard_normal(a.shape) / 2 for k, a in model.get_weights().items()})
     return model
 
 
-def gpt(dtype: str = "float64", **options: Any) -> Sequential:
+def gpt(dtype="float64", **options):
     builder = models.gpt(11, 6, layers=1, heads=2, dim=8, dropout=0.3, **options)
     return stirred(builder.seed(1).dtype(dtype).build())
 
@@ -62,19 +56,19 @@ def gpt(dtype: str = "float64", **options: Any) -> Sequential:
 each = pytest.mark.parametrize("make", [mlp, cnn, lstm, sequence])
 
 
-def samples(model: Sequential, n: int = 4) -> Array:
+def samples(model, n=4):
     shape = model.input_shape or model.known_input() or ()
-    X: Array = np.random.default_rng(3).standard_normal((n, *shape))
+    X = np.random.default_rng(3).standard_normal((n, *shape))
     return X.astype(model.dtype)
 
 
-def scores(P: Array, target: Any, step: int = -1) -> Array:
+def scores(P, target, step=-1):
     """The outputs of the targets; of a sequence, those of one step."""
     P = P if P.ndim == 2 else P[:, step]
     return P[np.arange(len(P)), target]
 
 
-def slopes(f: Callable[[Array], Array], X: Array) -> Array:
+def slopes(f, X):
     """The slope of each sample's f (N,) in all its inputs, by differences."""
     found = np.empty_like(X)
     for place in np.ndindex(X.shape[1:]):
@@ -84,14 +78,14 @@ def slopes(f: Callable[[Array], Array], X: Array) -> Array:
     return found
 
 
-def highest(model: Sequential, X: Array) -> Array:
+def highest(model, X):
     P = model.predict(X)
     return (P if P.ndim == 2 else P[:, -1]).argmax(-1)
 
 
 @each
 @pytest.mark.parametrize("target", [None, 1, [2, 0, 1, 1]])
-def test_the_gradient_is_the_slope_of_the_score(make: Any, target: Any) -> None:
+def test_the_gradient_is_the_slope_of_the_score(make, target):
     model = make(dtype="float64")
     X = samples(model)
     chosen = highest(model, X) if target is None else target
@@ -103,7 +97,7 @@ def test_the_gradient_is_the_slope_of_the_score(make: Any, target: Any) -> None:
     np.testing.assert_array_equal(times, found * X)
 
 
-def test_another_step_is_explained_and_linear_models_exactly() -> None:
+def test_another_step_is_explained_and_linear_models_exactly():
     model = sequence(dtype="float64")
     X = samples(model)
     for step in (0, 2, -2):
@@ -126,10 +120,10 @@ def test_another_step_is_explained_and_linear_models_exactly() -> None:
     assert set(by_number.attributions(X, target=2)[:, -1, 2]) == {1.0}
 
     class Squared(Sequential):
-        def forward(self, X: Array, **options: Any) -> Array:
+        def forward(self, X, **options):
             return super().forward(X, **options) ** 2
 
-        def backward(self, dY: Array) -> Any:
+        def backward(self, dY):
             return super().backward(2 * np.sqrt(self.seen) * dY)
 
     model = Squared(L.Dense(3, 2), L.Softmax(), seed=0, dtype="float64")
@@ -141,7 +135,7 @@ def test_another_step_is_explained_and_linear_models_exactly() -> None:
 
 @pytest.mark.parametrize("last", ["softmax", "log_softmax", "sigmoid"])
 @pytest.mark.parametrize("method", METHODS)
-def test_the_score_is_the_logit(last: str, method: str) -> None:
+def test_the_score_is_the_logit(last, method):
     plain = SequentialBuilder(5, seed=1).dense(8).tanh().dense(3).build()
     model = getattr(SequentialBuilder(5, seed=1).dense(8).tanh().dense(3), last)().build()
     nested = Sequential(
@@ -158,10 +152,10 @@ def test_the_score_is_the_logit(last: str, method: str) -> None:
 
 @each
 @pytest.mark.parametrize("baseline", [None, "sample", "all"])
-def test_integrated_gradients_add_up_to_the_difference(make: Any, baseline: Any) -> None:
+def test_integrated_gradients_add_up_to_the_difference(make, baseline):
     model = make(dtype="float64")
     X = samples(model)
-    b: Any = {"sample": X[2] + 1, "all": X[::-1] - 1}.get(baseline, baseline)
+    b = {"sample": X[2] + 1, "all": X[::-1] - 1}.get(baseline, baseline)
     start = np.broadcast_to(0.0 if b is None else b, X.shape)
     k = highest(model, X)
     expected = scores(model.predict(X), k) - scores(model.predict(start), k)
@@ -171,7 +165,7 @@ def test_integrated_gradients_add_up_to_the_difference(make: Any, baseline: Any)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_more_steps_make_up_for_kinks(dtype: str) -> None:
+def test_more_steps_make_up_for_kinks(dtype):
     builder = SequentialBuilder(6, seed=0).dtype(dtype).dense(64).relu().dense(64).relu()
     model = builder.dense(3).build()
     X, b = samples(model, 50), np.linspace(-1, 1, 6)
@@ -189,13 +183,13 @@ def test_more_steps_make_up_for_kinks(dtype: str) -> None:
 TOKENS = np.array([[3, 1, 4, 0, 5, 9], [2, 6, 10, 7, 8, 3]])  # no token twice in a sample
 
 
-def test_tokens_are_explained_by_their_vectors_inside_a_checkpoint_and_if_distributed() -> None:
+def test_tokens_are_explained_by_their_vectors_inside_a_checkpoint_and_if_distributed():
     model = gpt(tied=False)
     found = model.attributions(TOKENS, target=2)
     assert found.shape == (2, 6, 8)
     W, row = model.layers[0].params["W"], TOKENS[1]
 
-    def score(given: Array) -> float:
+    def score(given):
         W[row] = given
         return float(model.predict(row[None])[0, -1, 2])
 
@@ -214,7 +208,7 @@ def test_tokens_are_explained_by_their_vectors_inside_a_checkpoint_and_if_distri
         found.sum((1, 2)), P0 - scores(built.predict(X), 1), rtol=1e-9, atol=1e-10
     )
     for method in METHODS:
-        layers: list[L.Layer] = [L.Embedding(7, 4), L.Dense(4, 6), L.Tanh(), L.Dense(6, 3)]
+        layers = [L.Embedding(7, 4), L.Dense(4, 6), L.Tanh(), L.Dense(6, 3)]
         plain = Sequential(*layers, seed=0, dtype="float64")
         plain.build((5,))
         model = Sequential(
@@ -229,12 +223,12 @@ def test_tokens_are_explained_by_their_vectors_inside_a_checkpoint_and_if_distri
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("baseline", [None, "vector", "all"])
-def test_each_token_gets_one_number(tied: bool, baseline: Any) -> None:
+def test_each_token_gets_one_number(tied, baseline):
     model = gpt(tied=tied)
     vectors = model.layers[0].params["W"][TOKENS]
-    b: Any = {"vector": vectors[0, 0], "all": vectors[::-1]}.get(baseline, 0)
+    b = {"vector": vectors[0, 0], "all": vectors[::-1]}.get(baseline, 0)
 
-    def after(vectors: Array) -> Array:
+    def after(vectors):
         with inference():
             for layer in model.copy().layers[1:]:
                 vectors = layer.forward(vectors)
@@ -253,7 +247,7 @@ def test_each_token_gets_one_number(tied: bool, baseline: Any) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("make", "step"), [(lstm, -1), (sequence, -2), (sequence, 1), (gpt, -2)])
-def test_padding_is_as_if_it_were_not_there(make: Any, method: str, step: int) -> None:
+def test_padding_is_as_if_it_were_not_there(make, method, step):
     model = make(dtype="float64")
     X = TOKENS if make is gpt else samples(model, 3)
     lengths = np.array([3, X.shape[1], 2])[: len(X)]
@@ -264,10 +258,10 @@ def test_padding_is_as_if_it_were_not_there(make: Any, method: str, step: int) -
         assert not a[n:].any()
 
 
-def by_hand(model: Sequential, X: Array, k: int, end: int) -> Array:
+def by_hand(model, X, k, end):
     """Grad-CAM of the output of layer `end` - 1: slopes by differences, pixels one by one."""
 
-    def run(layers: list[L.Layer], A: Array) -> Array:
+    def run(layers, A):
         with inference():
             for layer in layers:
                 A = layer.forward(A)
@@ -282,7 +276,7 @@ def by_hand(model: Sequential, X: Array, k: int, end: int) -> Array:
     return maps
 
 
-def bilinear(image: Array, shape: tuple[int, ...]) -> Array:
+def bilinear(image, shape):
     found = np.zeros(shape)
     for place in np.ndindex(*shape):
         corners = []
@@ -295,7 +289,7 @@ def bilinear(image: Array, shape: tuple[int, ...]) -> Array:
 
 
 @pytest.mark.parametrize(("layer", "end"), [(None, 3), ("2", 3), ("1", 2), ("0", 1)])
-def test_grad_cam_by_hand(layer: str | None, end: int) -> None:
+def test_grad_cam_by_hand(layer, end):
     model = cnn(dtype="float64")
     X = samples(model, 6)
     found = model.attributions(X, "grad_cam", target=1, layer=layer)
@@ -305,7 +299,7 @@ def test_grad_cam_by_hand(layer: str | None, end: int) -> None:
     np.testing.assert_allclose(found, by_hand(model, X, 1, end), rtol=1e-6, atol=1e-8)
 
 
-def test_grad_cam_takes_the_whole_block() -> None:
+def test_grad_cam_takes_the_whole_block():
     layers = [L.Conv2D(3, 3, padding="same"), L.Residual(L.Conv2D(3, 3, padding="same"), L.ReLU())]
     tail = L.Conv2D(4, (7, 6)), L.Flatten(), L.Dense(4, 2)  # its one pixel says nothing
     model = Sequential(*layers, *tail, seed=0, dtype="float64")
@@ -318,7 +312,7 @@ def test_grad_cam_takes_the_whole_block() -> None:
     np.testing.assert_allclose(found, by_hand(model, X, 0, 2), rtol=1e-6, atol=1e-8)
 
 
-def test_maps_have_the_size_of_the_image_and_are_resized_to_any(rng: np.random.Generator) -> None:
+def test_maps_have_the_size_of_the_image_and_are_resized_to_any(rng):
     for shape, reshaped in [((42,), True), ((7, 6), True), ((7, 6, 1), False)]:
         builder = SequentialBuilder(*shape, seed=0)
         builder = builder.reshape(7, 6, 1) if reshaped else builder
@@ -335,7 +329,7 @@ def test_maps_have_the_size_of_the_image_and_are_resized_to_any(rng: np.random.G
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_dtype_is_the_models(dtype: str) -> None:
+def test_the_dtype_is_the_models(dtype):
     model, tokens = cnn(dtype=dtype), gpt(dtype)
     for given, method in zip(("f4", "f8", "i8", "i8"), (*METHODS, "grad_cam"), strict=True):
         found = model.attributions((3 * samples(model)).astype(given), method)
@@ -346,8 +340,8 @@ def test_the_dtype_is_the_models(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("method", [*METHODS, "grad_cam"])
-def test_a_pending_backward_pass_is_not_disturbed(method: str) -> None:
-    def step(between: Callable[[Sequential, Array], Any]) -> list[Array]:
+def test_a_pending_backward_pass_is_not_disturbed(method):
+    def step(between):
         builder = SequentialBuilder(7, 6, 2, seed=1).conv2d(4, 3).batch_norm().relu().dropout(0.5)
         model = builder.flatten().dense(3).softmax().build()
         X, outputs = samples(model), []
@@ -370,9 +364,7 @@ def test_a_pending_backward_pass_is_not_disturbed(method: str) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-def test_what_is_given_is_not_written_and_an_active_watcher_is_applied(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_given_is_not_written_and_an_active_watcher_is_applied(monkeypatch):
     model = mlp()
     X = samples(model)
     baseline = X + 1
@@ -386,7 +378,7 @@ def test_what_is_given_is_not_written_and_an_active_watcher_is_applied(
     model = cnn(dtype="float64")
     X, seen = samples(model), set()
 
-    def halve(event: Event) -> Array | None:
+    def halve(event):
         seen.add(event[:3])
         double = event[:3] in {("forward", "after", "1"), ("backward", "after", "")}
         return 2 * event.array if double and event.array is not None else None
@@ -403,12 +395,10 @@ def test_what_is_given_is_not_written_and_an_active_watcher_is_applied(
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("make", [mlp, gpt])
-def test_batches_are_bounded_and_change_nothing(
-    make: Any, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_are_bounded_and_change_nothing(make, method, monkeypatch):
     model = make(dtype="float64")
     X = np.tile(TOKENS, (4, 1))[:7] if make is gpt else samples(model, 7)
-    options: dict[str, Any] = {"target": [0, 1, 2, 0, 1, 2, 0]}
+    options = {"target": [0, 1, 2, 0, 1, 2, 0]}
     if make is gpt:
         options["lengths"] = [4, 1, 3, 2, 4, 2, 3]
     if method == "integrated":
@@ -425,13 +415,13 @@ def test_batches_are_bounded_and_change_nothing(
 
 
 @pytest.mark.parametrize("what", ["forward", "backward"])
-def test_a_watcher_in_training_may_ask_for_attributions(what: str) -> None:
+def test_a_watcher_in_training_may_ask_for_attributions(what):
     model = sequence("float64")
     X = samples(model)
     expected = model.attributions(X, target=1)
-    found: list[Array] = []
+    found = []
 
-    def explain(event: Event) -> None:
+    def explain(event):
         if event.what == what and event.path == "0" and not found:
             found.append(model.attributions(X, target=1))
 
@@ -443,40 +433,40 @@ def test_a_watcher_in_training_may_ask_for_attributions(what: str) -> None:
 class Cut(L.Layer):
     """Passes no gradient on."""
 
-    def forward(self, X: Any) -> Any:
+    def forward(self, X):
         return X.copy()
 
-    def backward(self, dY: Any) -> Any:
+    def backward(self, dY):
         return None
 
 
-def unreached() -> Sequential:
+def unreached():
     model = Sequential(Cut(), L.Dense(3, 2))
     model.build((3,))
     return model
 
 
-def table() -> Sequential:
+def table():
     tokens = L.Chain(L.Select([2], tokens=True), L.Embedding(7, 3), L.Flatten())
     return SequentialBuilder(3, seed=0).parallel(L.Select([0, 1]), tokens).dense(2).build()
 
 
-def two_embeddings() -> Sequential:
+def two_embeddings():
     model = Sequential(L.Parallel(L.Embedding(7, 3), L.Embedding(7, 2)), L.Dense(5, 2))
     model.build((4,))
     return model
 
 
-def images() -> Sequential:
+def images():
     return SequentialBuilder(4, 4, 1).relu().build()
 
 
-def several_images() -> Sequential:
+def several_images():
     builder = SequentialBuilder(2, 4, 4, 1).time_distributed(L.Conv2D(2, 3)).flatten()
     return builder.dense(2).build()
 
 
-def ask(make: Callable[[], Sequential], *args: Any, **options: Any) -> Any:
+def ask(make, *args, **options):
     model = make()
     X = np.zeros((2, 4), int) if model.takes_tokens else samples(model)
     return model.attributions(X, *args, **options)
@@ -519,11 +509,11 @@ Sequential(L.Dense(3, 2)).attention_maps(np.ones((1, 3))) -> ArgumentError: need
 
 
 @rows(WRONG)
-def test_errors_say_what_to_do(call: str, error: str) -> None:
+def test_errors_say_what_to_do(call, error):
     check_refused(call, error, globals())
 
 
-def test_attention_maps_and_the_integral_along_a_path_by_hand() -> None:
+def test_attention_maps_and_the_integral_along_a_path_by_hand():
     model = models.gpt(11, 5, layers=2, heads=2, dim=8).seed(3).dtype("float64").build()
     X = np.random.default_rng(0).integers(0, 11, (3, 5))
     maps = model.attention_maps(X)

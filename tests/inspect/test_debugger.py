@@ -1,28 +1,22 @@
 """The debugger: the gradients of training, edits of every symbol, places, and what it refuses."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
 from phitodeep import Sequential
 from phitodeep import layers as L
-from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, UnknownNameError
-from phitodeep.layers import Layer
-from phitodeep.testing.examples import Make, data, made
+from phitodeep.testing.examples import data, made
 from tests.conftest import check_refused
 from tests.inspect.shared import LENGTHS, RNG, YS, Plain, S, X, Y, dense, rows, step
 from tests.rows import KINDS, ONE_EACH, few, over
 
 
-def model_of(*layers: Layer, **options: Any) -> Sequential:
+def model_of(*layers, **options):
     return Sequential(*layers, **({"seed": 1, "dtype": "float64"} | options))
 
 
-def built(make: Make, shape: Shape) -> Sequential:
+def built(make, shape):
     layer = made(make, shape)
     parts = layer.layers if type(layer) is L.Chain else [layer]
     model = Sequential(*parts, dtype="float64", seed=1)
@@ -31,7 +25,7 @@ def built(make: Make, shape: Shape) -> Sequential:
 
 
 @over(KINDS)
-def test_every_symbol_can_be_edited(make: Make, shape: Shape, tokens: int) -> None:
+def test_every_symbol_can_be_edited(make, shape, tokens):
     model = built(make, shape)
     X, y = data(model, shape, tokens)
     trace = model.trace(X, y)
@@ -64,9 +58,7 @@ NESTED = [row for row in ONE_EACH if made(*row[:2]).children()]
 
 
 @over(few(NESTED, 2))
-def test_a_symbol_of_a_container_is_not_that_of_a_layer_inside(
-    make: Make, shape: Shape, tokens: int
-) -> None:
+def test_a_symbol_of_a_container_is_not_that_of_a_layer_inside(make, shape, tokens):
     model = Sequential(made(make, shape), dtype="float64", seed=1)
     model.build(shape[1:])
     X, y = data(model, shape, tokens)
@@ -97,7 +89,7 @@ def test_a_symbol_of_a_container_is_not_that_of_a_layer_inside(
             np.testing.assert_array_equal(db.p(symbol), value + 0.25)
 
 
-def test_keys_may_leave_out_the_direction_and_conditions_know_their_place() -> None:
+def test_keys_may_leave_out_the_direction_and_conditions_know_their_place():
     for key, whole in [
         ("2.dW", "2.backward.dW"),
         ("1.slope", "1.backward.slope"),
@@ -125,20 +117,20 @@ def test_keys_may_leave_out_the_direction_and_conditions_know_their_place() -> N
         assert db.position is not None
 
 
-def lstm() -> Sequential:
+def lstm():
     model = Sequential(L.LSTM(3), L.Dropout(0.4), L.Dense(2), seed=0, dtype="float64")
     model.build((5, 4))
     return model
 
 
-def assert_gradients(db: Any, trace: Any) -> None:
+def assert_gradients(db, trace):
     """The gradients of a debugger at the end are those of a trace."""
     for path, passes in trace._passes.items():
         for name, gradient in passes.grads.items():
             np.testing.assert_allclose(db._scopes[path][f"d{name}"], gradient, atol=1e-12)
 
 
-def test_edits_of_activations_and_of_gradients_are_patches() -> None:
+def test_edits_of_activations_and_of_gradients_are_patches():
     model = dense(L.LayerNorm(), L.Tanh())
     db = model.debug(X, Y)
     db.until("1.forward.Y")
@@ -164,7 +156,7 @@ def test_edits_of_activations_and_of_gradients_are_patches() -> None:
 
 
 @pytest.mark.parametrize("lengths", [None, LENGTHS])
-def test_a_step_inside_a_loop_is_edited_in_its_round(lengths: Any) -> None:
+def test_a_step_inside_a_loop_is_edited_in_its_round(lengths):
     model = lstm()
     db = model.debug(S, YS, lengths=lengths)
     db.cont()
@@ -186,10 +178,10 @@ def test_a_step_inside_a_loop_is_edited_in_its_round(lengths: Any) -> None:
     assert_gradients(db, patched)
 
 
-def test_hooks_run_once_outside_the_layer_and_data_may_change_meanwhile() -> None:
+def test_hooks_run_once_outside_the_layer_and_data_may_change_meanwhile():
     model, rng, calls = dense(), np.random.default_rng(1), list[str]()
 
-    def noise(A: Array, at: Any) -> Array:
+    def noise(A, at):
         calls.append(at.key)
         return A + rng.standard_normal(A.shape)
 
@@ -263,7 +255,7 @@ db.edit("", 1.0) -> UnknownNameError: cannot be edited
 
 
 @rows(REFUSED)
-def test_what_is_refused_changes_nothing(call: str, error: str) -> None:
+def test_what_is_refused_changes_nothing(call, error):
     db = dense().debug(X, Y)
     db.until("0.forward.Y")
     count = db.count
@@ -275,7 +267,7 @@ def test_what_is_refused_changes_nothing(call: str, error: str) -> None:
 
 
 @pytest.mark.parametrize("cell", [L.RNN, L.LSTM, L.GRU])
-def test_the_last_step_of_a_round_is_seen_in_its_round(cell: Any) -> None:
+def test_the_last_step_of_a_round_is_seen_in_its_round(cell):
     db = model_of(cell(3), L.Dense(2)).debug(S, YS)
     shown = db.until("0.forward.h_t")
     assert "t = 0" in str(shown)
@@ -287,7 +279,7 @@ def test_the_last_step_of_a_round_is_seen_in_its_round(cell: Any) -> None:
     np.testing.assert_array_equal(db.p("h_prev"), first)
 
 
-def test_tokens_and_numbers_keep_their_kind_when_they_are_edited() -> None:
+def test_tokens_and_numbers_keep_their_kind_when_they_are_edited():
     model = model_of(L.Embedding(4, 2), L.Flatten(), L.Dense(2))
     db = model.debug(np.ones((6, 3), int), Y)
     db.until("0.forward.X")
@@ -314,7 +306,7 @@ def test_tokens_and_numbers_keep_their_kind_when_they_are_edited() -> None:
         db.edit(f"0.{none}", 1.0)
 
 
-def test_extreme_values_masks_that_end_losses_without_steps_and_nan_weights() -> None:
+def test_extreme_values_masks_that_end_losses_without_steps_and_nan_weights():
     for key, value in [("0.XW[0, 0]", 1e200), ("loss.P[0, 0]", np.inf), ("0.dW[0, 0]", np.nan)]:
         db = dense().debug(X, Y)
         db.cont()
@@ -350,7 +342,7 @@ def test_extreme_values_masks_that_end_losses_without_steps_and_nan_weights() ->
         ("dX[99, 99]", "out of bounds"),
     ],
 )
-def test_conditions_that_fail_say_where(when: str, says: str) -> None:
+def test_conditions_that_fail_say_where(when, says):
     db = dense().debug(X, Y)
     db.set_break("2.backward", when=when)
     with pytest.raises(ArgumentError, match=f"the condition of the breakpoint 2.backward .*{says}"):
@@ -368,6 +360,6 @@ WHEN = [
 
 
 class Unweighted(Plain):
-    def value(self, P: Array, T: Array, w: Any, total: Any) -> float:
+    def value(self, P, T, w, total):
         assert w is None
         return super().value(P, T, w, total)

@@ -1,13 +1,10 @@
 """model.diagnose and the callback Diagnose: each finding, its number, and what must not change."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,35 +24,35 @@ from tests.conftest import check_refused
 from tests.inspect.shared import rows
 from tests.rows import few
 from tools import calibrate_diagnosis as tool
-from tools.sick_models import KINDS, SICK, Case
+from tools.sick_models import KINDS, SICK
 
 X, Y = make_moons(60, seed=3)
-QUICK: Any = {"overfit": 0, "verbose": 0}
+QUICK = {"overfit": 0, "verbose": 0}
 SEED = 6  # none of the calibration
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
-def net(*layers: Any, optimizer: Any = None, loss: str = "softmax_cross_entropy") -> Sequential:
+def net(*layers, optimizer=None, loss="softmax_cross_entropy"):
     return Sequential(
         *layers, optimizer=SGD(0.1) if optimizer is None else optimizer, loss_class=loss, seed=1
     )
 
 
-def classifier(**options: Any) -> Sequential:
+def classifier(**options):
     return net(Dense(2, 16), ReLU(), Dense(16, 2), **options)
 
 
-def finding(report: Any, name: str) -> Finding:
+def finding(report, name):
     [found] = [f for f in report if f.name == name]
     return found
 
 
-def diagnosed(model: Sequential, name: str, X: Any = X, y: Any = Y, overfit: int = 0) -> Finding:
+def diagnosed(model, name, X=X, y=Y, overfit=0):
     """The finding of this name."""
     return finding(model.diagnose(X, y, overfit=overfit, verbose=0), name)
 
 
-def report_of(case: Case, overfit: int = 0) -> Diagnosis:
+def report_of(case, overfit=0):
     """The report on a case: before training, after it, or by the callback."""
     model, watch = case.built(), Diagnose(verbose=0)
     if case.trained or case.watched:
@@ -67,13 +64,13 @@ def report_of(case: Case, overfit: int = 0) -> Diagnosis:
 
 
 @cache
-def healthy(kind: str, watched: bool, trained: bool, overfit: int) -> Diagnosis:
+def healthy(kind, watched, trained, overfit):
     case = KINDS[kind](SEED)
     case.watched, case.trained, case.epochs = watched, trained, 20
     return report_of(case, overfit)
 
 
-def test_the_tables_and_the_thresholds_are_those_of_the_calibration() -> None:
+def test_the_tables_and_the_thresholds_are_those_of_the_calibration():
     names = [symptom.name for symptom in (*SYMPTOMS, *COURSE)]
     assert set(names) == set(LIMITS) == set(SICK) == set(tool.START)
     assert len(names) == len(LIMITS) + 2  # updates show before training and in its course
@@ -85,7 +82,7 @@ def test_the_tables_and_the_thresholds_are_those_of_the_calibration() -> None:
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_a_sick_model_has_the_finding_and_a_healthy_one_has_not(name: str) -> None:
+def test_a_sick_model_has_the_finding_and_a_healthy_one_has_not(name):
     case_name, make = next(iter(SICK[name].items()))
     case, overfit = make(SEED), 500 if name == "cannot overfit" else 0
     found = finding(report_of(case, overfit), name)
@@ -98,7 +95,7 @@ def test_a_sick_model_has_the_finding_and_a_healthy_one_has_not(name: str) -> No
     assert name not in healthy(case_name.split()[0], case.watched, case.trained, overfit).names
 
 
-def test_the_first_array_that_is_not_finite() -> None:
+def test_the_first_array_that_is_not_finite():
     model = classifier()
     W = model.layers[2].W.copy()
     W[3, 1] = np.inf
@@ -120,7 +117,7 @@ def test_the_first_array_that_is_not_finite() -> None:
     assert f"lies between {X.min():.3g} and {X.max():.3g}" in report[0].evidence
 
 
-def test_the_scale_of_the_inputs_and_the_start_loss_are_measured() -> None:
+def test_the_scale_of_the_inputs_and_the_start_loss_are_measured():
     far = X * [1, 40] + [5, 0]
     report = classifier().diagnose(far, Y, **QUICK)
     assert finding(report, "inputs off centre").value == pytest.approx(
@@ -149,7 +146,7 @@ def test_the_scale_of_the_inputs_and_the_start_loss_are_measured() -> None:
     assert skipped["start loss"] == "the model has been trained"
 
 
-def test_what_is_left_of_the_loss() -> None:
+def test_what_is_left_of_the_loss():
     model = classifier()
     model.trainable = False
     rows = np.linspace(0, len(X) - 1, 20).astype(int)
@@ -165,9 +162,9 @@ def test_what_is_left_of_the_loss() -> None:
     assert "cannot overfit" not in model.diagnose(X, (X[:, 0] > 0.5).astype(int), verbose=0).names
 
 
-def test_an_input_that_is_cut_off_or_unused() -> None:
+def test_an_input_that_is_cut_off_or_unused():
     cut = Lambda(lambda X: 0 * X, lambda dY, X, Y: 0 * dY)
-    short: Any = {"overfit": 25, "verbose": 0}
+    short = {"overfit": 25, "verbose": 0}
     found = finding(net(Dense(2, 4), cut, Dense(4, 2)).diagnose(X, Y, **short), "input cut off")
     assert found.value == 0
     model = classifier()
@@ -191,7 +188,7 @@ def test_an_input_that_is_cut_off_or_unused() -> None:
     assert skipped["input unused"] == "the model has not been trained"
 
 
-def test_samples_that_mix_and_a_model_that_reads_ahead_name_the_layer() -> None:
+def test_samples_that_mix_and_a_model_that_reads_ahead_name_the_layer():
     roll = Lambda(lambda X: np.roll(X, 1, 0), lambda dY, X, Y: np.roll(dY, -1, 0))
     found = diagnosed(net(Dense(2, 4), roll, Dense(4, 2)), "samples mix")
     assert (found.path, found.value) == ("1", 1.0)
@@ -205,7 +202,7 @@ def test_samples_that_mix_and_a_model_that_reads_ahead_name_the_layer() -> None:
     tokens = np.random.default_rng(0).integers(0, 5, (6, 7))
     now, after = tokens[:, :-1], tokens[:, 1:]
 
-    def block(causal: bool) -> Sequential:
+    def block(causal):
         builder = SequentialBuilder(6).embedding(5, 8).positional_embedding(6)
         builder = builder.multi_head_attention(2, causal=causal).dense(5)
         return builder.loss("softmax_cross_entropy").seed(0).build()
@@ -218,14 +215,14 @@ def test_samples_that_mix_and_a_model_that_reads_ahead_name_the_layer() -> None:
     assert report.skipped["reads ahead"] == "the targets are not the next tokens"
 
 
-def gradients(model: Sequential) -> list[np.ndarray]:
+def gradients(model):
     """dW of each Dense, from the passes of a copy, by hand."""
     twin = model.copy()
     twin.backward(twin.loss.loss_gradient(twin.forward(X), Y))
     return [layer.grads["W"] for layer in twin.layers if "W" in layer.grads]
 
 
-def test_the_size_of_updates_and_of_penalties_is_compared_with_weights_and_gradients() -> None:
+def test_the_size_of_updates_and_of_penalties_is_compared_with_weights_and_gradients():
     model = classifier(optimizer=SGD(20.0))
     found = diagnosed(model, "updates too large")
     Ws = [model.layers[0].W, model.layers[2].W]
@@ -260,7 +257,7 @@ def test_the_size_of_updates_and_of_penalties_is_compared_with_weights_and_gradi
     assert "penalty rules" in classifier().diagnose(X, Y, **QUICK).skipped
 
 
-def test_units_that_are_dead_or_saturated_and_gradients_that_fade_or_grow() -> None:
+def test_units_that_are_dead_or_saturated_and_gradients_that_fade_or_grow():
     model = classifier()
     model.layers[0].b = np.where(np.arange(16) < 11, -100, 1)
     found = diagnosed(model, "dead units")
@@ -271,7 +268,7 @@ def test_units_that_are_dead_or_saturated_and_gradients_that_fade_or_grow() -> N
     found = diagnosed(model, "saturated units")
     assert found.value == (np.abs(np.tanh(X @ model.layers[0].W)) > 0.97).mean()
 
-    def deep(factor: float) -> Sequential:
+    def deep(factor):
         model = net(*(Dense(2, 2) for _ in range(8)))
         for layer in model.layers:
             layer.W = factor * np.eye(2)
@@ -283,7 +280,7 @@ def test_units_that_are_dead_or_saturated_and_gradients_that_fade_or_grow() -> N
     assert found.value == pytest.approx(10**7, rel=1e-4)
 
 
-def test_twins_are_counted_but_not_among_outputs() -> None:
+def test_twins_are_counted_but_not_among_outputs():
     model = classifier()
     model.layers[0].W = np.tile(model.layers[0].W[:, :1], (1, 16)) * (
         1 + np.maximum(np.arange(16) - 5, 0)
@@ -299,7 +296,7 @@ def test_twins_are_counted_but_not_among_outputs() -> None:
     assert "twin units" not in model.diagnose(X, Y, **QUICK).names
 
 
-def test_healthy_and_sick_reports_read_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_healthy_and_sick_reports_read_well(capsys):
     model = classifier(optimizer=Adam())
     for _ in range(2):  # fresh, and trained
         report = model.diagnose(X, Y, verbose=0)
@@ -346,7 +343,7 @@ loaded(clips=1) -> ArgumentTypeError: clips of the course
 """
 
 
-def loaded(**wrong: Any) -> None:
+def loaded(**wrong):
     """Load the state of a callback with wrong values."""
     watch = Diagnose(verbose=0)
     classifier().train(X, Y, epochs=3, callbacks=[watch], verbose=0)
@@ -358,11 +355,11 @@ def loaded(**wrong: Any) -> None:
 
 
 @rows(REFUSED)
-def test_what_is_refused(call: str, error: str) -> None:
+def test_what_is_refused(call, error):
     check_refused(call, error, globals())
 
 
-def busy(**options: Any) -> Sequential:
+def busy(**options):
     layers = Dense(16), BatchNorm(), ReLU(), Dropout(0.3), Dense(2)
     optimizer = AdamW(CosineDecay(0.01, 50), ema=0.9, l2=1e-3)
     return Sequential(
@@ -371,7 +368,7 @@ def busy(**options: Any) -> Sequential:
 
 
 @pytest.mark.parametrize("epochs", [0, 3])
-def test_diagnose_changes_nothing(epochs: int) -> None:
+def test_diagnose_changes_nothing(epochs):
     model, twin = busy(), busy()
     for m in (model, twin):
         if epochs:
@@ -387,7 +384,7 @@ def test_diagnose_changes_nothing(epochs: int) -> None:
     np.testing.assert_equal(model.state_dict(), twin.state_dict())
 
 
-def test_diagnose_takes_weights_lengths_and_other_losses() -> None:
+def test_diagnose_takes_weights_lengths_and_other_losses():
     sentences = np.random.default_rng(0).standard_normal((30, 5, 3)).astype(np.float32)
     targets = sentences[..., :1]
     model = SequentialBuilder(5, 3).gru(4).dense(1).loss("huber").seed(0).build()
@@ -405,11 +402,11 @@ def test_diagnose_takes_weights_lengths_and_other_losses() -> None:
     assert "cannot reach 0" in smooth.diagnose(X, Y, verbose=0).skipped["cannot overfit"]
 
 
-def test_the_callback_changes_no_bit_and_keeps_true_numbers() -> None:
+def test_the_callback_changes_no_bit_and_keeps_true_numbers():
     watch, norms, weights = Diagnose(every=4, verbose=0), [], []
     model, twin = busy(), busy()
 
-    def look(model: Any, step: int, loss: float) -> None:
+    def look(model, step, loss):
         norms.append(float(np.linalg.norm(model.optimizer._packing.g.astype(float))))
         weights.append(model.layers[0].W.astype(float))
 
@@ -434,7 +431,7 @@ def test_the_callback_changes_no_bit_and_keeps_true_numbers() -> None:
     assert course.train == [train for train, _ in history]
 
 
-def test_the_callback_reports_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_callback_reports_at_the_end(capsys):
     for verbose in (0, 1):
         watch = Diagnose(verbose=verbose)
         assert watch.findings == ()
@@ -452,7 +449,7 @@ def test_the_callback_reports_at_the_end(capsys: pytest.CaptureFixture[str]) -> 
     assert watch.report.healthy
 
 
-def test_periods_are_found_but_neither_trend_nor_noise_and_a_rise_lasts_three_epochs() -> None:
+def test_periods_are_found_but_neither_trend_nor_noise_and_a_rise_lasts_three_epochs():
     for values, rise in [((3, 1, 1.5, 1.6, 1.7), 0.5), ((3, 1, 1.5, 0.99, 1.7), 0)]:
         course = Course(test=list(values), train=[5, 4, 3, 2, 1])
         report = examine(COURSE, course)
@@ -484,13 +481,13 @@ class Crash(Exception):
     pass
 
 
-def crash(model: Any, step: int, loss: float) -> None:
+def crash(model, step, loss):
     if step == 11:
         raise Crash
 
 
 @pytest.mark.parametrize("every_steps", few([3, 1, 5], 1))
-def test_a_resumed_training_ends_with_the_same_report(tmp_path: Path, every_steps: int) -> None:
+def test_a_resumed_training_ends_with_the_same_report(tmp_path, every_steps):
     path = tmp_path / "run.safetensors"
     options = {"epochs": 6, "batch_size": 16, "verbose": 0, "validation_split": 0.2}
     whole, broken = Diagnose(every=4, verbose=0), Diagnose(every=4, verbose=0)
@@ -512,10 +509,10 @@ def test_a_resumed_training_ends_with_the_same_report(tmp_path: Path, every_step
     assert watch.before == {}  # the next step is not the first
 
 
-def test_frozen_and_replaced_layers_negative_losses_and_threads_are_no_trouble() -> None:
+def test_frozen_and_replaced_layers_negative_losses_and_threads_are_no_trouble():
     watch = Diagnose(every=2, verbose=0)
 
-    def freeze(model: Any, step: int, loss: float) -> None:
+    def freeze(model, step, loss):
         model.layers[0].trainable = step % 2 == 0
 
     turn = LambdaCallback(on_batch_end=freeze)
@@ -548,7 +545,7 @@ def test_frozen_and_replaced_layers_negative_losses_and_threads_are_no_trouble()
 STORED = json.loads((DOCS / "diagnosis.json").read_text(encoding="utf-8"))
 
 
-def test_the_calibration_chooses_the_best_threshold_and_measures_what_it_did() -> None:
+def test_the_calibration_chooses_the_best_threshold_and_measures_what_it_did():
     for start, healthy, sick, chosen in [
         (3, [1, 2], [9, 10], 3),  # the literature's value separates them
         (2.2, [1, 2], [8, 10], 4),  # but too closely
@@ -569,7 +566,7 @@ def test_the_calibration_chooses_the_best_threshold_and_measures_what_it_did() -
             assert found[key] == pytest.approx(row["measured"][key], rel=0.02), key
 
 
-def skipped(model: Sequential, X: Any, y: Any, **options: Any) -> dict[str, str]:
+def skipped(model, X, y, **options):
     """What a diagnosis of a trained model did not look for; the other checks find nothing here."""
     model.train(X, y, epochs=1, verbose=0)
     report = model.diagnose(X, y, overfit=0, **options)
@@ -577,7 +574,7 @@ def skipped(model: Sequential, X: Any, y: Any, **options: Any) -> dict[str, str]
     return report.skipped
 
 
-def test_what_cannot_be_judged_is_not_checked() -> None:
+def test_what_cannot_be_judged_is_not_checked():
     assert skipped(classifier(), X[:1], Y[:1])["inputs too narrow"] == "there is one row of inputs"
     assert "inputs too narrow" not in skipped(classifier(), X[:2], Y[:2])
     model = net(Dense(2, 4), Tanh(), Dense(4, 1), loss="mean_squared_error")
@@ -597,5 +594,5 @@ def test_what_cannot_be_judged_is_not_checked() -> None:
 class Shifted(MeanSquaredError):
     """A loss that is negative."""
 
-    def value(self, P: Any, T: Any, w: Any, total: Any) -> float:
+    def value(self, P, T, w, total):
         return super().value(P, T, w, total) - 100

@@ -1,9 +1,6 @@
 """Hooks and patches do exactly what their functions say, wherever the model runs."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,43 +10,42 @@ import pytest
 from phitodeep import Sequential, watching
 from phitodeep import layers as L
 from phitodeep.core.call import calling
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Array
 from phitodeep.derivations.language import run as stepwise
-from phitodeep.derivations.language.run import Position, Scope
+from phitodeep.derivations.language.run import Scope
 from phitodeep.errors import ArgumentTypeError, ShapeError
 from phitodeep.inspect.hooks import BOUNDARIES, symbols_of
-from phitodeep.layers import Layer
 from phitodeep.loss import SoftmaxCrossEntropy
-from phitodeep.testing.examples import Make, data, made
+from phitodeep.testing.examples import data, made
 from tests.conftest import check_refused
 from tests.inspect.shared import LABELS, RNG, ROWS, YS, S, X, Y, dense, rows
 from tests.rows import KINDS, few, over
 
 
-def scaling(k: float) -> Layer:
+def scaling(k):
     """Y = k X, with its derivative."""
     return L.Lambda(lambda X: k * X, lambda dY, X, Y: k * dY, independent_samples=True)
 
 
-def double(A: Array, at: Any) -> Array:
+def double(A, at):
     return 2 * A
 
 
-def kept(model: Sequential) -> dict[str, Array]:
+def kept(model):
     return {path: a.copy() for path, a in model.get_weights().items()}
 
 
-def assert_equal(a: dict[str, Array], b: dict[str, Array]) -> None:
+def assert_equal(a, b):
     assert list(a.values())
     for found, wanted in zip(a.values(), b.values(), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-14)
 
 
-def changed(A: Any) -> Any:
+def changed(A):
     return 1.1 * A + 0.01
 
 
-def inner(model: Sequential) -> Iterator[tuple[str, str, str]]:
+def inner(model):
     for path, leaf in model.walk():
         if not leaf.children():
             for direction in ("forward", "backward"):
@@ -59,19 +55,19 @@ def inner(model: Sequential) -> Iterator[tuple[str, str, str]]:
 
 
 @over(KINDS)
-def test_a_hook_changes_what_follows_from_any_symbol(make: Make, shape: Shape, tokens: int) -> None:
+def test_a_hook_changes_what_follows_from_any_symbol(make, shape, tokens):
     model = Sequential(made(make, shape), dtype="float64")
     model.build(shape[1:])
     given, dY = data(model, shape, tokens)
     for path, direction, symbol in few(inner(model), 7):
         place, calls = (path, direction, symbol), list[str]()
 
-        def edit(position: Position, value: Any, place: Any = place) -> Any:
+        def edit(position, value, place=place):
             here = (position.scope.path, position.direction, position.step.symbol)
             floats = value is not None and np.asarray(value).dtype.kind == "f"
             return changed(value) if here == place and floats else value
 
-        def hook(A: Any, at: Any, calls: Any = calls) -> Any:
+        def hook(A, at, calls=calls):
             calls.append(at.key)
             return changed(A) if np.asarray(A).dtype.kind == "f" else None
 
@@ -94,14 +90,14 @@ def test_a_hook_changes_what_follows_from_any_symbol(make: Make, shape: Shape, t
                 np.testing.assert_allclose(gradient, gradients[full], rtol=1e-10, atol=1e-11)
 
 
-def checkpoint(*more: Layer) -> Sequential:
+def checkpoint(*more):
     return dense(L.Chain(L.Tanh(), *more, L.Dense(5, 5), checkpoint=True))
 
 
-def networks() -> dict[str, tuple[Sequential, Sequential, str]]:
+def networks():
     """A model, the same with a scaling by 2 inside, and the layer before it."""
-    entropy: Any = {"loss_class": SoftmaxCrossEntropy()}
-    between: dict[str, tuple[Layer, dict[str, Any]]] = {
+    entropy = {"loss_class": SoftmaxCrossEntropy()}
+    between = {
         "plain": (L.Tanh(), {}),
         "relu, which training fuses": (L.ReLU(), {}),
         "loss that training fuses": (L.Tanh(), entropy),
@@ -114,19 +110,19 @@ def networks() -> dict[str, tuple[Sequential, Sequential, str]]:
     return found | {"checkpoint": (checkpoint(), checkpoint(scaling(2)), "1.layers.0")}
 
 
-def same_weights(model: Sequential, other: Sequential) -> None:
+def same_weights(model, other):
     weights = dict(zip(other.get_weights(), model.get_weights().values(), strict=True))
     other.set_weights(weights)
 
 
 @pytest.mark.parametrize(("name", "accumulate"), [*((n, 1) for n in networks()), ("plain", 2)])
-def test_training_with_hooks_is_training_of_the_changed_network(name: str, accumulate: int) -> None:
+def test_training_with_hooks_is_training_of_the_changed_network(name, accumulate):
     model, other, path = networks()[name]
-    hooks: Any = {"fwd": {f"{path}.Y": double}, "bwd": {f"{path}.dY": double}}
-    y: Any = np.arange(6) % 2 if isinstance(model.loss, SoftmaxCrossEntropy) else Y
+    hooks = {"fwd": {f"{path}.Y": double}, "bwd": {f"{path}.dY": double}}
+    y = np.arange(6) % 2 if isinstance(model.loss, SoftmaxCrossEntropy) else Y
     same_weights(model, other)
     unhooked = model.copy()
-    options: Any = {"epochs": 3, "batch_size": 2, "accumulate": accumulate, "verbose": 0}
+    options = {"epochs": 3, "batch_size": 2, "accumulate": accumulate, "verbose": 0}
     with model.hooks(**hooks):
         model.train(X, y, **options)
         found = model.predict(X), model.evaluate(X, y)["loss"]
@@ -138,12 +134,10 @@ def test_training_with_hooks_is_training_of_the_changed_network(name: str, accum
     assert not np.allclose(unhooked.predict(X), found[0])
 
 
-def test_threads_that_share_a_batch_call_hooks_and_a_patch_serves_several(
-    cut: Callable[[int], None],
-) -> None:
+def test_threads_that_share_a_batch_call_hooks_and_a_patch_serves_several(cut):
     cut(3)
     norm = dense(L.LayerNorm(), L.Tanh())
-    hooks: Any = {"fwd": {"1.X_hat": double, "2.Y": double}, "bwd": {"0.dW": double}}
+    hooks = {"fwd": {"1.X_hat": double, "2.Y": double}, "bwd": {"0.dW": double}}
     whole = norm.copy()
     seen = list[int]()
     hooks["fwd"]["0.Y"] = lambda A, at: seen.append(len(A))
@@ -162,10 +156,10 @@ def test_threads_that_share_a_batch_call_hooks_and_a_patch_serves_several(
     patched = model.patch({"1.Y": np.ones((6, 5))})
     wanted, plain, gate = patched.predict(X), model.predict(X), threading.Barrier(2, timeout=10)
 
-    def meet(A: Array, at: Any) -> None:
+    def meet(A, at):
         gate.wait()
 
-    def work(_: int) -> None:
+    def work(_):
         np.testing.assert_array_equal(model.predict(X), plain)  # of another thread's hooks
         with model.hooks(fwd={"0.Y": meet}):
             np.testing.assert_array_equal(patched.predict(X), wanted)
@@ -174,7 +168,7 @@ def test_threads_that_share_a_batch_call_hooks_and_a_patch_serves_several(
         list(pool.map(work, range(2)))
 
 
-def test_hooks_of_gradients_of_tied_and_of_frozen_parameters() -> None:
+def test_hooks_of_gradients_of_tied_and_of_frozen_parameters():
     model, plain = dense(optimizer="sgd"), dense(optimizer="sgd")
     t0 = plain.trace(X, Y)
     before = kept(model)
@@ -208,10 +202,10 @@ def test_hooks_of_gradients_of_tied_and_of_frozen_parameters() -> None:
     assert_equal(kept(model), before)
 
 
-def test_the_first_layer_has_a_dX_only_where_it_is_needed() -> None:
+def test_the_first_layer_has_a_dX_only_where_it_is_needed():
     model, seen = dense(L.LayerNorm()), list[str]()
 
-    def see(A: Array, at: Any) -> None:
+    def see(A, at):
         seen.append(at.key)
 
     plain = dense(L.LayerNorm())
@@ -230,7 +224,7 @@ def test_the_first_layer_has_a_dX_only_where_it_is_needed() -> None:
         model.train(X, Y, epochs=1, verbose=0)
 
 
-def test_hooks_are_nested_entered_again_and_leave_another_model_alone() -> None:
+def test_hooks_are_nested_entered_again_and_leave_another_model_alone():
     for key in ["1.Y", "1.X_hat"]:
         model = dense(L.LayerNorm())
         with model.hooks(fwd={key: lambda A, at: A + 1}), model.hooks(fwd={key: double}):
@@ -252,7 +246,7 @@ def test_hooks_are_nested_entered_again_and_leave_another_model_alone() -> None:
         np.testing.assert_array_equal(model.predict(X), once)
     assert not np.allclose(once, plain)
     a, b = dense(), dense()
-    zero: Any = {"0.Y": lambda A, at: 0 * A}
+    zero = {"0.Y": lambda A, at: 0 * A}
     with a.hooks(fwd=zero):
         t, (P, cache) = b.trace(X, Y), b.run_with_cache(X)
         assert t["0.Y"].array.any()
@@ -273,11 +267,11 @@ def test_hooks_are_nested_entered_again_and_leave_another_model_alone() -> None:
     assert [e.path for e in seen] == ["", "0", "0", "1", "1", "2", "2", ""]
 
 
-def test_a_hook_is_told_where_it_is_and_cannot_write_to_its_array() -> None:
+def test_a_hook_is_told_where_it_is_and_cannot_write_to_its_array():
     model, seen = Sequential(L.RNN(3), L.Dense(2), seed=0), list[Any]()
     model.build((5, 4))
 
-    def see(A: Array, at: Any) -> None:
+    def see(A, at):
         seen.append((at, A.shape))
 
     with model.hooks(fwd={"0.h_t": see, "X": see}, bwd={"0.dh_t": see, "1.dW": see}):
@@ -293,7 +287,7 @@ def test_a_hook_is_told_where_it_is_and_cannot_write_to_its_array() -> None:
     assert isinstance(seen[1][0].layer, L.RNN)
     model, mine = dense(), X.copy()
 
-    def in_place(A: Array, at: Any) -> None:
+    def in_place(A, at):
         A *= 2
 
     for run in (lambda: model.predict(mine), lambda: model.trace(mine, Y)):
@@ -302,7 +296,7 @@ def test_a_hook_is_told_where_it_is_and_cannot_write_to_its_array() -> None:
     np.testing.assert_array_equal(mine, X)
 
 
-def test_what_a_hook_returned_is_kept_and_runs_once() -> None:
+def test_what_a_hook_returned_is_kept_and_runs_once():
     model, mine = dense(), np.ones((6, 5))
     with model.hooks(fwd={"1.Y": lambda A, at: mine}):
         t = model.trace(X, Y)
@@ -319,11 +313,11 @@ def test_what_a_hook_returned_is_kept_and_runs_once() -> None:
     # A hook may draw random numbers: what the trace shows later is what was used.
     model, rng, calls = dense(L.LayerNorm(), L.Tanh()), np.random.default_rng(1), list[str]()
 
-    def noise(A: Array, at: Any) -> Array:
+    def noise(A, at):
         calls.append(at.key)
         return A + rng.standard_normal(A.shape)
 
-    keys: Any = {"fwd": {"1.X_hat": noise, "2.Y": noise}, "bwd": {"1.g": noise, "2.dX": noise}}
+    keys = {"fwd": {"1.X_hat": noise, "2.Y": noise}, "bwd": {"1.g": noise, "2.dX": noise}}
     with model.hooks(**keys):
         t = model.trace(X, Y)
     assert sorted(calls) == ["1.backward.g", "1.forward.X_hat", "2.backward.dX", "2.forward.Y"]
@@ -335,10 +329,10 @@ def test_what_a_hook_returned_is_kept_and_runs_once() -> None:
     model, rng = dense(L.Chain(L.Tanh(), L.Dense(5, 5), checkpoint=True)), np.random.default_rng(1)
     outputs = list[Array]()
 
-    def noise(A: Array, at: Any) -> Array:
+    def noise(A, at):
         return A + rng.standard_normal(A.shape)
 
-    def see(event: Any) -> None:
+    def see(event):
         if (event.what, event.when, event.path) == ("forward", "before", "1.layers.1"):
             outputs.append(event.array.copy())
 
@@ -361,7 +355,7 @@ object() -> ArgumentTypeError: real numbers
 
 
 @rows(RETURNED)
-def test_what_a_hook_may_not_return(call: str, error: str) -> None:
+def test_what_a_hook_may_not_return(call, error):
     model = dense()
     names = {"model": model, "X": X, "Y": Y}
     with model.hooks(fwd={"0.Y": lambda A, at: eval(call, {"A": A})}):
@@ -370,12 +364,12 @@ def test_what_a_hook_may_not_return(call: str, error: str) -> None:
     assert np.isfinite(model.predict(X)).all()
 
 
-def test_another_dtype_is_cast_but_tokens_stay_tokens() -> None:
+def test_another_dtype_is_cast_but_tokens_stay_tokens():
     for dtype in ["float32", "float64"]:
         model = dense(L.LayerNorm(), dtype=dtype)
         wanted = model.predict(X)
         for other in (np.float32, np.float64):
-            keys: Any = {
+            keys = {
                 "0.Y": lambda A, at, to=other: A.astype(to),
                 "1.X_hat": lambda A, at: A.tolist(),
             }
@@ -395,16 +389,16 @@ def test_another_dtype_is_cast_but_tokens_stay_tokens() -> None:
         model.predict(ROWS)
 
 
-def _fail(A: Array, at: Any) -> None:
+def _fail(A, at):
     raise RuntimeError("mine")
 
 
 @pytest.mark.parametrize("method", ["train", "trace", "predict"])
-def test_a_hook_that_raises_leaves_the_model_alone(method: str) -> None:
+def test_a_hook_that_raises_leaves_the_model_alone(method):
     model = dense(L.LayerNorm(), L.Tanh())
     before = kept(model)
-    args: Any = (X,) if method == "predict" else (X, Y)
-    options: Any = {"epochs": 1, "verbose": 0} if method == "train" else {}
+    args = (X,) if method == "predict" else (X, Y)
+    options = {"epochs": 1, "verbose": 0} if method == "train" else {}
     for keys in ({"fwd": {"1.X_hat": _fail}}, {"bwd": {"1.g": _fail}}, {"bwd": {"0.dY": _fail}}):
         with model.hooks(**keys):
             if method == "predict" and "bwd" in keys:
@@ -441,12 +435,12 @@ dense().patch({"0.Y": X[:2]}).predict(X) -> ShapeError: '0.forward.Y' .* \(6, 5\
 
 
 @rows(MEANINGLESS)
-def test_keys_that_mean_nothing(call: str, error: str) -> None:
+def test_keys_that_mean_nothing(call, error):
     check_refused(call, error, globals())
 
 
 @pytest.mark.parametrize("key", ["0.Y", "1.X_hat", "2.X", "X", "1.r"])
-def test_a_patch_of_all_that_follows_is_the_other_prediction(key: str) -> None:
+def test_a_patch_of_all_that_follows_is_the_other_prediction(key):
     model = dense(L.LayerNorm(), L.Tanh())
     X2 = X[::-1] * 2
     P2, cache = model.run_with_cache(X2)
@@ -464,7 +458,7 @@ def test_a_patch_of_all_that_follows_is_the_other_prediction(key: str) -> None:
     assert patched.run_with_cache(X)[1][key] == pytest.approx(cache[key])
 
 
-def test_patches_of_loops_and_of_gradients() -> None:
+def test_patches_of_loops_and_of_gradients():
     model = Sequential(L.LSTM(3), L.Dense(2), seed=0, dtype="float64")
     model.build((5, 4))
     P2, cache = model.run_with_cache(2 * S)
@@ -489,7 +483,7 @@ def test_patches_of_loops_and_of_gradients() -> None:
 
 
 @over(KINDS)
-def test_a_cache_is_the_prediction(make: Make, shape: Shape, tokens: int) -> None:
+def test_a_cache_is_the_prediction(make, shape, tokens):
     model = Sequential(made(make, shape), dtype="float64", seed=1)
     model.build(shape[1:])
     given, _ = data(model, shape, tokens)
@@ -506,7 +500,7 @@ def test_a_cache_is_the_prediction(make: Make, shape: Shape, tokens: int) -> Non
 
 
 @pytest.mark.parametrize("between", [L.Tanh, L.Sigmoid, L.Softmax, L.LayerNorm])
-def test_a_hook_of_what_a_layer_passes_on_is_outside_it(between: Any) -> None:
+def test_a_hook_of_what_a_layer_passes_on_is_outside_it(between):
     """The derivative of Tanh is that of its own Y, in the trace as in training."""
     model = dense(between())
     changed = dense(between(), scaling(2))
@@ -526,7 +520,7 @@ def test_a_hook_of_what_a_layer_passes_on_is_outside_it(between: Any) -> None:
         assert t[key].why(1, 2).total == t[key].array[1, 2]
 
 
-def test_replaced_symbols_are_explained_and_shares_keep_the_hooks() -> None:
+def test_replaced_symbols_are_explained_and_shares_keep_the_hooks():
     model = Sequential(L.LayerNorm(), L.RNN(3), L.Dense(2), seed=0, dtype="float64")
     model.build((5, 4))
     with model.hooks(fwd={"0.mu": double, "1.xW": double}, bwd={"2.dW": double}):

@@ -1,10 +1,7 @@
 """The profile of a training step: what is watched, counted and left alone."""
 
-from __future__ import annotations
-
 import signal
 import time
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,25 +15,25 @@ from phitodeep.model import Sequential, SequentialBuilder
 class Slow(Layer):
     """Sleeps two milliseconds forward and four back."""
 
-    def forward(self, X: Any) -> Any:
+    def forward(self, X):
         time.sleep(0.002)
         self.save_for_backward(X=X)
         return X.copy()
 
-    def backward(self, dY: Any) -> Any:
+    def backward(self, dY):
         time.sleep(0.004)
         return dY.copy()
 
 
-def model() -> Sequential:
+def model():
     return Sequential(Dense(6, 4), Slow(), ReLU(), Dense(4, 3), seed=0, loss_class="mse")
 
 
-def data(rng: Any) -> tuple[np.ndarray, np.ndarray]:
+def data(rng):
     return rng.standard_normal((10, 6)), rng.standard_normal((10, 3))
 
 
-def test_a_slow_layer_is_found(rng: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slow_layer_is_found(rng, capsys):
     found = model().profile(*data(rng), batch_size=5, steps=6)
     rows = {row.path: row for row in found.rows}
     assert list(rows) == ["0", "1", "2", "3"]
@@ -51,7 +48,7 @@ def test_a_slow_layer_is_found(rng: Any, capsys: pytest.CaptureFixture[str]) -> 
     assert str(found) == shown.rstrip("\n")
 
 
-def test_flops_and_bytes_by_hand_also_of_nested_layers_and_tokens(rng: Any) -> None:
+def test_flops_and_bytes_by_hand_also_of_nested_layers_and_tokens(rng):
     found = profile(model(), *data(rng), batch_size=5, steps=2)
     first, _, relu, last = found.rows
     assert first.flops == 2 * 5 * (2 * 6 * 4 + 4)  # forward and dW: nobody reads dX
@@ -72,7 +69,7 @@ def test_flops_and_bytes_by_hand_also_of_nested_layers_and_tokens(rng: Any) -> N
     assert found.kept > 0
 
 
-def test_the_model_stays_as_it_was(rng: Any) -> None:
+def test_the_model_stays_as_it_was(rng):
     made = model()
     made.train(*data(rng), epochs=1, verbose=0)
     before, steps, history = made.get_weights(), made.optimizer.t, made.epoch
@@ -85,7 +82,7 @@ def test_the_model_stays_as_it_was(rng: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:training stopped")
-def test_what_cannot_be_profiled_is_refused(rng: Any) -> None:
+def test_what_cannot_be_profiled_is_refused(rng):
     X, y = data(rng)
     with pytest.raises(ArgumentError, match="at least one sample"):
         profile(model(), X[:0], y[:0], batch_size=4)
@@ -96,9 +93,9 @@ def test_what_cannot_be_profiled_is_refused(rng: Any) -> None:
 
 
 @pytest.mark.usefixtures("keyboard")
-def test_ctrl_c_before_the_second_step_ends_a_profile(rng: Any) -> None:
+def test_ctrl_c_before_the_second_step_ends_a_profile(rng):
     class Pressed(Slow):
-        def forward(self, X: Any) -> Any:
+        def forward(self, X):
             signal.raise_signal(signal.SIGINT)
             return super().forward(X)
 

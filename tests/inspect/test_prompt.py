@@ -1,7 +1,5 @@
 """The debugger in a terminal: scripted sessions, completion, Ctrl-C, and the docs' picture."""
 
-from __future__ import annotations
-
 import html
 import io
 import itertools
@@ -12,13 +10,11 @@ import select
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from phitodeep.derivations.language import run
-from phitodeep.inspect.debugger.debugger import Debugger
 from phitodeep.inspect.debugger.prompt import Prompt
 from phitodeep.model import SequentialBuilder
 
@@ -28,24 +24,24 @@ Y = np.array([[1], [0], [1]], np.float32)
 STRIP = re.compile(r"forward [━╸─]+  loss [━╸─]+  backward [━╸─]+")
 
 
-def debugger() -> Debugger:
+def debugger():
     model = SequentialBuilder(2, seed=0).dense(2).tanh().dense(1).loss("mse").build()
     return model.debug(X, Y)
 
 
-def answers(*commands: str, db: Debugger | None = None) -> list[str]:
+def answers(*commands, db=None):
     """What the prompt shows: first on starting, then after each command."""
     out = io.StringIO()
     (db or debugger()).prompt(io.StringIO("".join(f"{c}\n" for c in commands)), out)
     return out.getvalue().split("(phi) ")
 
 
-def answer(*commands: str, db: Debugger | None = None) -> str:
+def answer(*commands, db=None):
     """What the last command shows."""
     return answers(*commands, "q", db=db)[-2]
 
 
-def arrow(shown: str) -> str:
+def arrow(shown):
     """The step that is marked as the next one."""
     (found,) = re.findall(r"^-> (.*?)(?:  .*)?$", shown, re.MULTILINE)
     return found
@@ -156,7 +152,7 @@ def test_expressions_and_the_terms_of_a_cell_are_printed():
     assert "yet: 0 has so far X, W, b" in answer("s", "why dW 0 0")
 
 
-def recurrent() -> Debugger:
+def recurrent():
     model = SequentialBuilder(4, 2, seed=0).rnn(2).dense(1).loss("mse").build()
     data = np.random.default_rng(0).standard_normal((3, 4, 2))
     return model.debug(data, np.ones((3, 4, 1)))
@@ -262,7 +258,7 @@ def test_an_error_is_one_line_and_the_prompt_goes_on(command, message):
 class Interrupted(io.StringIO):
     """Input in which the line "^C" is Ctrl-C."""
 
-    def readline(self, *given: Any) -> str:
+    def readline(self, *given):
         line = super().readline(*given)
         if line == "^C\n":
             raise KeyboardInterrupt
@@ -282,7 +278,7 @@ def test_control_c_stops_a_command_and_nothing_is_lost(name, monkeypatch):
     expected.cont()
     original, calls = getattr(run, name), itertools.count()
 
-    def once(*given: Any) -> Any:
+    def once(*given):
         if next(calls) == 1:
             raise KeyboardInterrupt
         return original(*given)
@@ -312,7 +308,7 @@ def test_help_has_one_line_for_each_command_and_none_is_wider_than_a_terminal():
         assert max(map(len, shown.splitlines()), default=0) <= 80
 
 
-def complete(db: Debugger, line: str) -> list[str]:
+def complete(db, line):
     prompt = Prompt(db, io.StringIO(), io.StringIO())
     text = re.split(r"[\s,(=]", line)[-1]
     return prompt.completedefault(text, line, len(line) - len(text), len(line))
@@ -351,7 +347,7 @@ def test_every_key_is_a_place_to_stop_at(make):
 
 
 class Terminal(io.StringIO):
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
@@ -396,7 +392,7 @@ def test_a_real_terminal_has_history_and_completion():
     assert "stops at 0.backward\r\n" in shown
 
 
-def read_until(terminal: int, end: str) -> str:
+def read_until(terminal, end):
     shown = ""
     while end not in re.sub(r"\x1b\[\?\d+[hl]", "", shown):
         assert select.select([terminal], [], [], 60)[0], shown
@@ -407,14 +403,14 @@ def read_until(terminal: int, end: str) -> str:
 def test_the_picture_of_the_docs_shows_what_the_prompt_shows():
     tool = runpy.run_path(str(ROOT / "tools" / "picture_of_prompt.py"))
     page = (ROOT / "docs" / "debugger.md").read_text(encoding="utf-8")
-    names: dict[str, Any] = {}
+    names = {}
     exec(page.split("```python\n", 1)[1].split("```", 1)[0], names)
     parts = answers(*tool["COMMANDS"], db=names["db"])
     said = "".join(
         f"{part}(phi) {command}\n" for part, command in zip(parts, tool["COMMANDS"], strict=False)
     )
     drawn = (ROOT / "docs" / "pictures" / "prompt.svg").read_text(encoding="utf-8")
-    lines: dict[float, str] = {}
+    lines = {}
     for y, text in re.findall(
         r'<text class="prompt-r\d+"[^>]*? y="([\d.]+)"[^>]*>(.*?)</text>', drawn
     ):

@@ -1,10 +1,7 @@
 """The share of each sample is its gradient when it is alone, with the divisor of the batch."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +10,9 @@ from phitodeep import Sequential
 from phitodeep import layers as L
 from phitodeep import loss as losses
 from phitodeep.core.call import calling
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ShapeError, UnknownNameError
-from phitodeep.layers import Layer
-from phitodeep.testing.examples import Make, data, made, pair
+from phitodeep.testing.examples import data, made, pair
 from phitodeep.training.inputs import validate
 from tests.inspect.shared import LABELS, LENGTHS, ROWS, YS, S, X, Y, gpt
 from tests.loss.test_loss import EXAMPLES as LOSSES
@@ -27,13 +23,13 @@ WEIGHTS = np.array([0.0, 0.5, 1.0, 2.0, 0.1, 1.0])
 MIXED = np.where(ROWS == 3, -1, LABELS)  # some labels are ignored
 
 
-def alone(model: Sequential, X: Any, y: Any, **options: Any) -> dict[str, Array]:
+def alone(model, X, y, **options):
     """The gradients of each sample in a batch of its own, (N, *shape), by a loop."""
     model = model.copy()
     batch = validate(model, model.loss, X, y, options.get("sample_weight"), options.get("lengths"))
     total = model.loss.divisor(batch.T, batch.w, batch.outputs)
     paths = {id(layer): path for path, layer in model.walk()}
-    found: dict[str, list[Array]] = defaultdict(list)
+    found = defaultdict(list)
     for n in range(len(batch.X)):
         part = batch.part(slice(n, n + 1))
         with calling(step=model.optimizer.t, first=n, mask=part.mask):
@@ -50,7 +46,7 @@ def alone(model: Sequential, X: Any, y: Any, **options: Any) -> dict[str, Array]
     return {path: np.stack(gradients) for path, gradients in found.items()}
 
 
-def assert_shares(model: Sequential, X: Any, y: Any, **options: Any) -> None:
+def assert_shares(model, X, y, **options):
     g, wanted = model.sample_gradients(X, y, **options), alone(model, X, y, **options)
     assert set(g) == set(wanted)
     assert len(g) == len(wanted)
@@ -71,12 +67,12 @@ def assert_shares(model: Sequential, X: Any, y: Any, **options: Any) -> None:
     np.testing.assert_allclose(g.norms, np.sqrt(squares), rtol=1e-9, atol=1e-12)
 
 
-def _order(why: Any) -> list[int]:
+def _order(why):
     assert [abs(t.value) for t in why] == sorted((abs(t.value) for t in why), reverse=True)
     return [term.at["n"] for term in why]
 
 
-def has_shares(layer: Layer) -> bool:
+def has_shares(layer):
     """Whether a layer has parameters, and each sample has a share of their gradients."""
     parts = [part for _, part in layer.walk()]
     mixes = any(isinstance(part, L.BatchNorm | L.TiedDense) for part in parts)
@@ -84,21 +80,21 @@ def has_shares(layer: Layer) -> bool:
 
 
 @over(row for row in TOOLS if has_shares(row[0]()))
-def test_every_layer_with_parameters(make: Make, shape: Shape, tokens: int) -> None:
+def test_every_layer_with_parameters(make, shape, tokens):
     model = Sequential(made(make, shape), dtype="float64", seed=3)
     model.build(shape[1:])
     given, y = data(model, shape, tokens)
     assert_shares(model, given, y, sample_weight=np.linspace(0.2, 2, shape[0]))
 
 
-def sequences() -> Sequential:
+def sequences():
     inner = L.TimeDistributed(L.Chain(L.Dense(3), L.Dropout(0.3), L.Dense(2)))
     layers = (L.LSTM(3), inner, L.Bidirectional(L.GRU(2)), L.Conv1D(2, 3, padding="same"))
     return Sequential(*layers, seed=0, dtype="float64")
 
 
 @pytest.mark.parametrize("options", [{}, {"sample_weight": WEIGHTS}, {"lengths": LENGTHS}])
-def test_networks(options: dict[str, Any]) -> None:
+def test_networks(options):
     assert_shares(gpt(), ROWS, MIXED if "lengths" not in options else LABELS, **options)
     assert_shares(sequences(), S, YS, **options)
     frozen = gpt()
@@ -107,7 +103,7 @@ def test_networks(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
-def test_every_loss(loss: Any) -> None:
+def test_every_loss(loss):
     P, y = pair(loss, (5, 4))
     last = {"probabilities": L.Softmax(), "log-probabilities": L.LogSoftmax()}.get(
         loss.wants, L.Dense(4, 4)
@@ -118,7 +114,7 @@ def test_every_loss(loss: Any) -> None:
     assert_shares(model, P, y, sample_weight=np.linspace(0.1, 2, 5))
 
 
-def test_layers_that_mix_samples_unless_they_are_frozen_or_declare_that_they_do_not() -> None:
+def test_layers_that_mix_samples_unless_they_are_frozen_or_declare_that_they_do_not():
     norm = L.BatchNorm()
     model = Sequential(L.Dense(4, 3), L.Chain(norm), L.Dense(2), seed=0, dtype="float64")
     model.build((4,))
@@ -131,11 +127,11 @@ def test_layers_that_mix_samples_unless_they_are_frozen_or_declare_that_they_do_
 
 
 class Undeclared(losses.MeanSquaredError):
-    def value(self, P: Array, T: Array, w: Any, total: Any) -> float:
+    def value(self, P, T, w, total):
         return super().value(P, T, w, total)
 
 
-def tanh(independent: bool) -> Layer:
+def tanh(independent):
     return L.Lambda(np.tanh, lambda dY, X, Y: dY * (1 - Y * Y), independent_samples=independent)
 
 
@@ -147,13 +143,13 @@ def tanh(independent: bool) -> Layer:
         (L.Tanh(), Undeclared(), r"Undeclared\(\) does not declare.*independent_samples = True"),
     ],
 )
-def test_what_does_not_say_whose_its_gradient_is(layer: Layer, loss: Any, says: str) -> None:
+def test_what_does_not_say_whose_its_gradient_is(layer, loss, says):
     model = Sequential(L.Dense(4, 3), layer, L.Dense(3, 2), loss_class=loss, dtype="float64")
     with pytest.raises(ArgumentError, match=says):
         model.sample_gradients(X, Y)
 
 
-def test_one_sample_of_an_unbuilt_model_keys_cells_and_a_model_that_stays() -> None:
+def test_one_sample_of_an_unbuilt_model_keys_cells_and_a_model_that_stays():
     for dtype in ["float32", "float64"]:
         model = Sequential(L.Dense(3), L.Dense(2), seed=1, dtype=dtype)
         g = model.sample_gradients(X[:1], Y[:1])
@@ -165,7 +161,6 @@ def test_one_sample_of_an_unbuilt_model_keys_cells_and_a_model_that_stays() -> N
     assert g["0.W"].shape == (6, 4, 3)
     with pytest.raises(UnknownNameError, match=r"'0\.w' is not one of the parameters.*'0\.W'"):
         g["0.w"]
-    cell: Any
     for cell in ((9, 9), 2, (1, 2, 3), (0.5, 1), "a", (slice(None), 1), ()):
         says = rf"0\.W has shape \(4, 3\), and {re.escape(repr(cell))} is no cell"
         with pytest.raises(ShapeError, match=says):

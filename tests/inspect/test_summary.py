@@ -1,29 +1,25 @@
 """The table of a model: counts by hand, for nested, rank-3, frozen and unbuilt models."""
 
-from __future__ import annotations
-
 import io
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
 import rich.console
 
 from phitodeep import layers as L
-from phitodeep.core.types import Shape
 from phitodeep.inspect.summary import HEAD, Row, Summary, summarize
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 
 
-def rows(layer: L.Layer) -> dict[str, Row]:
+def rows(layer):
     found = summarize(layer).rows
     assert len({row.path for row in found}) == len(found)
     return {row.path: row for row in found}
 
 
-def test_a_plain_model_by_hand() -> None:
+def test_a_plain_model_by_hand():
     model = Sequential(L.Flatten(), L.Dense(784, 128), L.ReLU(), L.Dense(128, 10), L.Softmax())
     model.build((28, 28))
     found = rows(model)
@@ -43,7 +39,7 @@ def test_a_plain_model_by_hand() -> None:
     assert "101,770 trainable and 0 frozen parameters, 407,080 bytes" in whole.totals()
 
 
-def nested() -> Sequential:
+def nested():
     return Sequential(
         L.Dense(6, 4),
         L.Residual(L.LayerNorm(), L.Chain(L.Dense(8), L.Tanh()), L.Dense(4)),
@@ -52,7 +48,7 @@ def nested() -> Sequential:
     )
 
 
-def test_a_nested_model_counts_everything_once() -> None:
+def test_a_nested_model_counts_everything_once():
     model = nested()
     model.build((6,))
     found = rows(model)
@@ -72,7 +68,7 @@ def test_a_nested_model_counts_everything_once() -> None:
     assert found["2"].output == (5,)
 
 
-def test_positions_count_in_shapes_and_flops_and_frozen_parameters_are_counted_apart() -> None:
+def test_positions_count_in_shapes_and_flops_and_frozen_parameters_are_counted_apart():
     model = Sequential(L.Dense(6), L.ReLU(), L.Dense(2))
     model.build((5, 3))
     found = rows(model)
@@ -90,7 +86,7 @@ def test_positions_count_in_shapes_and_flops_and_frozen_parameters_are_counted_a
     assert "frozen" in whole.totals()
 
 
-def test_a_shared_parameter_counts_once_a_containers_own_too_and_float64_is_larger() -> None:
+def test_a_shared_parameter_counts_once_a_containers_own_too_and_float64_is_larger():
     model = Sequential(L.Dense(3, 3), L.Dense(3, 3, bias=False))
     model.build((3,))
     model.layers[1].params["W"] = model.layers[0].params["W"]
@@ -102,11 +98,11 @@ def test_a_shared_parameter_counts_once_a_containers_own_too_and_float64_is_larg
     class Scaled(Container):
         scale = L.Param()
 
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.inner = L.Dense(3)
 
-        def create(self, shape: Shape) -> Shape:
+        def create(self, shape):
             self.scale = np.ones(1)
             return self.inner.build(shape)
 
@@ -116,7 +112,7 @@ def test_a_shared_parameter_counts_once_a_containers_own_too_and_float64_is_larg
     assert summarize(Sequential(L.Dense(4, 4), layer)).trainable == 20 + 16
 
 
-def test_what_is_not_known_yet_shows_as_unknown() -> None:
+def test_what_is_not_known_yet_shows_as_unknown():
     model = Sequential(L.Flatten(), L.Dense(784, 10), L.Dropout(0.5), L.Dense(5), L.Dense(3))
     found = rows(model)
     assert found["0"].output is None
@@ -142,7 +138,7 @@ def test_what_is_not_known_yet_shows_as_unknown() -> None:
     assert alone.title == "Dense"
 
 
-def test_the_text_is_an_aligned_table() -> None:
+def test_the_text_is_an_aligned_table():
     model = nested()
     model.build((6,))
     title, head, *body, totals = str(summarize(model, "My net")).splitlines()
@@ -154,8 +150,8 @@ def test_the_text_is_an_aligned_table() -> None:
     assert body[0].split() == ["0", "Dense(6,", "4)", "(4,)", "28", "0", "112", "52"]
 
 
-def test_summary_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    options: Any = {"loss_class": "categorical_cross_entropy", "alpha": 0.05}
+def test_summary_prints(capsys):
+    options = {"loss_class": "categorical_cross_entropy", "alpha": 0.05}
     Sequential(L.Dense(784, 128), L.Softmax(), batch_size=64, epochs=5, **options).summary()
     out = capsys.readouterr().out
     for shown in ("0", "Dense(784, 128)", "(128,)", "100,480", "401,920", "FLOPs"):
@@ -166,12 +162,10 @@ def test_summary_prints(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("width", [100, 40])
-def test_a_terminal_gets_a_table_that_loses_nothing(
-    width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_gets_a_table_that_loses_nothing(width, monkeypatch):
     out, real = io.StringIO(), rich.console.Console
 
-    def made(*args: Any, **kwargs: Any) -> rich.console.Console:
+    def made(*args, **kwargs):
         return real(file=out, force_terminal=True, width=width, color_system=None)
 
     monkeypatch.setattr(rich.console, "Console", made)
@@ -183,9 +177,7 @@ def test_a_terminal_gets_a_table_that_loses_nothing(
         assert shown in joined
 
 
-def test_emscripten_prints_plain_text(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_emscripten_prints_plain_text(monkeypatch, capsys):
     monkeypatch.setattr(sys, "platform", "emscripten")
     for name in [name for name in sys.modules if name.split(".")[0] == "rich"]:
         monkeypatch.setitem(sys.modules, name, None)

@@ -1,12 +1,8 @@
 """A trace is the next training step, number by number, and leaves no mark on the model."""
 
-from __future__ import annotations
-
 import copy
 import io
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,19 +10,17 @@ import pytest
 import phitodeep
 from phitodeep import Sequential
 from phitodeep import layers as L
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ShapeError, UnknownNameError
 from phitodeep.inspect import drawing
 from phitodeep.inspect.hooks import Keys
-from phitodeep.inspect.trace import Trace
-from phitodeep.layers import Layer
 from phitodeep.loss import (
     BinaryCrossEntropyWithLogits,
     CategoricalCrossEntropy,
     SoftmaxCrossEntropy,
 )
 from phitodeep.optimization.optimizers import SGD, Adam, AdamW
-from phitodeep.testing.examples import Make, data, made
+from phitodeep.testing.examples import data, made
 from tests.conftest import check_refused
 from tests.inspect.shared import Plain, X, Y, dense, gpt, rows, step
 from tests.random_networks import Gate, Scale
@@ -39,7 +33,7 @@ ROWS, LABELS = RNG.integers(0, 7, (2, 4)), np.array([[1, 2, 4, 0], [6, 2, 5, 3]]
 PLAIN = [row for row in TOOLS if not (isinstance(row[0](), L.TiedDense) and row[1])]
 
 
-def snapshot(model: Sequential) -> dict[str, Any]:
+def snapshot(model):
     """All that a trace must leave alone."""
     found = {"t": model.optimizer.t, "epoch": model.epoch, "memory": model.optimizer.state_dict()}
     for path, layer in model.walk():
@@ -53,13 +47,13 @@ def snapshot(model: Sequential) -> dict[str, Any]:
     return copy.deepcopy(found)
 
 
-def next_step(model: Sequential, X: Any, y: Any, **options: Any) -> dict[str, Array]:
+def next_step(model, X, y, **options):
     """The arrays of the model's next step, as training passes them to a watcher, and its update."""
     twin, found = model.copy(), dict[str, Array]()
     before = {path: a.copy() for path, a in twin.get_weights().items()}
     names = {"forwardbefore": "X", "forwardafter": "Y", "backwardbefore": "dY"}
 
-    def watch(event: Any) -> None:
+    def watch(event):
         if event.what in ("forward", "backward"):
             name = names.get(event.what + event.when, "dX")
             if event.array is not None and not (event.what == "forward" and event.path in found):
@@ -80,8 +74,8 @@ def next_step(model: Sequential, X: Any, y: Any, **options: Any) -> dict[str, Ar
     return found
 
 
-def recorded(t: Trace) -> dict[str, Any]:
-    found: dict[str, Any] = {"loss": np.array(t.loss)}
+def recorded(t):
+    found = {"loss": np.array(t.loss)}
     for path, passes in t._passes.items():
         for n in ("X", "Y", "dY", "dX"):
             found[f"{path}.{n}"] = getattr(passes, n)
@@ -90,9 +84,7 @@ def recorded(t: Trace) -> dict[str, Any]:
     return found
 
 
-def assert_next_step(
-    model: Sequential, X: Any, y: Any, *, train: dict[str, Any] | None = None, **options: Any
-) -> Trace:
+def assert_next_step(model, X, y, *, train=None, **options):
     t = model.trace(X, y, **options)
     wanted, found = next_step(model, X, y, **options, **(train or {})), recorded(t)
     assert wanted.keys() <= found.keys() | {k for k in wanted if ".update." in k}
@@ -105,7 +97,7 @@ def assert_next_step(
     return t
 
 
-def check_entries(t: Trace, tolerance: float) -> None:
+def check_entries(t, tolerance):
     """What the steps of the layers compute is what the fast passes computed."""
     for path, passes in t._passes.items():
         known = {"forward.Y": passes.Y, "backward.dX": passes.dX, "backward.dY": passes.dY}
@@ -119,9 +111,7 @@ def check_entries(t: Trace, tolerance: float) -> None:
 
 
 @over(PLAIN if LONG else KINDS)
-def test_a_trace_is_the_next_step_and_changes_nothing(
-    make: Make, shape: Shape, tokens: int
-) -> None:
+def test_a_trace_is_the_next_step_and_changes_nothing(make, shape, tokens):
     model = Sequential(made(make, shape), dtype="float64", seed=3, alpha=0.1)
     model.build(shape[1:])
     given, y = data(model, shape, tokens)
@@ -149,31 +139,31 @@ def test_a_trace_is_the_next_step_and_changes_nothing(
             np.testing.assert_allclose(total, entry.array, atol=1e-11, err_msg=key)
 
 
-def classes(**options: Any) -> Sequential:
+def classes(**options):
     return dense(L.Tanh(), loss_class=SoftmaxCrossEntropy(**options))
 
 
-def sequential(*layers: Layer, **options: Any) -> Sequential:
+def sequential(*layers, **options):
     return Sequential(*layers, **{"dtype": "float64", "seed": 0} | options)
 
 
-def deep() -> Sequential:
+def deep():
     parallel = L.Parallel(L.Tanh(), L.Dense(5, 5), merge="add")
     return dense(L.Residual(L.Dense(5, 5), parallel), Sequential(L.Dense(5, 5), L.GELU()))
 
 
-def probabilities() -> Sequential:
+def probabilities():
     return Sequential(L.Dense(4, 3), L.Softmax(), loss_class=CategoricalCrossEntropy(), seed=0)
 
 
-def distributed() -> Sequential:
+def distributed():
     inside = L.Chain(L.Dense(3), L.Dropout(0.5))
     return Sequential(L.TimeDistributed(inside), L.Dense(2), seed=2)
 
 
 HOT = np.eye(2)[[0, 1, 0, 1, 1, 0]]
 INSIDE = L.Dropout(0.4), L.Tanh(), L.Dense(5, 5)
-CASES: dict[str, tuple[Callable[[], Sequential], Any, Any, dict[str, Any]]] = {
+CASES = {
     "weights": (dense, X, Y, {"sample_weight": np.linspace(0, 2, 6)}),
     "weights of positions": (
         lambda: sequential(L.LSTM(3), L.Dense(2)),
@@ -204,7 +194,7 @@ CASES: dict[str, tuple[Callable[[], Sequential], Any, Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_options_of_training(name: str) -> None:
+def test_the_options_of_training(name):
     make, given, y, options = CASES[name]
     model = make()
     model.build(np.shape(given)[1:])
@@ -232,7 +222,7 @@ OPTIMIZERS += [AdamW(0.1, weight_decay=0.3), Adam(lambda step: 0.1 / (1 + step))
     [*OPTIMIZERS, "muon", "lion", "rmsprop"],
     ids=lambda optimizer: str(optimizer).partition(" at 0x")[0],
 )
-def test_the_update_is_that_of_the_optimizer(optimizer: Any) -> None:
+def test_the_update_is_that_of_the_optimizer(optimizer):
     model = dense(L.BatchNorm(), L.Tanh(), optimizer=optimizer, alpha=None)
     model.train(X, Y, epochs=3, batch_size=2, verbose=0)
     before = snapshot(model)
@@ -248,7 +238,7 @@ def test_the_update_is_that_of_the_optimizer(optimizer: Any) -> None:
     assert row.update == pytest.approx(update / size)
 
 
-def test_updates_that_are_not_there() -> None:
+def test_updates_that_are_not_there():
     model = dense(optimizer="lbfgs", alpha=None)
     before = snapshot(model)
     t = model.trace(X, Y)
@@ -266,7 +256,7 @@ def test_updates_that_are_not_there() -> None:
     assert notes == {"0": "", "1": "frozen", "2": "frozen", "3": ""}
 
 
-def test_an_unbuilt_model_is_built_and_a_trace_keeps_the_old_numbers() -> None:
+def test_an_unbuilt_model_is_built_and_a_trace_keeps_the_old_numbers():
     model = Sequential(L.Dense(3), L.ReLU(), L.Dense(2), seed=4)
     t = model.trace(X, Y)
     assert model.input_shape == (4,)
@@ -285,7 +275,7 @@ def test_an_unbuilt_model_is_built_and_a_trace_keeps_the_old_numbers() -> None:
     np.testing.assert_allclose(t.by_sample(2)["0.dW"].array, wanted, rtol=1e-12)
 
 
-def test_notes_on_fused_pairs_and_nan_weights() -> None:
+def test_notes_on_fused_pairs_and_nan_weights():
     layers = L.Dense(4, 5), L.ReLU(), L.Dense(5, 3), L.Softmax()
     model = Sequential(*layers, loss_class=CategoricalCrossEntropy(), seed=0)
     notes = {row.path: row.note for row in model.trace(X, [0, 1, 2, 0, 1, 2]).rows}
@@ -307,7 +297,7 @@ def test_notes_on_fused_pairs_and_nan_weights() -> None:
     assert np.isfinite(t["2.Y"].array[:, 1:]).all()
 
 
-def test_the_numbers_of_the_table() -> None:
+def test_the_numbers_of_the_table():
     model = dense(L.ReLU())
     t = model.trace(X, Y)
     W, b = (model.layers[0].params[n] for n in "Wb")
@@ -328,7 +318,7 @@ def test_the_numbers_of_the_table() -> None:
     assert t._repr_html_().startswith("<iframe srcdoc=")
 
 
-def test_the_terms_of_a_weight_are_its_samples_and_explain_shows_numbers() -> None:
+def test_the_terms_of_a_weight_are_its_samples_and_explain_shows_numbers():
     t = dense().trace(X, Y)
     dW, A, dY = t["0.backward.dW"], t["0.X"].array, t["0.dY"].array
     why = dW.why(1, 2)
@@ -389,11 +379,11 @@ dense(L.Tanh(), L.Tanh()).trace(X, Y).diff(t) -> ArgumentError: only one of them
 
 
 @rows(REFUSED)
-def test_what_is_refused(call: str, error: str) -> None:
+def test_what_is_refused(call, error):
     check_refused(call, error, {**globals(), "t": step()})
 
 
-def test_a_trace_is_a_mapping_of_all_keys() -> None:
+def test_a_trace_is_a_mapping_of_all_keys():
     words = gpt().trace(ROWS, LABELS)
     assert "0.dX" not in words  # tokens have no gradient
     np.testing.assert_array_equal(words["4.forward.W"].array, words["0.forward.W"].array)  # tied
@@ -415,7 +405,7 @@ def test_a_trace_is_a_mapping_of_all_keys() -> None:
             assert t[short].key in (key, key.replace("update", "forward"))
 
 
-def test_differences_and_shares() -> None:
+def test_differences_and_shares():
     model = dense()
     t = model.trace(X, Y)
     same = t.diff(model.trace(X, Y))
@@ -441,7 +431,7 @@ def test_differences_and_shares() -> None:
     assert not t.by_sample(2).by_sample(3)["0.dW"].array.any()  # it has no part in that share
 
 
-def test_layers_without_steps_and_traces_that_stay_small() -> None:
+def test_layers_without_steps_and_traces_that_stay_small():
     cube = L.Lambda(lambda X: X**3, lambda dY, X, Y: 3 * X * X * dY)
     gate = Gate(L.Dense(5, 5), L.Tanh())
     model = dense(Scale(), cube, gate, Scale(), loss_class=Plain())
@@ -474,11 +464,11 @@ FEW = np.array([[0.0, 0.5], [1.5, 1.0], [-1.0, 2.0]])
 ONES = np.array([[1.0], [0.0], [2.0]])
 
 
-def small(*layers: Layer, X: Any = FEW) -> Trace:
+def small(*layers, X=FEW):
     return sequential(*layers).trace(X, ONES)
 
 
-def test_it_shows_every_number_of_one_sample_and_its_share_of_the_gradients() -> None:
+def test_it_shows_every_number_of_one_sample_and_its_share_of_the_gradients():
     t = small(L.Dense(2, 3), L.Tanh(), L.Dense(3, 1))
     text, share = t.draw(1), t.by_sample(1)
     for key, array in (
@@ -496,7 +486,7 @@ def test_it_shows_every_number_of_one_sample_and_its_share_of_the_gradients() ->
     assert repr(text) == str(text)
 
 
-def test_a_drawing_is_aligned_names_layers_inside_and_describes_large_arrays() -> None:
+def test_a_drawing_is_aligned_names_layers_inside_and_describes_large_arrays():
     lines = small(L.Dense(2, 3), L.ReLU(), L.Dense(3, 1)).draw().splitlines()[1:]
     rules = [line for line in lines if line.startswith(("┌", "└"))]
     assert len(rules) == 6
@@ -520,7 +510,7 @@ def test_a_drawing_is_aligned_names_layers_inside_and_describes_large_arrays() -
     assert all(len(drawing.MARKS[k]) == len(drawing.ASCII[k]) for k in drawing.MARKS)
 
 
-def test_ascii_by_request_and_where_stdout_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ascii_by_request_and_where_stdout_needs_it(monkeypatch):
     t = small(L.Dense(2, 2), L.Dense(2, 1))
     assert t.draw(ascii=True).isascii()
     assert not t.draw(ascii=False).isascii()

@@ -1,7 +1,5 @@
 """Full disks, forbidden folders and other processes: a clear error, and the former file loads."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
@@ -10,9 +8,7 @@ import textwrap
 import threading
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,66 +19,65 @@ from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.layers import BatchNorm, Dense, ReLU
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import Callback, ModelCheckpoint
-from phitodeep.training.run import TrainingRun
 
 X = np.arange(12.0, dtype=np.float32).reshape(4, 3) % 5
 ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
 
-def small(seed: int = 1) -> Sequential:
+def small(seed=1):
     return Sequential(Dense(3, 4), BatchNorm(), ReLU(), Dense(2), batch_size=2, seed=seed)
 
 
-def train(model: Sequential, path: str | Path, **options: Any) -> None:
+def train(model, path, **options):
     model.train(X, X[:, :2], verbose=0, **{"epochs": 1, **options})
 
 
 class Snapshot(Callback):
     """Write a checkpoint without a state of its own after a step, or at the end of training."""
 
-    def __init__(self, path: Path, step: int | None = None) -> None:
+    def __init__(self, path, step=None):
         self.path, self.step = path, step
 
-    def on_pause(self, model: Any, run: TrainingRun) -> None:
+    def on_pause(self, model, run):
         if run.ends if self.step is None else model.optimizer.t == self.step:
             write_tensors(self.path, *model._packed(run.state_dict(weights=False)))
 
 
-def former(path: Path) -> bytes:
+def former(path):
     """Write a file that every reader reads, and return its content."""
     train(small(), path, callbacks=[Snapshot(path)])
     return path.read_bytes()
 
 
-def checkpointed(path: str | Path) -> None:
+def checkpointed(path):
     train(small(), path, callbacks=[ModelCheckpoint(path, keep=0)])
 
 
-WRITERS: dict[str, Callable[[Any], Any]] = {
+WRITERS = {
     "save": lambda path: small().save(path),
     "save_weights": lambda path: built().save_weights(path),
     "checkpoint": checkpointed,
 }
-READERS: dict[str, Callable[[Any], Any]] = {
+READERS = {
     "load": phitodeep.load,
     "load_weights": lambda path: built().load_weights(path),
     "resume": lambda path: train(small(), path, resume=path),
 }
 
 
-def built() -> Sequential:
+def built():
     model = small()
     model.build((3,))
     return model
 
 
-def refused(use: Callable[[Any], Any], path: Any, says: str) -> None:
+def refused(use, path, says):
     with pytest.raises(DataError, match=says):
         use(path)
 
 
-def run(code: str, *args: str | Path) -> None:
+def run(code, *args):
     """Run code in another process, which may lose rights that this one keeps."""
     start = f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
     start += "from test_faults import READERS, WRITERS, check_full, checkpoints, refused\n"
@@ -96,11 +91,8 @@ def run(code: str, *args: str | Path) -> None:
 
 
 @pytest.mark.parametrize("use", READERS | WRITERS)
-def test_a_path_that_is_not_the_name_of_a_file(
-    use: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_that_is_not_the_name_of_a_file(use, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    path: Any
     for path, says in (
         ("", "folder|No such|no such|Is a directory"),
         (".", "folder|Is a directory"),
@@ -114,7 +106,7 @@ def test_a_path_that_is_not_the_name_of_a_file(
 
 
 @pytest.mark.parametrize("use", READERS)
-def test_what_is_not_a_regular_file_is_not_read(use: str, tmp_path: Path) -> None:
+def test_what_is_not_a_regular_file_is_not_read(use, tmp_path):
     missing, loop, fifo = (tmp_path / name for name in ("missing", "loop", "fifo"))
     cases = [(missing, "there is no such file"), (missing / "a", "there is no such file")]
     if hasattr(os, "mkfifo"):
@@ -127,7 +119,7 @@ def test_what_is_not_a_regular_file_is_not_read(use: str, tmp_path: Path) -> Non
         refused(READERS[use], path, says)
 
 
-def test_a_file_that_is_replaced_while_it_is_read(tmp_path: Path) -> None:
+def test_a_file_that_is_replaced_while_it_is_read(tmp_path):
     """The names in a folder may change at any time; what was opened stays as it was."""
     path = tmp_path / "a.safetensors"
     first, second = small(1), small(2)
@@ -146,7 +138,7 @@ def test_a_file_that_is_replaced_while_it_is_read(tmp_path: Path) -> None:
 
 @linux
 @pytest.mark.skipif(not ROOT, reason="only root can become another user")
-def test_without_permission(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_without_permission(tmp_path_factory):
     import tempfile
 
     with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to others
@@ -185,7 +177,7 @@ def test_without_permission(tmp_path_factory: pytest.TempPathFactory) -> None:
         assert sorted(os.listdir(folder)) == ["a.safetensors", "secret", "shut"]
 
 
-def check_full(path: str | Path) -> None:
+def check_full(path):
     """Nothing can be written to this path, and the former file can still be read."""
     for name in ("save", "save_weights"):
         refused(WRITERS[name], path, "cannot write")
@@ -201,7 +193,7 @@ def check_full(path: str | Path) -> None:
 
 
 @linux
-def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
+def test_a_file_that_may_not_grow(tmp_path):
     path = tmp_path / "a.safetensors"
     before = former(path)
     code = """
@@ -217,7 +209,7 @@ def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
 
 @linux
 @pytest.mark.skipif(not ROOT, reason="only root can mount a small disk")
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_a_full_disk(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
@@ -244,11 +236,11 @@ def test_a_full_disk(tmp_path: Path) -> None:
 # --- several processes and threads ----------------------------------------------------------------
 
 
-def checkpoints(path: Any) -> None:
+def checkpoints(path):
     train(small(), path, epochs=8, callbacks=[ModelCheckpoint(path, keep=3)])
 
 
-def test_two_processes_write_checkpoints_into_one_folder(tmp_path: Path) -> None:
+def test_two_processes_write_checkpoints_into_one_folder(tmp_path):
     """Another one writes a and then b, and this one writes a again and again."""
     a, b = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     code = "for path in [sys.argv[1]] * 2 + [sys.argv[2]]:\n    checkpoints(path)"
@@ -275,15 +267,15 @@ def test_two_processes_write_checkpoints_into_one_folder(tmp_path: Path) -> None
         phitodeep.load(path)
 
 
-def test_eight_threads_predict_while_a_copy_is_trained() -> None:
+def test_eight_threads_predict_while_a_copy_is_trained():
     model = built()
     train(model, "", epochs=2)
     inputs = [np.random.default_rng(i).normal(size=(50, 3)).astype(np.float32) for i in range(8)]
     wanted = [model.predict(x, threads=1) for x in inputs]
     copy = model.copy()
-    wrong: list[int] = []
+    wrong = []
 
-    def predict(i: int) -> None:
+    def predict(i):
         found = (model.predict(inputs[i]) for _ in range(100))
         wrong.extend(i for Y in found if not np.array_equal(Y, wanted[i]))
 

@@ -8,8 +8,6 @@ a function of one number, so a case that fails can be run again: see `case`.
 Long because the base files, the damage and the checks belong to one test.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gzip
@@ -20,11 +18,9 @@ import struct
 import tracemalloc
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +35,7 @@ from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.loss.metrics import TopKAccuracy
 from phitodeep.model import Sequential, SequentialBuilder
-from phitodeep.model.callbacks import Callback, EarlyStopping
+from phitodeep.model.callbacks import EarlyStopping
 from phitodeep.optimization.optimizers import SGD, Adam, Nadam
 from phitodeep.optimization.schedules import (
     CosineDecay,
@@ -61,19 +57,19 @@ CAUSES = (safetensors.SafetensorError, json.JSONDecodeError, OSError, EOFError, 
 # --- the files before they are damaged -----------------------------------------------------------
 
 
-def mlp() -> Sequential:
+def mlp():
     first, second = nn.Dense(3, 4), nn.Dense(4, 2)
     layers = first, nn.ReLU(), nn.Dropout(0.1), second, nn.PReLU(), nn.Softmax()
     return Sequential(*layers, loss_class="categorical_cross_entropy", metrics=["f1"], seed=1)
 
 
-def cnn() -> Sequential:
+def cnn():
     builder = SequentialBuilder(4, 4, 1, seed=1).conv2d(2, 3, padding="same").batch_norm().relu()
     loss = SoftmaxCrossEntropy(class_weight=[1.0, 2.0])
     return builder.max_pool2d(2).flatten().dense(2).loss(loss).build()
 
 
-def gpt() -> Sequential:
+def gpt():
     table = nn.Embedding(5, 4)
     block = nn.TransformerBlock(2, causal=True, rope=True, norm="rms", activation="swiglu")
     builder = SequentialBuilder(6, seed=1).add(table).positional_embedding(6).add(block)
@@ -82,13 +78,13 @@ def gpt() -> Sequential:
     return model
 
 
-def recurrent() -> Sequential:
+def recurrent():
     builder = SequentialBuilder(3, 2, seed=1).bidirectional(nn.LSTM(2))
     builder.time_distributed(nn.Dense(3)).lstm(2, return_sequences=False)
     return builder.dtype("float64").build()
 
 
-def containers() -> Sequential:
+def containers():
     inner = Sequential(nn.Dense(4), nn.ReLU())
     branches = nn.Chain(nn.Dense(2), nn.PReLU(), checkpoint=True), nn.Dense(2)
     builder = SequentialBuilder(4, seed=1).residual(inner).skip_concat(nn.Dense(2))
@@ -97,21 +93,21 @@ def containers() -> Sequential:
     return model
 
 
-def trained() -> Sequential:
+def trained():
     groups = {"0.*": {"alpha": StepDecay(0.1, 2), "weight_decay": 0.1}}
     rate = WarmUp(ReduceOnPlateau(0.1, patience=1), 2)
     optimizer = Adam(rate, groups=groups, ema=0.9, clip_norm=1.0)
-    options: Any = {"loss_class": SoftmaxCrossEntropy(label_smoothing=0.1), "batch_size": 2}
+    options = {"loss_class": SoftmaxCrossEntropy(label_smoothing=0.1), "batch_size": 2}
     layers = nn.Dense(3, 4), nn.BatchNorm(), nn.Dropout(0.2), nn.Dense(2)
-    metrics: list[Any] = ["accuracy", TopKAccuracy(2)]
+    metrics = ["accuracy", TopKAccuracy(2)]
     return Sequential(*layers, optimizer=optimizer, metrics=metrics, seed=1, **options)
 
 
-def nadam() -> Sequential:
+def nadam():
     return Sequential(nn.Dense(3, 2), optimizer=Nadam(CosineDecay(0.1, 9)), batch_size=2, seed=1)
 
 
-def momentum() -> Sequential:
+def momentum():
     optimizer = SGD(momentum=0.9, nesterov=True)
     return Sequential(nn.Dense(3, 2), optimizer=optimizer, batch_size=2, seed=1)
 
@@ -121,21 +117,21 @@ TRAINED = {f.__name__: f for f in (trained, nadam, momentum)}
 X, Y = np.arange(12.0).reshape(4, 3) % 5, np.array([0, 1, 1, 0])
 
 
-def stopping() -> list[Callback]:
+def stopping():
     return [EarlyStopping(3, monitor="train_loss")]
 
 
-def targets(model: Sequential) -> np.ndarray:
+def targets(model):
     return Y if model.metrics else np.eye(2)[Y]
 
 
-def resumed(model: Sequential, path: Path) -> Sequential:
+def resumed(model, path):
     model.train(X, targets(model), epochs=2, callbacks=stopping(), verbose=0, resume=path)
     return model
 
 
 @functools.cache
-def bases() -> dict[str, bytes]:
+def bases():
     """The content of each base file; checkpoints are of the third of four steps."""
     import tempfile
 
@@ -177,28 +173,28 @@ NAMES = (
 class Hostile:
     """Takes a file apart, changes it, and puts it together again."""
 
-    def __init__(self, rng: random.Random, content: bytes) -> None:
+    def __init__(self, rng, content):
         self.rng = rng
         size = int.from_bytes(content[:8], "little")
         header = json.loads(content[8 : 8 + size])
         data = content[8 + size :]
-        self.texts: dict[str, Any] = header.pop("__metadata__", {})
+        self.texts = header.pop("__metadata__", {})
         self.arrays = {
             name: [e["dtype"], e["shape"], data[slice(*e["data_offsets"])]]
             for name, e in header.items()
         }
 
-    def content(self) -> bytes:
+    def content(self):
         """Change something, and return the file."""
         rng = self.rng
-        places: list[Callable[[], None]] = [self.header_text, self.array, *[self.json_text] * 6]
+        places = [self.header_text, self.array, *[self.json_text] * 6]
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
             rng.choice(places)()
         return self.packed(damaged_header=rng.random() < 0.1)
 
-    def packed(self, damaged_header: bool = False) -> bytes:
+    def packed(self, damaged_header=False):
         """Return the file with the texts and arrays as they are now."""
-        header: dict[str, Any] = {"__metadata__": self.texts} if self.texts else {}
+        header = {"__metadata__": self.texts} if self.texts else {}
         end = 0
         for name, (dtype, shape, data) in self.arrays.items():
             header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + len(data)]}
@@ -209,7 +205,7 @@ class Hostile:
         text += b" " * (-len(text) % 8)
         return struct.pack("<Q", len(text)) + text + b"".join(a[2] for a in self.arrays.values())
 
-    def json_text(self) -> None:
+    def json_text(self):
         """Change the JSON of the model's config or of the state."""
         keys = [key for key in ("model", "state", "state", "tokenizer") if key in self.texts]
         if keys:
@@ -220,14 +216,14 @@ class Hostile:
                 return
             self.texts[key] = dumped(self.mutated(value))
 
-    def header_text(self) -> None:
+    def header_text(self):
         key = self.rng.choice([*self.texts, "format", "version", "run", "tokenizer"])
         value = self.rng.choice(("", "0", "2", "{}", "null", "[1]", "9" * 5000, "phitodeep", "\0"))
         self.texts[key] = value
         if self.rng.random() < 0.3:
             del self.texts[key]
 
-    def array(self) -> None:
+    def array(self):
         """Change an array; the file stays well-formed."""
         rng = self.rng
         if not self.arrays:
@@ -254,7 +250,7 @@ class Hostile:
         else:
             self.arrays[name] = ["F32", [3], b"\0" * 12]
 
-    def mutated(self, value: Any) -> Any:
+    def mutated(self, value):
         """Change a random part of a JSON value."""
         rng = self.rng
         spots = list(walked(value))
@@ -279,21 +275,21 @@ class Hostile:
             parent[key] = self.value()
         return value
 
-    def value(self, depth: int = 0) -> Any:
-        def inner() -> Any:
+    def value(self, depth=0):
+        def inner():
             return self.value(depth + 1)
 
-        def entry() -> dict[str, Any]:
+        def entry():
             config = {pick(("layers", "rate", "units", "path")): inner()}
             return {pick(KINDS): pick(NAMES), "config": pick(({}, config))}
 
         pick = self.rng.choice
-        plain: list[Callable[[], Any]] = [
+        plain = [
             *[lambda: pick(NUMBERS)] * 2,
             lambda: pick((*TEXTS, *SPECIAL, *[DIGITS] * 2, DEEP)),
             lambda: pick((None, True, False, [], {}, [[]], {"": {}})),
         ]
-        nested: list[Callable[[], Any]] = [
+        nested = [
             lambda: [inner() for _ in range(self.rng.randrange(4))],
             lambda: {"ref": pick((1, 2, True, inner()))},
             lambda: {"array": inner(), "dtype": pick(("float32", *TEXTS))},
@@ -308,7 +304,7 @@ class Hostile:
         return pick(plain + nested * (depth < 3))()
 
 
-def dumped(value: Any) -> str:
+def dumped(value):
     """JSON with numbers and depths that Python would not write."""
     text = json.dumps(value)
     if "@" not in text:
@@ -320,7 +316,7 @@ def dumped(value: Any) -> str:
     return text.replace(f'"{DEEP}"', "[" * 100_000 + "]" * 100_000) if not escape else text
 
 
-def walked(value: Any) -> Iterator[tuple[Any, Any]]:
+def walked(value):
     """Every (dict or list, key) inside a JSON value."""
     stack = [value]
     while stack:
@@ -331,7 +327,7 @@ def walked(value: Any) -> Iterator[tuple[Any, Any]]:
                 stack.append(parent[key])
 
 
-def too_deep(value: Any) -> bool:
+def too_deep(value):
     try:
         json.dumps(value)
     except (ValueError, RecursionError):  # it contains itself
@@ -339,7 +335,7 @@ def too_deep(value: Any) -> bool:
     return False
 
 
-def noise(rng: random.Random, content: bytes) -> bytes:
+def noise(rng, content):
     """Flip, cut or insert bytes, mostly in the first part, where the header is."""
     damaged = bytearray(content)
     for _ in range(rng.choice((1, 1, 2, 8))):
@@ -357,7 +353,7 @@ def noise(rng: random.Random, content: bytes) -> bytes:
     return bytes(damaged)
 
 
-def case(name: str, number: int) -> bytes:
+def case(name, number):
     """The content of a damaged file."""
     rng = random.Random(f"{name} {number}")
     content = bases()[name]
@@ -368,14 +364,14 @@ def case(name: str, number: int) -> bytes:
 
 
 @contextmanager
-def limited() -> Iterator[None]:
+def limited():
     """Refuse whatever computes too long; ignore warnings."""
     with within(SECONDS), warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         yield
 
 
-def check(error: PhitodeepError) -> None:
+def check(error):
     """An error is short, and it comes from nothing that the library did not expect."""
     assert len(str(error)) <= LONGEST
     for cause in (error.__cause__, error.__context__):
@@ -392,7 +388,7 @@ def check(error: PhitodeepError) -> None:
         assert known, f"{error!r} comes from {cause!r}"
 
 
-def refused(use: Callable[[], Any]) -> bool:
+def refused(use):
     """Use a file; return whether it was refused."""
     try:
         with limited():
@@ -403,7 +399,7 @@ def refused(use: Callable[[], Any]) -> bool:
     return False
 
 
-def predicted(model: Sequential) -> None:
+def predicted(model):
     """Predict on one sample, if the sizes of the model are those of a small one."""
     shape = model.input_shape
     sizes = [np.prod(layer.output_shape or (), dtype=float) for _, layer in model.walk()]
@@ -414,7 +410,7 @@ def predicted(model: Sequential) -> None:
         model.predict(np.ones((1, *shape), int if tokens else float))
 
 
-def loaded(path: Path) -> Sequential:
+def loaded(path):
     model = phitodeep.load(path)
     assert not model.callbacks
     predicted(model)
@@ -422,7 +418,7 @@ def loaded(path: Path) -> Sequential:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def place(tmp_path_factory):
     """The path of a file that is written again and again, in memory if possible."""
     folder = SHM if os.access(SHM, os.W_OK) else tmp_path_factory.mktemp("fuzz")
     path = folder / f"phitodeep-{os.getpid()}.safetensors"
@@ -430,7 +426,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path.unlink(missing_ok=True)
 
 
-def refused_and_used(cases: Iterable[tuple[object, Callable[[], Any]]]) -> None:
+def refused_and_used(cases):
     """Use damaged files; some are used and some are refused, or the damage is no test."""
     outcomes = set()
     for name, use in cases:
@@ -439,13 +435,13 @@ def refused_and_used(cases: Iterable[tuple[object, Callable[[], Any]]]) -> None:
     assert outcomes == {True, False}
 
 
-def write(place: Path, content: bytes) -> None:
+def write(place, content):
     place.unlink(missing_ok=True)  # a file that is mapped into memory must not change
     place.write_bytes(content)
 
 
-def run(name: str, place: Path, use: Callable[[Path], Any], start: int, count: int) -> None:
-    def damaged(number: int) -> Callable[[], Any]:
+def run(name, place, use, start, count):
+    def damaged(number):
         write(place, case(name, number))
         return lambda: use(place)
 
@@ -457,17 +453,17 @@ def run(name: str, place: Path, use: Callable[[Path], Any], start: int, count: i
 
 
 @pytest.mark.parametrize("name", PLAIN | TRAINED)
-def test_damaged_models_load_or_are_refused(name: str, place: Path) -> None:
+def test_damaged_models_load_or_are_refused(name, place):
     run(name, place, loaded, 0, times(40))
 
 
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("name", PLAIN)
-def test_damaged_weights_are_read_or_refused(name: str, strict: bool, place: Path) -> None:
+def test_damaged_weights_are_read_or_refused(name, strict, place):
     model = PLAIN[name]()
     before = model.get_weights()
 
-    def use(path: Path) -> None:
+    def use(path):
         model.load_weights(path, strict=strict)
         model.set_weights(before)
 
@@ -477,11 +473,11 @@ def test_damaged_weights_are_read_or_refused(name: str, strict: bool, place: Pat
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_damaged_checkpoints_continue_or_are_refused(name: str, place: Path) -> None:
+def test_damaged_checkpoints_continue_or_are_refused(name, place):
     model = TRAINED[name]()
     weights = model.get_weights()
 
-    def use(path: Path) -> None:
+    def use(path):
         copy = model.copy()
         try:
             resumed(copy, path)
@@ -500,7 +496,7 @@ IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 IDX = (*IDX, *(name.replace("train", "t10k") for name in IDX))
 
 
-def idx_files() -> list[bytes]:
+def idx_files():
     """MNIST with two images for training and one for tests."""
     files = []
     for n in (2, 1):
@@ -510,7 +506,7 @@ def idx_files() -> list[bytes]:
     return files
 
 
-def damaged_idx(rng: random.Random, content: bytes, zipped: bool) -> bytes:
+def damaged_idx(rng, content, zipped):
     """Change the sizes that the header declares, or any bytes, before or after zipping."""
     ranks = (len(content) > 100) * 2 + 1
     if rng.random() < 0.4:
@@ -524,13 +520,13 @@ def damaged_idx(rng: random.Random, content: bytes, zipped: bool) -> bytes:
 
 
 @pytest.mark.parametrize("zipped", [False, True], ids=["plain", "gzipped"])
-def test_damaged_idx_files_load_or_are_refused(zipped: bool, tmp_path: Path) -> None:
+def test_damaged_idx_files_load_or_are_refused(zipped, tmp_path):
     rng, files = random.Random(f"idx {zipped}"), idx_files()
     for name, content in zip(IDX, files, strict=True):
         (tmp_path / name).write_bytes(content)
 
-    def load(i: int) -> Callable[[], Any]:
-        def use() -> None:
+    def load(i):
+        def use():
             (tmp_path / IDX[i]).write_bytes(damaged_idx(rng, files[i], zipped))
             try:
                 load_mnist(folder=tmp_path)
@@ -545,12 +541,12 @@ def test_damaged_idx_files_load_or_are_refused(zipped: bool, tmp_path: Path) -> 
 # --- memory and time ------------------------------------------------------------------------------
 
 
-def user(name: str, place: Path) -> Callable[[], Any]:
+def user(name, place):
     """What a user does with the file: resumes a training, or loads it."""
     return partial(partial(resumed, TRAINED[name]()) if name in TRAINED else loaded, place)
 
 
-def peak(use: Callable[[], Any]) -> int:
+def peak(use):
     """The most memory that Python and NumPy hold at once, even if they never touch it."""
     tracemalloc.start()
     try:
@@ -561,18 +557,18 @@ def peak(use: Callable[[], Any]) -> int:
 
 
 @pytest.mark.parametrize("name", PLAIN | TRAINED)
-def test_no_damaged_file_takes_much_memory(name: str, place: Path) -> None:
+def test_no_damaged_file_takes_much_memory(name, place):
     for number in range(30_000, 30_000 + times(3)):
         write(place, content := case(name, number))
         taken = peak(user(name, place))
         assert taken < 20 * len(content) + 20e6, f"case({name!r}, {number})"
 
 
-def nested(levels: int, value: Any, around: Callable[[Any], Any]) -> Any:
+def nested(levels, value, around):
     return functools.reduce(lambda inside, _: around(inside), range(levels), value)
 
 
-LARGE: dict[str, Callable[[], Any]] = {
+LARGE = {
     "text": lambda: "x" * 200_000,
     "numbers": lambda: list(range(10_000)),
     "dict": lambda: {f"k{i}": i for i in range(5_000)},
@@ -597,9 +593,7 @@ PLACES += [("nadam", "state", what) for what in (LARGE if LONG else ("text", "nu
 
 
 @pytest.mark.parametrize(("name", "key", "what"), PLACES)
-def test_no_large_value_takes_much_memory_or_time(
-    name: str, key: str, what: str, place: Path
-) -> None:
+def test_no_large_value_takes_much_memory_or_time(name, key, what, place):
     """A large value at some of the places."""
     whole = Hostile(random.Random(0), bases()[name])
     whole_text = whole.texts[key]
@@ -617,15 +611,15 @@ def test_no_large_value_takes_much_memory_or_time(
 # --- what fuzzing found ------------------------------------------------------------------------
 
 
-def checkpoint(path: Path) -> None:
+def checkpoint(path):
     nadam().train(X, X[:, :2], epochs=1, verbose=0, callbacks=[Snapshot(path, step=1)])
 
 
-def resume(path: Path) -> None:
+def resume(path):
     nadam().train(X, X[:, :2], epochs=1, verbose=0, resume=path)
 
 
-def rewrite(path: Path, key: str, change: Any) -> None:
+def rewrite(path, key, change):
     """Change the JSON of one text of a file."""
     with open_tensors(path) as file:
         arrays = {name: file.read(name) for name in file.entries}
@@ -636,7 +630,7 @@ def rewrite(path: Path, key: str, change: Any) -> None:
     write_tensors(path, arrays, texts)
 
 
-def test_the_settings_of_an_optimizer_are_checked_on_resuming(tmp_path: Path) -> None:
+def test_the_settings_of_an_optimizer_are_checked_on_resuming(tmp_path):
     """They were written into the optimizer as they came."""
     path = tmp_path / "a.safetensors"
     checkpoint(path)
@@ -649,7 +643,7 @@ def test_the_settings_of_an_optimizer_are_checked_on_resuming(tmp_path: Path) ->
     resume(path)
 
 
-def test_an_array_is_read_once(tmp_path: Path) -> None:
+def test_an_array_is_read_once(tmp_path):
     """Otherwise a small file could ask for one array a million times."""
     path = tmp_path / "a.safetensors"
     nadam().save(path, optimizer=True)
@@ -662,7 +656,7 @@ def test_an_array_is_read_once(tmp_path: Path) -> None:
         resume(path)
 
 
-def test_configs_are_small_and_name_public_classes() -> None:
+def test_configs_are_small_and_name_public_classes():
     with pytest.raises(ArgumentError, match="at most 10000 objects"):
         restored({"layers": [{"layer": "ReLU"}] * 10_001})
     for name in ("Layer", "Container", "Optimizer", "Loss", "DenseReLU"):
@@ -674,13 +668,13 @@ def test_configs_are_small_and_name_public_classes() -> None:
     assert len(str(caught.value)) <= LONGEST
 
 
-def test_sizes_and_rates_without_limit() -> None:
+def test_sizes_and_rates_without_limit():
     assert nn.MaxPool2D(10**6).build((10**6, 10**6, 1)) == (1, 1, 1)  # its taps are not listed
     for decay in (StepDecay(0.1, 1, factor=2), ExponentialDecay(0.1, 1, factor=2)):
         assert decay(10**18) == np.inf
 
 
-def test_a_small_file_that_unzips_into_a_large_one(tmp_path: Path) -> None:
+def test_a_small_file_that_unzips_into_a_large_one(tmp_path):
     for name in IDX:
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(bytes(10_000_000)))
     with pytest.raises(DataError, match="when they are unzipped"):

@@ -1,7 +1,5 @@
 """Models come back from files as they were, to the bit; a write that fails leaves the old file."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -9,11 +7,9 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +17,6 @@ import pytest
 import phitodeep
 from phitodeep import kernels
 from phitodeep import layers as L
-from phitodeep.core.types import Array
 from phitodeep.errors import (
     ArgumentTypeError,
     DataError,
@@ -34,7 +29,7 @@ from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.layers.initialization import He
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
-from phitodeep.optimization.optimizers import LBFGS, SGD, Adam, Muon, Optimizer
+from phitodeep.optimization.optimizers import LBFGS, SGD, Adam, Muon
 from phitodeep.testing import examples
 from phitodeep.text import CharTokenizer
 from tests.conftest import noted
@@ -57,8 +52,8 @@ X = rng.standard_normal((24, 4)).astype(np.float32)
 Y = np.tanh(X[:, :2]) + 0.1 * rng.standard_normal((24, 2)).astype(np.float32)
 
 
-def net(optimizer: Optimizer | str = "adam", **options: Any) -> Sequential:
-    layers: list[L.Layer] = [
+def net(optimizer="adam", **options):
+    layers = [
         L.Dense(4, 8),
         L.LayerNorm(),
         L.Residual(L.Dense(8, 8), L.BatchNorm(), L.Tanh(), L.Dropout(0.3)),
@@ -68,15 +63,15 @@ def net(optimizer: Optimizer | str = "adam", **options: Any) -> Sequential:
     return Sequential(*layers, optimizer=optimizer, **options)
 
 
-def train(model: Sequential, epochs: int = 2, **options: Any) -> Any:
+def train(model, epochs=2, **options):
     return model.train(X, Y, X[:7], Y[:7], epochs=epochs, verbose=0, **options)
 
 
-def without_callbacks(model: Sequential) -> dict[str, Any]:
+def without_callbacks(model):
     return {name: v for name, v in model.get_config().items() if name != "callbacks"}
 
 
-def loaded(model: Sequential, path: Path, **options: Any) -> Sequential:
+def loaded(model, path, **options):
     """The model after a way through a file; it is the same in every respect."""
     model.save(path, **options)
     other = phitodeep.load(path)
@@ -101,14 +96,14 @@ FORMS = [(*row, "float32") for row in ([*ALL, *MORE] if LONG else ONE_EACH)]
 FORMS += [(*row, "float64") for row in ([*ALL, *MORE] if LONG else KINDS)]
 
 
-def test_each_layer_predicts_the_same(tmp_path: Path) -> None:
+def test_each_layer_predicts_the_same(tmp_path):
     for make, shape, tokens, dtype in FORMS:
         layer = make()
         parts = [layer]
         if isinstance(layer, L.TiedDense):  # which needs its embedding in the same model
             parts, shape = [layer.embedding, layer], shape[:-1]
             tokens = layer.embedding.vocab_size
-        model: Any = examples.made(partial(Sequential, *parts, dtype=dtype), shape, dtype)
+        model = examples.made(partial(Sequential, *parts, dtype=dtype), shape, dtype)
         inputs, _ = examples.data(model, shape, tokens)
         with noted(f"{layer} {dtype}"):
             Y = loaded(model, tmp_path / "a.st").predict(inputs)
@@ -116,7 +111,7 @@ def test_each_layer_predicts_the_same(tmp_path: Path) -> None:
             assert Y.dtype == model.predict(inputs).dtype
 
 
-def test_each_loss_metric_schedule_and_setting_comes_back(tmp_path: Path) -> None:
+def test_each_loss_metric_schedule_and_setting_comes_back(tmp_path):
     settings = [{name: make()} for name, make in SETTINGS.items() if name != "callbacks"]
     settings += [{"loss_class": made} for made in LOSS_TABLE]
     settings += [{"metrics": [made]} for made in METRICS] + [{"alpha": made} for made in SCHEDULES]
@@ -128,7 +123,7 @@ def test_each_loss_metric_schedule_and_setting_comes_back(tmp_path: Path) -> Non
 
 
 STATES = ("nadam", "lbfgs", "averages", "plateau after a warm-up", "groups")  # others: test_state
-EXACT: dict[str, Callable[[], Sequential]] = {
+EXACT = {
     **{name: lambda make=OPTIONS[name]: net(make()) for name in (OPTIONS if LONG else STATES)},
     "groups in float64": lambda: net(OPTIONS["groups"](), dtype="float64"),
     "no seed": lambda: net(seed=None),
@@ -136,7 +131,7 @@ EXACT: dict[str, Callable[[], Sequential]] = {
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_training_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
+def test_training_goes_on_to_the_bit(name, tmp_path):
     model = EXACT[name]()
     if isinstance(model.optimizer, LBFGS):
         pytest.importorskip("scipy")
@@ -147,7 +142,7 @@ def test_training_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
     goes_on_alike(model, other)
 
 
-def goes_on_alike(model: Sequential, other: Sequential) -> None:
+def goes_on_alike(model, other):
     one, two = train(model), train(other)
     assert list(one) == list(two)
     assert (one.rates, one.metrics) == (two.rates, two.metrics)
@@ -157,9 +152,7 @@ def goes_on_alike(model: Sequential, other: Sequential) -> None:
             assert_same(other.get_weights(), model.get_weights())
 
 
-def test_training_goes_on_in_another_process(
-    tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_training_goes_on_in_another_process(tmp_path, request):
     request.addfinalizer(partial(kernels.use, kernels.chosen()))
     kernels.use("numpy")  # which the other process imports in less time
     script = (
@@ -182,7 +175,7 @@ def test_training_goes_on_in_another_process(
     assert_same(phitodeep.load(tmp_path / "more.st").state_dict(), model.state_dict())
 
 
-def test_gradients_that_are_held_come_back(tmp_path: Path) -> None:
+def test_gradients_that_are_held_come_back(tmp_path):
     model = Sequential(L.Dense(2, 2), optimizer=SGD(1.0), seed=0)
     model.layers[0].grads = {"W": np.ones((2, 2), np.float32), "b": np.ones(2, np.float32)}
     model.optimizer.accumulate(model.layers)
@@ -192,7 +185,7 @@ def test_gradients_that_are_held_come_back(tmp_path: Path) -> None:
     np.testing.assert_array_equal(other.layers[0].W, model.layers[0].W - 1)
 
 
-def test_without_the_optimizer_training_begins_again(tmp_path: Path) -> None:
+def test_without_the_optimizer_training_begins_again(tmp_path):
     model = net(Adam(0.1))
     train(model)
     other = loaded(model, tmp_path / "a.st")
@@ -202,7 +195,7 @@ def test_without_the_optimizer_training_begins_again(tmp_path: Path) -> None:
         assert set(file.tensors.entries) == set(file.weights) == set(model.get_weights())
 
 
-def test_a_checkpoint_is_a_model_file(tmp_path: Path) -> None:
+def test_a_checkpoint_is_a_model_file(tmp_path):
     path, model = tmp_path / "ck.st", net(Adam(0.1, ema=0.5))
     train(model, callbacks=[ModelCheckpoint(path), EarlyStopping(9)])
     other = phitodeep.load(path)
@@ -215,7 +208,7 @@ def test_a_checkpoint_is_a_model_file(tmp_path: Path) -> None:
 # --- shapes of models ----------------------------------------------------------------------------
 
 
-def test_frozen_layers_stay_frozen(tmp_path: Path) -> None:
+def test_frozen_layers_stay_frozen(tmp_path):
     model = net()
     model.layers[0].trainable = model.layers[2].layers[1].trainable = False
     other = loaded(model, tmp_path / "a.st")  # which compares what is frozen
@@ -224,7 +217,7 @@ def test_frozen_layers_stay_frozen(tmp_path: Path) -> None:
     goes_on_alike(model, loaded(model, tmp_path / "b.st", optimizer=True))
 
 
-def test_tied_weights_stay_tied(tmp_path: Path) -> None:
+def test_tied_weights_stay_tied(tmp_path):
     embedding = L.Embedding(7, 4)
     loss = "softmax_cross_entropy"
     model = Sequential(embedding, L.Dense(4, 4), L.TiedDense(embedding), loss_class=loss, seed=0)
@@ -241,7 +234,7 @@ def test_tied_weights_stay_tied(tmp_path: Path) -> None:
     assert_same(other.state_dict(), model.state_dict())
 
 
-def test_a_model_inside_a_model(tmp_path: Path) -> None:
+def test_a_model_inside_a_model(tmp_path):
     inner = Sequential(L.Dense(3), L.Tanh(), alpha=0.3, seed=9, metrics=["mae"])
     model = Sequential(L.Dense(4, 4), inner, L.Dense(2), seed=1, batch_size=5)
     model.build((4,))
@@ -253,7 +246,7 @@ def test_a_model_inside_a_model(tmp_path: Path) -> None:
     goes_on_alike(model, other)
 
 
-def test_a_model_that_is_not_built(tmp_path: Path) -> None:
+def test_a_model_that_is_not_built(tmp_path):
     model = Sequential(L.Dense(3), L.Tanh(), L.Dense(2), seed=5)
     for options in ({}, {"optimizer": True}):
         with pytest.raises(NotBuiltError, match=r"Dense\(3\) does not know its input shape yet"):
@@ -263,7 +256,7 @@ def test_a_model_that_is_not_built(tmp_path: Path) -> None:
     loaded(model, tmp_path / "a.st", optimizer=True)
 
 
-def test_a_model_whose_sizes_are_known_and_one_without_parameters(tmp_path: Path) -> None:
+def test_a_model_whose_sizes_are_known_and_one_without_parameters(tmp_path):
     for options in ({}, {"optimizer": True}):
         model = Sequential(L.Dense(4, 3), L.Tanh(), L.Dense(3, 2), seed=5, batch_size=5)
         other = loaded(model, tmp_path / "a.st", **options)
@@ -275,7 +268,7 @@ def test_a_model_whose_sizes_are_known_and_one_without_parameters(tmp_path: Path
     assert empty.load_weights(tmp_path / "c.st") == ([], [], [])
 
 
-def test_a_builder_and_a_class_of_ones_own(tmp_path: Path) -> None:
+def test_a_builder_and_a_class_of_ones_own(tmp_path):
     built = SequentialBuilder(4, seed=3).dense(8).batch_norm().relu().dense(2).alpha(0.02).build()
     train(built)
     goes_on_alike(built, loaded(built, tmp_path / "a.st", optimizer=True))
@@ -297,14 +290,14 @@ def test_a_builder_and_a_class_of_ones_own(tmp_path: Path) -> None:
 class Scaled(Scale):
     """A layer of somebody's own, with a setting."""
 
-    def __init__(self, factor: float = 1.0) -> None:
+    def __init__(self, factor=1.0):
         super().__init__()
         self.factor = factor
 
-    def forward(self, X: Array) -> Array:
+    def forward(self, X):
         return self.factor * super().forward(X)
 
-    def backward(self, dY: Array) -> Array:
+    def backward(self, dY):
         return super().backward(self.factor * dY)
 
 
@@ -312,7 +305,7 @@ class Unregistered(Scaled):
     pass
 
 
-def test_layers_of_ones_own(tmp_path: Path) -> None:
+def test_layers_of_ones_own(tmp_path):
     model = Sequential(L.Dense(4, 3), L.Chain(Scaled(2.5)), L.Dense(3, 2), seed=1, batch_size=5)
     model.build((4,))
     train(model)
@@ -333,7 +326,7 @@ def test_layers_of_ones_own(tmp_path: Path) -> None:
         phitodeep.load(tmp_path / "c.st")
 
 
-def test_a_tokenizer_comes_back(tmp_path: Path) -> None:
+def test_a_tokenizer_comes_back(tmp_path):
     model = net()
     assert loaded(model, tmp_path / "a.st").tokenizer is None
     model.tokenizer = CharTokenizer("hello wörld\n🎉")
@@ -347,11 +340,11 @@ def test_a_tokenizer_comes_back(tmp_path: Path) -> None:
         model.save(tmp_path / "a.st")
 
 
-def test_callbacks_are_never_in_a_file(tmp_path: Path) -> None:
+def test_callbacks_are_never_in_a_file(tmp_path):
     """Not even inside other models; so they need not be registered."""
     path = tmp_path / "a.st"
 
-    def make() -> Sequential:
+    def make():
         mine = LambdaCallback(on_epoch_end=lambda *_: None)
         inner = Sequential(L.Dense(4, 4), callbacks=[EarlyStopping(7), mine])
         return Sequential(inner, L.Dense(4, 2), callbacks=[EarlyStopping(5), mine], seed=0)
@@ -374,7 +367,7 @@ def test_callbacks_are_never_in_a_file(tmp_path: Path) -> None:
             assert phitodeep.load(path).callbacks == []
 
 
-def test_saving_changes_nothing(tmp_path: Path) -> None:
+def test_saving_changes_nothing(tmp_path):
     model, straight = net(Muon(0.01)), net(Muon(0.01))
     for each in (model, straight):
         train(each)
@@ -383,7 +376,7 @@ def test_saving_changes_nothing(tmp_path: Path) -> None:
     goes_on_alike(straight, model)
 
 
-def test_a_save_within_averages(tmp_path: Path) -> None:
+def test_a_save_within_averages(tmp_path):
     model = net(Adam(0.1, ema=0.5))
     train(model)
     with model.averaged():
@@ -398,7 +391,7 @@ def test_a_save_within_averages(tmp_path: Path) -> None:
 # --- weights -------------------------------------------------------------------------------------
 
 
-def test_weights_are_read_by_path(tmp_path: Path) -> None:
+def test_weights_are_read_by_path(tmp_path):
     model = net()
     train(model)
     model.save(tmp_path / "whole.st", optimizer=True)
@@ -417,7 +410,7 @@ def test_weights_are_read_by_path(tmp_path: Path) -> None:
         assert list(file.entries) == sorted(model.get_weights())
 
 
-def test_strict_refuses_every_difference_and_changes_nothing(tmp_path: Path) -> None:
+def test_strict_refuses_every_difference_and_changes_nothing(tmp_path):
     path = tmp_path / "a.st"
     Sequential(L.Dense(4, 8), L.Dense(8, 8), L.Dense(8, 3), L.Dense(3, 2), seed=1).save_weights(
         path
@@ -447,11 +440,11 @@ def test_strict_refuses_every_difference_and_changes_nothing(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("strict", [True, False])
-def test_other_shapes_dtypes_and_nothing_in_common(strict: bool, tmp_path: Path) -> None:
+def test_other_shapes_dtypes_and_nothing_in_common(strict, tmp_path):
     path, model = tmp_path / "a.st", Sequential(L.Dense(4, 2), seed=1)
     before = model.get_weights()
 
-    def refused(message: str) -> None:
+    def refused(message):
         with pytest.raises(DataError, match=message):
             model.load_weights(path, strict=strict)
         assert_same(model.get_weights(), before)
@@ -468,7 +461,7 @@ def test_other_shapes_dtypes_and_nothing_in_common(strict: bool, tmp_path: Path)
     refused("no such file")
 
 
-def test_weights_keep_their_memory(tmp_path: Path) -> None:
+def test_weights_keep_their_memory(tmp_path):
     """The optimizer's vector, and views that somebody holds."""
     model = net()
     train(model)
@@ -483,22 +476,21 @@ def test_weights_keep_their_memory(tmp_path: Path) -> None:
 
 
 @cache
-def packed() -> tuple[dict[str, Array], dict[str, str]]:
+def packed():
     model = net()
     train(model)
-    packed: tuple[dict[str, Array], dict[str, str]] = model._packed({"model": model._progress()})
-    return packed
+    return model._packed({"model": model._progress()})
 
 
-def replace(key: str, old: str, new: str) -> Callable[[Any, Any], None]:
-    def change(arrays: Any, texts: Any) -> None:
+def replace(key, old, new):
+    def change(arrays, texts):
         assert old in texts[key]
         texts[key] = texts[key].replace(old, new)
 
     return change
 
 
-WRONG: list[tuple[Callable[[Any, Any], Any], str]] = [
+WRONG = [
     (lambda arrays, texts: texts.pop("format"), "no description of a model"),
     (lambda arrays, texts: texts.update(format="other"), "no description of a model"),
     (lambda arrays, texts: texts.pop("version"), "format version ''"),
@@ -536,7 +528,7 @@ WRONG: list[tuple[Callable[[Any, Any], Any], str]] = [
 ]
 
 
-def test_files_that_are_not_right_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_not_right_are_refused(tmp_path):
     for change, message in WRONG:
         arrays, texts = map(dict, packed())
         change(arrays, texts)
@@ -545,10 +537,8 @@ def test_files_that_are_not_right_are_refused(tmp_path: Path) -> None:
             phitodeep.load(tmp_path / "a.st")
 
 
-def test_a_file_holds_no_pickle_and_loading_makes_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*args: Any, **options: Any) -> Any:
+def test_a_file_holds_no_pickle_and_loading_makes_none(tmp_path, monkeypatch):
+    def refuse(*args, **options):
         raise AssertionError("pickled")
 
     model = net(OPTIONS["groups"]())
@@ -580,15 +570,13 @@ STEPS = {
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("step", STEPS)
-def test_a_write_that_fails_leaves_the_old_file_whole(
-    step: str, named: bool, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_fails_leaves_the_old_file_whole(step, named, error, tmp_path, monkeypatch):
     path = tmp_path / "a.st"
     model, old = net(), net(seed=9)
     old.save(path)
     content = path.read_bytes()
 
-    def fail(*args: Any, **options: Any) -> Any:
+    def fail(*args, **options):
         raise error
 
     if named:  # on a system without files that have no name
@@ -610,7 +598,7 @@ def test_a_write_that_fails_leaves_the_old_file_whole(
     assert_same(phitodeep.load(path).get_weights(), model.get_weights())
 
 
-def test_a_link_stays_a_link_and_rights_stay(tmp_path: Path) -> None:
+def test_a_link_stays_a_link_and_rights_stay(tmp_path):
     (tmp_path / "inner").mkdir()
     real, link = tmp_path / "inner" / "real.st", tmp_path / "link.st"
     net(seed=1).save(real)
@@ -629,7 +617,7 @@ def test_a_link_stays_a_link_and_rights_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, VERSION + 1))
-def test_files_of_each_version_load(version: int) -> None:
+def test_files_of_each_version_load(version):
     with np.load(REFERENCE / f"model_v{version}.npz") as stored:
         arrays = dict(stored)
     model = phitodeep.load(REFERENCE / f"model_v{version}.safetensors")
@@ -646,10 +634,10 @@ def test_files_of_each_version_load(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, VERSION + 1))
-def test_checkpoints_of_each_version_are_resumed(version: int, tmp_path: Path) -> None:
+def test_checkpoints_of_each_version_are_resumed(version, tmp_path):
     with np.load(REFERENCE / f"model_v{version}.npz") as stored:
         arrays = dict(stored)
-    namespace: dict[str, Any] = {}
+    namespace = {}
     tool = (ROOT / "references" / "make_model_files.py").read_text()
     exec(compile(tool, "make_model_files.py", "exec"), namespace)
     model = namespace["regression"]()
@@ -667,7 +655,7 @@ def test_checkpoints_of_each_version_are_resumed(version: int, tmp_path: Path) -
     )
 
 
-def test_a_loaded_model_grows_like_any_other(tmp_path: Path) -> None:
+def test_a_loaded_model_grows_like_any_other(tmp_path):
     path = tmp_path / "a.safetensors"
     Sequential(L.Dense(3, 2), L.Tanh(), seed=1).save(path)
     model = phitodeep.load(path)

@@ -1,22 +1,17 @@
 """Arrays come back from a file as they were, however they lie in memory."""
 
-from __future__ import annotations
-
 import json
 import struct
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentTypeError, DataError, MissingExtraError
 from phitodeep.io import tensors
 from phitodeep.io.tensors import DTYPES, open_tensors, write_tensors
 
-LAYOUTS: dict[str, Callable[[Array], Array]] = {
+LAYOUTS = {
     "as it is": lambda a: a,
     "transposed": lambda a: a.T,
     "swapped axes": lambda a: a.swapaxes(0, 2),
@@ -41,19 +36,19 @@ LAYOUTS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def _unaligned(a: Array) -> Array:
+def _unaligned(a):
     memory = np.zeros(a.nbytes + 1, np.uint8)
     memory[1:] = np.frombuffer(a.tobytes(), np.uint8)
     return memory[1:].view(a.dtype).reshape(a.shape)
 
 
-def _locked(a: Array) -> Array:
+def _locked(a):
     a = a.copy()
     a.flags.writeable = False
     return a
 
 
-def numbers(dtype: str) -> Array:
+def numbers(dtype):
     """Every byte occurs; floats include nan, infinities, -0 and the least numbers."""
     kind = np.dtype(dtype)
     if kind.kind == "b":
@@ -67,13 +62,13 @@ def numbers(dtype: str) -> Array:
     return a
 
 
-def back(path: Path, arrays: dict[str, Array]) -> dict[str, Array]:
+def back(path, arrays):
     write_tensors(path, arrays, {})
     with open_tensors(path) as file:
         return {name: file.read(name) for name in file.entries}
 
 
-def test_each_dtype_and_layout_comes_back_to_the_bit(tmp_path: Path) -> None:
+def test_each_dtype_and_layout_comes_back_to_the_bit(tmp_path):
     for dtype in DTYPES.values():
         given = {layout: arranged(numbers(dtype)) for layout, arranged in LAYOUTS.items()}
         before = {layout: a.copy() for layout, a in given.items()}
@@ -88,7 +83,7 @@ def test_each_dtype_and_layout_comes_back_to_the_bit(tmp_path: Path) -> None:
             assert a.tobytes() == before[layout].tobytes(), case  # neither cast nor moved
 
 
-def test_arrays_are_in_memory_of_their_own(tmp_path: Path) -> None:
+def test_arrays_are_in_memory_of_their_own(tmp_path):
     path = tmp_path / "a.st"
     found = back(path, {"a": np.zeros(3)})
     found["a"][:] = 7
@@ -113,14 +108,14 @@ def test_arrays_are_in_memory_of_their_own(tmp_path: Path) -> None:
         *([(np.zeros(2, np.longdouble), "float128")] if hasattr(np, "float128") else []),
     ],
 )
-def test_other_dtypes_are_refused_by_name(array: Array, dtype: str, tmp_path: Path) -> None:
+def test_other_dtypes_are_refused_by_name(array, dtype, tmp_path):
     path = tmp_path / "a.st"
     with pytest.raises(ArgumentTypeError, match=f"'mine' is an array of {dtype}, which cannot be"):
         write_tensors(path, {"good": np.zeros(2), "mine": array}, {})
     assert not path.exists()
 
 
-def test_names_and_texts_come_back(tmp_path: Path) -> None:
+def test_names_and_texts_come_back(tmp_path):
     names = ["0.W", "", "ü / \\ \" ' \n \t \0 é 🎉", "a" * 2000, "__metadata", "$array"]
     texts = {"é": 'ü " \\ \n', "": "", "long": "x" * 10**5}
     path = tmp_path / "a.st"
@@ -135,7 +130,7 @@ def test_names_and_texts_come_back(tmp_path: Path) -> None:
         assert (file.metadata, file.entries) == ({}, {})
 
 
-def test_the_bytes_are_those_of_the_format(tmp_path: Path) -> None:
+def test_the_bytes_are_those_of_the_format(tmp_path):
     """Read by hand: the length of the header, the header in JSON, the bytes in C order."""
     a = np.arange(6, dtype=np.float32).reshape(2, 3)
     write_tensors(tmp_path / "a.st", {"a": a.T}, {"x": "y"})
@@ -150,12 +145,12 @@ def test_the_bytes_are_those_of_the_format(tmp_path: Path) -> None:
 # --- files that are not right --------------------------------------------------------------------
 
 
-def raw(header: Any, data: bytes = b"") -> bytes:
+def raw(header, data=b""):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
 
 
-def entry(dtype: str = "F32", shape: Any = (2,), ends: Any = (0, 8)) -> dict[str, Any]:
+def entry(dtype="F32", shape=(2,), ends=(0, 8)):
     return {"a": {"dtype": dtype, "shape": shape, "data_offsets": ends}}
 
 
@@ -177,12 +172,12 @@ DAMAGED = {
 }
 
 
-def refused(path: Path, says: str, error: type[Exception] = DataError) -> None:
+def refused(path, says, error=DataError):
     with pytest.raises(error, match=says), open_tensors(path):
         pass
 
 
-def test_damaged_files_are_refused(tmp_path: Path) -> None:
+def test_damaged_files_are_refused(tmp_path):
     path = tmp_path / "a.st"
     for content in DAMAGED.values():
         path.write_bytes(content)
@@ -193,7 +188,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         refused(path, rf"a\.st is damaged: the array 'a' has the shape \({shape[0]}, ")
 
 
-def test_every_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+def test_every_file_that_is_cut_off_is_refused(tmp_path):
     path = tmp_path / "a.st"
     write_tensors(path, {"a": np.arange(3.0)}, {"x": "y"})
     content = path.read_bytes()
@@ -202,22 +197,20 @@ def test_every_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
         refused(path, "damaged")
 
 
-def test_dtypes_that_numpy_lacks_are_named(tmp_path: Path) -> None:
+def test_dtypes_that_numpy_lacks_are_named(tmp_path):
     path = tmp_path / "a.st"
     for dtype, size in (("BF16", 2), ("F8_E4M3", 1), ("F8_E5M2", 1)):
         path.write_bytes(raw(entry(dtype, ends=(0, 2 * size)), bytes(2 * size)))
         refused(path, f"the array 'a' has the type {dtype}, which NumPy does")
 
 
-def test_missing_files_and_folders(tmp_path: Path) -> None:
+def test_missing_files_and_folders(tmp_path):
     refused(tmp_path / "none.st", r"cannot read .*none\.st: there is no such file")
     refused(tmp_path, "it is a folder")
     refused(Path("/dev/null"), "not a regular file")
 
 
-def test_the_library_is_named_if_it_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_library_is_named_if_it_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
     with pytest.raises(MissingExtraError, match=r"writing model files needs .*pip install safet"):
         write_tensors(tmp_path / "a.st", {}, {})

@@ -1,10 +1,7 @@
 """Products that compiled loops ask of NumPy's BLAS, and what happens where it is not found."""
 
-from __future__ import annotations
-
 import itertools
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,13 +22,13 @@ LIMITS = [0, 1, 32 * 17, 5_000, 1_000_000]
 
 
 @pytest.fixture
-def _found_again() -> Any:
+def _found_again():
     blas.gemm.cache_clear()
     yield
     blas.gemm.cache_clear()
 
 
-def found(dtype: Any) -> int:
+def found(dtype):
     address, _ = blas.gemm(dtype)
     if not address:
         pytest.skip("NumPy's BLAS has no function with 64-bit integers")
@@ -39,7 +36,7 @@ def found(dtype: Any) -> int:
 
 
 @dtypes
-def test_add_product_adds_the_product(dtype: Any, rng: Any) -> None:
+def test_add_product_adds_the_product(dtype, rng):
     for (m, k, n), small in itertools.product(SHAPES, LIMITS):
         A, B, C = (rng.standard_normal(s).astype(dtype) for s in ((m, k), (k, n), (m, n)))
         wanted, given = C + A @ B, (A.copy(), B.copy())
@@ -53,7 +50,7 @@ def test_add_product_adds_the_product(dtype: Any, rng: Any) -> None:
             np.testing.assert_array_equal(a, b)
 
 
-def test_arrays_of_other_types_or_orders_are_refused() -> None:
+def test_arrays_of_other_types_or_orders_are_refused():
     gemm = found(np.dtype("f")), 0
     A = np.ones((3, 3), np.float32)
     constant, other = A.copy(), A.astype(np.float64)
@@ -67,7 +64,7 @@ def test_arrays_of_other_types_or_orders_are_refused() -> None:
 
 @dtypes
 @pytest.mark.usefixtures("_found_again")
-def test_without_the_function_there_is_no_address(dtype: Any, monkeypatch: Any) -> None:
+def test_without_the_function_there_is_no_address(dtype, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(blas, "NAMES", ("no_such_{}gemm64_",))
         assert blas.gemm(dtype) == (0, 0)
@@ -78,7 +75,7 @@ def test_without_the_function_there_is_no_address(dtype: Any, monkeypatch: Any) 
 
 
 @pytest.mark.usefixtures("_found_again")
-def test_pieces_are_for_processors_whose_kernels_take_them(monkeypatch: Any) -> None:
+def test_pieces_are_for_processors_whose_kernels_take_them(monkeypatch):
     threadpoolctl = pytest.importorskip("threadpoolctl")
     address = found(np.dtype("f"))
     libraries = threadpoolctl.threadpool_info()
@@ -103,7 +100,7 @@ WHOLE = [
 
 
 @pytest.fixture
-def calls(monkeypatch: Any) -> list[tuple[int, int]]:
+def calls(monkeypatch):
     """The rows and columns of the pieces of each product, as if for a processor with AVX-512."""
     address, seen = found(np.dtype("f")), []
     pieces = blas._pieces
@@ -112,13 +109,13 @@ def calls(monkeypatch: Any) -> list[tuple[int, int]]:
     return seen
 
 
-def operands(shape: tuple[int, int, int, bool], rng: Any, dtype: Any = "f") -> tuple[Any, Any]:
+def operands(shape, rng, dtype="f"):
     m, k, n, transposed = shape
     A = rng.standard_normal((k, m) if transposed else (m, k)).astype(dtype)
     return A.T if transposed else A, rng.standard_normal((k, n)).astype(dtype)
 
 
-def check(A: Any, B: Any) -> None:
+def check(A, B):
     """The product agrees with NumPy's in float64, and nothing else is written."""
     given = A.copy(), B.copy()
     around = np.full((len(A) + 2, B.shape[1]), np.nan, A.dtype)
@@ -133,13 +130,13 @@ def check(A: Any, B: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", IN_PIECES + WHOLE, ids=str)
-def test_a_product_in_pieces_or_whole(shape: Any, calls: Any, rng: Any) -> None:
+def test_a_product_in_pieces_or_whole(shape, calls, rng):
     check(*operands(shape, rng))
     assert len(calls) == (shape in IN_PIECES)
     assert all(rows * columns * shape[1] <= blas.PIECE for rows, columns in calls)
 
 
-def test_products_of_random_sizes(calls: Any) -> None:
+def test_products_of_random_sizes(calls):
     for seed in range(times(12)):
         rng = np.random.default_rng(seed)
         m, k, n = (int(2**x) for x in rng.uniform(0, 10, 3))
@@ -154,7 +151,7 @@ both = pytest.mark.parametrize("shape", [(32, 784, 128, False), (784, 32, 128, T
 
 
 @both
-def test_products_of_strided_and_read_only_arrays(shape: Any, calls: Any, rng: Any) -> None:
+def test_products_of_strided_and_read_only_arrays(shape, calls, rng):
     A, B = operands(shape, rng)
     wide = np.repeat(np.repeat(A, 2, 0), 2, 1)
     for a, b in (
@@ -179,7 +176,7 @@ def test_products_of_strided_and_read_only_arrays(shape: Any, calls: Any, rng: A
 
 
 @both
-def test_pieces_leave_nan_and_infinity_in_their_places(shape: Any, calls: Any, rng: Any) -> None:
+def test_pieces_leave_nan_and_infinity_in_their_places(shape, calls, rng):
     A, B = operands(shape, rng)
     A[3, 5], A[20, 20], B[7, 100], B[9, 2], A[:, 9] = np.nan, np.inf, -np.inf, np.nan, 0
     out = np.full((len(A), B.shape[1]), np.nan, np.float32)
@@ -190,7 +187,7 @@ def test_pieces_leave_nan_and_infinity_in_their_places(shape: Any, calls: Any, r
     np.testing.assert_allclose(out, wanted, rtol=0, atol=2e-4)
 
 
-def test_sizes_that_do_not_fit_are_refused_in_pieces_too(calls: Any) -> None:
+def test_sizes_that_do_not_fit_are_refused_in_pieces_too(calls):
     A, B, out = (np.ones(s, np.float32) for s in ((32, 784), (784, 128), (32, 128)))
     for a, b, c in ((A[:, 1:].copy(), B, out), (A, B[1:], out), (A, B, out[1:]), (A[1:], B, out)):
         with pytest.raises(ValueError, match=r"."):
@@ -200,7 +197,7 @@ def test_sizes_that_do_not_fit_are_refused_in_pieces_too(calls: Any) -> None:
 
 
 @pytest.mark.usefixtures("same_kernels")
-def test_a_dense_layer_is_the_same_in_pieces(calls: Any, rng: Any) -> None:
+def test_a_dense_layer_is_the_same_in_pieces(calls, rng):
     layer = Dense(784, 128)
     layer.build((784,), seed=1)
     X, dY = (rng.standard_normal((32, s)).astype(np.float32) for s in (784, 128))
@@ -216,7 +213,7 @@ def test_a_dense_layer_is_the_same_in_pieces(calls: Any, rng: Any) -> None:
         assert twin.dtype == np.float32
 
 
-def test_another_processor_has_no_pieces(calls: Any, monkeypatch: Any, rng: Any) -> None:
+def test_another_processor_has_no_pieces(calls, monkeypatch, rng):
     monkeypatch.setattr(blas, "gemm", lambda dtype: (1, 0))
     check(*operands((32, 784, 128, False), rng))
     assert not calls

@@ -1,14 +1,11 @@
 """Which kernels run, and what their compilation says."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -45,14 +42,14 @@ for which in ("numpy", "numba"):
 """
 
 
-def run(code: str = CODE, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(code=CODE, **environment):
     env = {k: v for k, v in os.environ.items() if k != "PHITODEEP_KERNELS"} | environment
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env
     )
 
 
-def test_the_first_run_compiles_and_later_ones_load_until_a_source_changes(tmp_path: Path) -> None:
+def test_the_first_run_compiles_and_later_ones_load_until_a_source_changes(tmp_path):
     """Numba itself looks only at the file of the kernel, and not at those that it calls."""
     pytest.importorskip("numba")
     copy = tmp_path / "phitodeep"
@@ -79,7 +76,7 @@ def test_the_first_run_compiles_and_later_ones_load_until_a_source_changes(tmp_p
 
 
 @long
-def test_the_time_of_compilation_is_reported_during_training_or_at_the_end(tmp_path: Path) -> None:
+def test_the_time_of_compilation_is_reported_during_training_or_at_the_end(tmp_path):
     pytest.importorskip("numba")
     model = CODE.replace("mlp(", "model = mlp(")
     trains = model + "model.train(np.ones((8, 4)), np.zeros(8, int), epochs=1, verbose=0)"
@@ -91,14 +88,14 @@ def test_the_time_of_compilation_is_reported_during_training_or_at_the_end(tmp_p
         assert last in shown[-1]
 
 
-def test_a_cache_that_cannot_be_written_only_warns(monkeypatch: Any) -> None:
+def test_a_cache_that_cannot_be_written_only_warns(monkeypatch):
     caching = pytest.importorskip("numba.core.caching")
     from phitodeep.kernels.compiled.jit import NOTICE, jit
 
     monkeypatch.setattr(NOTICE, "cached", True)
     monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
 
-    def double(X: Any) -> None:
+    def double(X):
         for i in range(X.size):
             X[i] *= 2
 
@@ -110,7 +107,7 @@ def test_a_cache_that_cannot_be_written_only_warns(monkeypatch: Any) -> None:
     np.testing.assert_array_equal(X, 2)
 
 
-def test_the_environment_chooses_and_a_kernel_runs_as_what_was_chosen(monkeypatch: Any) -> None:
+def test_the_environment_chooses_and_a_kernel_runs_as_what_was_chosen(monkeypatch):
     softmax_rows = functional.softmax_rows
     assert softmax_rows is KERNELS["softmax_rows"]
     assert isinstance(softmax_rows, Kernel)
@@ -134,16 +131,16 @@ def test_the_environment_chooses_and_a_kernel_runs_as_what_was_chosen(monkeypatc
 
 
 @pytest.fixture
-def registered(same_kernels: None, monkeypatch: Any) -> None:
+def registered(same_kernels, monkeypatch):
     """Registrations that end with the test."""
     monkeypatch.setattr(kernels, "KERNELS", dict(KERNELS))
     monkeypatch.setattr(kernels, "TWINS", dict(TWINS))
 
 
-def defined(name: str, module: str) -> Any:
+def defined(name, module):
     """A function with the name and home of one that a module defines."""
 
-    def function(X: Any) -> None:
+    def function(X):
         X += 1
 
     function.__name__ = function.__qualname__ = name
@@ -153,7 +150,7 @@ def defined(name: str, module: str) -> Any:
 
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize(("register", "kind"), [(kernel, "kernel"), (twin, "compiled twin")])
-def test_a_name_is_taken_except_by_the_same_definition(register: Any, kind: str) -> None:
+def test_a_name_is_taken_except_by_the_same_definition(register, kind):
     kernels.use("numpy")
     register(defined("bump", "one"))
     again = register(defined("bump", "one"))  # its module was reloaded
@@ -165,7 +162,7 @@ def test_a_name_is_taken_except_by_the_same_definition(register: Any, kind: str)
 
 
 @pytest.mark.usefixtures("registered")
-def test_a_kernel_without_a_twin_runs_in_numpy_alone() -> None:
+def test_a_kernel_without_a_twin_runs_in_numpy_alone():
     pytest.importorskip("numba")
     kernels.use("numpy")
     bump = kernel(defined("bump", "one"))

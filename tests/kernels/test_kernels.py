@@ -1,7 +1,5 @@
 """Every kernel computes the same in NumPy and compiled."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import inspect
@@ -17,7 +15,6 @@ import pytest
 
 import phitodeep
 from phitodeep import kernels
-from phitodeep.core.types import Array
 from phitodeep.kernels import KERNELS, TWINS
 from tests.rows import long
 
@@ -30,7 +27,7 @@ Arguments = Callable[[np.random.Generator, Any], list[Any]]
 N, D = 7, 11
 
 
-NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
+NUMBERS = {
     "normal": lambda rng, shape: rng.standard_normal(shape),
     # scores whose exponentials overflow, unless the greatest of the row is taken off
     "peaked": lambda rng, shape: rng.standard_normal(shape) + 1000 * np.eye(*shape[-2:]),
@@ -42,7 +39,7 @@ NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def drawn(kind: str) -> Callable[..., Callable[..., Any]]:
+def drawn(kind):
     """A function of a shape, whose value draws such numbers, given a generator and a dtype."""
     return lambda *shape: lambda rng, t: NUMBERS[kind](rng, shape).astype(t)
 
@@ -50,17 +47,17 @@ def drawn(kind: str) -> Callable[..., Callable[..., Any]]:
 normal, peaked, positive, cut, share, rows, empty = map(drawn, NUMBERS)
 
 
-def integers(high: int, *shape: int) -> Callable[..., Any]:
+def integers(high, *shape):
     return lambda rng, t: rng.integers(0, high, shape)
 
 
-def bytes_(*shape: int) -> Callable[..., Any]:
+def bytes_(*shape):
     return lambda rng, t: rng.integers(0, 6, shape).astype(np.uint8)
 
 
 P = 301  # parameters
 SIZES = [(N, D), (1, 1), (1, 13), (33, 1), (65, 130)]
-CALLS: dict[str, list[list[Any]]] = {
+CALLS = {
     "adam": [[normal(P), normal(P), normal(P), positive(P), empty(P), 0.9, 0.99, 0.01, 0.03]],
     "bias_relu": [[normal(n, d), normal(d)] for n, d in SIZES],
     "sgd": [
@@ -157,7 +154,7 @@ SUMS = {"product": 300}  # their size: some cancel
 CASES = [(name, i) for name, calls in CALLS.items() for i in range(len(calls))]
 
 
-def test_every_kernel_is_called_here_and_has_one_twin_with_its_arguments() -> None:
+def test_every_kernel_is_called_here_and_has_one_twin_with_its_arguments():
     kernels.use("numba")
     assert KERNELS.keys() == CALLS.keys() == TWINS.keys()
     for name, function in TWINS.items():
@@ -176,7 +173,7 @@ def test_every_kernel_is_called_here_and_has_one_twin_with_its_arguments() -> No
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("name", "case"), CASES)
-def test_both_forms_give_the_same(name: str, case: int, dtype: Any, rng: Any) -> None:
+def test_both_forms_give_the_same(name, case, dtype, rng):
     given = [a(rng, dtype) if callable(a) else a for a in CALLS[name][case]]
     found = {}
     for which in ("numpy", "numba"):
@@ -207,7 +204,7 @@ def test_both_forms_give_the_same(name: str, case: int, dtype: Any, rng: Any) ->
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("weights", [None, [1.0, 0.5, 0.0, 2.0]])
-def test_both_cross_entropies_take_infinite_sure_and_equal_logits(weights: Any, dtype: Any) -> None:
+def test_both_cross_entropies_take_infinite_sure_and_equal_logits(weights, dtype):
     """A label at -inf costs infinitely much, and nothing where it weighs nothing."""
     low = -math.inf
     Z = np.array([[30, 0, 1], [2, low, 2], [low, 0, 1], [0, 1, low]], dtype)
@@ -231,7 +228,7 @@ def test_both_cross_entropies_take_infinite_sure_and_equal_logits(weights: Any, 
         assert value == pytest.approx(math.exp(-30) + math.exp(-29), rel=1e-6, abs=0)
 
 
-def norms(which: str, X: Array, eps: float, gamma: Array, beta: Array) -> list[Array]:
+def norms(which, X, eps, gamma, beta):
     """x_hat, r and y of layer_norm."""
     kernels.use(which)
     X_hat, r, Y = np.empty_like(X), np.empty_like(X[:, :1]), np.empty_like(X)
@@ -241,7 +238,7 @@ def norms(which: str, X: Array, eps: float, gamma: Array, beta: Array) -> list[A
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("large_eps", [False, True])
-def test_both_layer_norms_take_squares_that_overflow(dtype: Any, large_eps: bool, rng: Any) -> None:
+def test_both_layer_norms_take_squares_that_overflow(dtype, large_eps, rng):
     """Beside rows that are as usual, one of them of zeros, and without such."""
     most = float(np.finfo(dtype).max)
     X = rng.standard_normal((6, D))
@@ -263,17 +260,17 @@ SCALAR["erf"] = (np.vectorize(math.erf), -7, 7, 4)
 
 
 @pytest.fixture(scope="module")
-def scalar() -> Callable[[Array], Array]:
+def scalar():
     """The three functions of one number, compiled, for each number of an array."""
     from phitodeep.kernels.compiled.jit import OPTIONS
     from phitodeep.kernels.compiled.scalar import erf, exp, tanh
 
     @numba.njit(**OPTIONS)
-    def each(X: Any, Y: Any) -> None:
+    def each(X, Y):
         for i in range(X.size):
             Y[0, i], Y[1, i], Y[2, i] = exp(X[i]), tanh(X[i]), erf(X[i])
 
-    def run(X: Array) -> Array:
+    def run(X):
         each(X, Y := np.empty((3, X.size), X.dtype))
         return Y
 
@@ -281,7 +278,7 @@ def scalar() -> Callable[[Array], Array]:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_scalar_functions_are_exact_to_rounding(dtype: Any, scalar: Any) -> None:
+def test_scalar_functions_are_exact_to_rounding(dtype, scalar):
     for row, (name, (exact, low, high, most)) in enumerate(SCALAR.items()):
         X = np.concatenate([np.linspace(low, high, 20_001), np.linspace(-1, 1, 2001)])
         X = X.astype(dtype)
@@ -315,7 +312,7 @@ def test_scalar_functions_are_exact_to_rounding(dtype: Any, scalar: Any) -> None
         ("images_of_tiles_back", "XT"),
     ],
 )
-def test_float32_is_not_computed_in_float64(name: str, arguments: str) -> None:
+def test_float32_is_not_computed_in_float64(name, arguments):
     """As a quotient with an integer would be, unnoticed, at half the speed."""
     from phitodeep.kernels.compiled import layers, softmax, winograd
     from phitodeep.kernels.compiled.jit import OPTIONS
@@ -332,9 +329,7 @@ def test_float32_is_not_computed_in_float64(name: str, arguments: str) -> None:
 @pytest.mark.parametrize("stride", [(1, 1), (2, 2), (3, 2)])
 @pytest.mark.parametrize("kernel", [(2, 2), (3, 2)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_both_max_pools_let_the_last_nan_win(
-    kernel: Any, stride: Any, dtype: Any, rng: Any
-) -> None:
+def test_both_max_pools_let_the_last_nan_win(kernel, stride, dtype, rng):
     """As in PyTorch. Of equal maxima, the first one wins."""
     X = rng.integers(0, 4, (3, 7, 8, 5)).astype(dtype)
     X[rng.random(X.shape) < 0.2] = np.nan
@@ -361,7 +356,7 @@ def test_both_max_pools_let_the_last_nan_win(
 
 @pytest.mark.parametrize("which", ["numpy", "numba"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_both_bias_relus_treat_nan_and_infinity_alike(which: str, dtype: Any) -> None:
+def test_both_bias_relus_treat_nan_and_infinity_alike(which, dtype):
     Y, b = np.array([[np.nan, np.inf, -np.inf, 1]], dtype), np.array([1, 1, 1, -1], dtype)
     kernels.use(which)
     KERNELS["bias_relu"](Y, b)

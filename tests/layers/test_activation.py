@@ -1,17 +1,12 @@
 """Activations beyond the contract: kinks, far ends, and what Softmax promises."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
 from phitodeep import layers
-from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.kernels.activation import relu_back
-from phitodeep.layers import GELU, Layer, LeakyReLU, LogSoftmax, ReLU, SiLU, Softmax, activation
+from phitodeep.layers import GELU, LeakyReLU, LogSoftmax, ReLU, SiLU, Softmax, activation
 from phitodeep.testing.examples import EXAMPLES, made, passes
 
 pytestmark = pytest.mark.usefixtures("kernel_set")
@@ -20,7 +15,7 @@ SCALE, ALPHA = 1.0507009873554805, 1.6732632423543772  # of SELU
 
 # the call -> its slope far below 0 and far above; the values are compared with PyTorch's, and at
 # edges with those of derivations
-FAR: dict[str, tuple[float, float]] = {
+FAR = {
     **dict.fromkeys(("ReLU()", "SiLU()", "Mish()", "ELU()", "GELU()", "GELU('tanh')"), (0, 1)),
     **dict.fromkeys(("ELU(1.7)", "CELU(0.6)", "HardSwish()", "Softplus()"), (0, 1)),
     **dict.fromkeys(("HardSigmoid()", "HardTanh()", "Sigmoid()", "Tanh()", "Softsign()"), (0, 0)),
@@ -37,20 +32,20 @@ CALLS = dict.fromkeys([*FAR, *(  # and those without slopes here
 each = pytest.mark.parametrize("call", CALLS)
 
 
-def make(call: str, features: int, dtype: Any = np.float64) -> Layer:
-    layer: Layer = eval(call, dict(vars(layers)))
+def make(call, features, dtype=np.float64):
+    layer = eval(call, dict(vars(layers)))
     layer.build((features,), dtype=dtype)
     return layer
 
 
-def slopes(layer: Layer, X: Array) -> Array:
+def slopes(layer, X):
     layer.forward(X)
     dX = layer.backward(np.ones_like(X))
     assert dX is not None
     return dX
 
 
-KINKS: list[tuple[str, float, float]] = [  # the call, x, and the slope that is documented
+KINKS = [  # the call, x, and the slope that is documented
     *[("ReLU()", 0, 0), ("LeakyReLU(0.3)", 0, 0.3), ("PReLU(0.3)", 0, 0.3), ("ELU(1.7)", 0, 1.7)],
     *[("CELU(0.6)", 0, 1), ("SELU()", 0, ALPHA * SCALE), ("HardSigmoid()", -3, 0)],
     *[("HardSigmoid()", 3, 0), ("HardSigmoid()", 2.999, 1 / 6), ("HardSwish()", -3, 0)],
@@ -63,7 +58,7 @@ KINKS: list[tuple[str, float, float]] = [  # the call, x, and the slope that is 
 ]
 
 
-def test_slopes_at_the_kinks_and_values_near_zero() -> None:
+def test_slopes_at_the_kinks_and_values_near_zero():
     for call, x, wanted in KINKS:
         assert slopes(make(call, 1), np.array([[float(x)]])) == pytest.approx(wanted, rel=1e-12)
     for x in (1e-8, 1e-20, -1e-8, -1e-20):  # exp(x) - 1 would be 0: it is expm1
@@ -74,7 +69,7 @@ def test_slopes_at_the_kinks_and_values_near_zero() -> None:
 
 @dtypes
 @each
-def test_activations_are_finite_over_the_whole_range(call: str, dtype: Any) -> None:
+def test_activations_are_finite_over_the_whole_range(call, dtype):
     """For numbers near 0, and up to half of the greatest; far out, they are lines or constants."""
     info = np.finfo(dtype)
     sizes = np.geomspace(info.tiny, info.max / 2, 200, dtype=dtype)
@@ -96,7 +91,7 @@ def test_activations_are_finite_over_the_whole_range(call: str, dtype: Any) -> N
 
 @dtypes
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
-def test_gelu_reaches_its_limits(approximate: Any, dtype: Any) -> None:
+def test_gelu_reaches_its_limits(approximate, dtype):
     top = np.finfo(dtype).max
     X = np.array([-np.inf, -top, -1e14, -50, 50, 1e14, top, np.inf, np.nan], dtype)[None]
     layer = GELU(approximate)
@@ -106,7 +101,7 @@ def test_gelu_reaches_its_limits(approximate: Any, dtype: Any) -> None:
 
 
 @dtypes
-def test_relu_passes_every_bit_of_dY_or_none(dtype: Any, rng: Any) -> None:
+def test_relu_passes_every_bit_of_dY_or_none(dtype, rng):
     info = np.finfo(dtype)
     Y = np.array([0, -0.0, info.smallest_subnormal, info.tiny, 1, 2, 3e5, info.max, np.inf], dtype)
     dY = rng.standard_normal(len(Y)).astype(dtype)
@@ -120,7 +115,7 @@ def test_relu_passes_every_bit_of_dY_or_none(dtype: Any, rng: Any) -> None:
     np.testing.assert_array_equal(passes(ReLU(), X, dY)["dX"], wanted)
 
 
-def test_prelu_learns_a_slope_for_each_feature() -> None:
+def test_prelu_learns_a_slope_for_each_feature():
     layer = made(layers.PReLU, (1, 2, 3))
     layer.alpha = [0.1, -0.2, 0.3]
     Y = layer.forward(np.array([[[-1.0, -2, -3], [1, 2, 3]]]))
@@ -128,7 +123,7 @@ def test_prelu_learns_a_slope_for_each_feature() -> None:
 
 
 @pytest.mark.parametrize("make", [Softmax, LogSoftmax])
-def test_softmax_refuses_the_axis_of_the_batch(make: Any) -> None:
+def test_softmax_refuses_the_axis_of_the_batch(make):
     with pytest.raises(ArgumentError, match=f"{make.__name__} along axis 0 would mix the samples"):
         make(axis=0)
     for axis, shape in ((-2, (4, 3)), (2, (4, 3)), (-1, (4,)), (1, (4,)), (-4, (4, 3, 2))):
@@ -139,7 +134,7 @@ def test_softmax_refuses_the_axis_of_the_batch(make: Any) -> None:
             make(axis).build(shape[1:])
 
 
-def test_old_spellings_name_the_new_one() -> None:
+def test_old_spellings_name_the_new_one():
     for new in (ReLU, LeakyReLU):
         old = new.__name__.replace("LU", "Lu")
         says = rf"^{old} is an old spelling: write {new.__name__}\."
@@ -159,9 +154,9 @@ def test_old_spellings_name_the_new_one() -> None:
     assert repr(layers.Swish()) == "SiLU()"
 
 
-def test_an_author_is_told_what_to_write() -> None:
+def test_an_author_is_told_what_to_write():
     class Cube(activation.Elementwise):
-        def value(self, X: Array) -> Array:
+        def value(self, X):
             return X**3
 
     layer = Cube()

@@ -1,10 +1,7 @@
 """Attention: who sees whom, query blocks, refusals, and generation in several calls."""
 
-from __future__ import annotations
-
 import itertools
 import tracemalloc
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,21 +9,20 @@ import pytest
 from phitodeep import layers
 from phitodeep import layers as nn
 from phitodeep.core.call import calling, inference, saliency
-from phitodeep.core.types import Array, Shape
-from phitodeep.layers import Layer, attention
+from phitodeep.layers import attention
 from phitodeep.testing.examples import made, passes
 from tests.conftest import assert_same
 from tests.derivations.test_contract import same_passes
 
 HOLES = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 1], [1, 1, 1, 1, 1]], bool)
-MASKS: dict[str, Array | None] = {
+MASKS = {
     "none": None,
     "lengths": np.arange(5) < np.array([[5], [2], [4]]),
     "holes": HOLES,
     "nothing": HOLES & np.array([[True], [False], [True]]),
 }
 masked = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
-OPTIONS: dict[str, dict[str, Any]] = {
+OPTIONS = {
     "plain": {"heads": 2},
     "one head": {"heads": 1, "bias": False},
     "causal": {"heads": 2, "causal": True},
@@ -42,13 +38,13 @@ options = pytest.mark.parametrize("given", OPTIONS.values(), ids=OPTIONS)
 BLOCKS = (2**18, 1, 10, 19)  # scores: all five queries at once, one, two or three
 
 
-def heads(given: dict[str, Any], shape: Shape = (3, 5, 8), dtype: Any = np.float64) -> nn.Layer:
+def heads(given, shape=(3, 5, 8), dtype=np.float64):
     return made(lambda: nn.MultiHeadAttention(**given), shape, dtype)
 
 
 @masked
 @options
-def test_queries_see_what_they_may(given: Any, mask: Any, rng: Any, monkeypatch: Any) -> None:
+def test_queries_see_what_they_may(given, mask, rng, monkeypatch):
     """As by the derivation, which computes all scores at once."""
     layer, X, dY = heads(given), *rng.standard_normal((2, 3, 5, 8))
     steps = same_passes(layer, X, dY, mask=mask, training=False)
@@ -65,7 +61,7 @@ def test_queries_see_what_they_may(given: Any, mask: Any, rng: Any, monkeypatch:
         assert (layer.cache["P"] is None) == (size < 25)
 
 
-def test_dropout_drops_its_share_of_the_weights(monkeypatch: Any) -> None:
+def test_dropout_drops_its_share_of_the_weights(monkeypatch):
     """With values of 1 and no key better than another, Y is the sum of what stayed."""
     for size in (2**18, 64 * 8):
         monkeypatch.setattr(attention, "SCORES", size)
@@ -95,7 +91,7 @@ def test_dropout_drops_its_share_of_the_weights(monkeypatch: Any) -> None:
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_parts_of_a_batch_drop_what_the_whole_would(block: int, rng: Any, monkeypatch: Any) -> None:
+def test_parts_of_a_batch_drop_what_the_whole_would(block, rng, monkeypatch):
     monkeypatch.setattr(attention, "SCORES", block)
     layer, X, dY = heads(OPTIONS["all, dropping"]), *rng.standard_normal((2, 6, 5, 8))
     whole = passes(layer, X, dY, step=3)
@@ -117,7 +113,7 @@ def test_parts_of_a_batch_drop_what_the_whole_would(block: int, rng: Any, monkey
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_long_sequences_never_hold_all_scores(causal: bool) -> None:
+def test_long_sequences_never_hold_all_scores(causal):
     """T = 2,048: all scores of one head would be 16.8 MB, and backward needs two such arrays."""
     layer = nn.MultiHeadAttention(1, causal=causal)
     layer.build((2048, 4), seed=1)
@@ -131,7 +127,7 @@ def test_long_sequences_never_hold_all_scores(causal: bool) -> None:
     assert peak < 16e6
 
 
-def test_weights_and_blocks_are_what_the_docstrings_and_settings_say(rng: Any) -> None:
+def test_weights_and_blocks_are_what_the_docstrings_and_settings_say(rng):
     layer = nn.MultiHeadAttention(6, kv_heads=2)
     layer.build((5, 12), seed=1)
     shapes = {n: a.shape for n, a in layer.params.items()}
@@ -195,7 +191,7 @@ GAPS = np.array([[1, 0, 1, 1, 0], [1, 1, 0, 1, 1]], bool)
 
 
 @pytest.mark.parametrize("call", [*RECURRENT, *PLACES, *ATTENTION])
-def test_steps_of_generation_equal_the_whole(call: str, rng: Any, monkeypatch: Any) -> None:
+def test_steps_of_generation_equal_the_whole(call, rng, monkeypatch):
     layer = made(lambda: eval(call, dict(vars(layers))), (2, 5, 8))
     scores = (2**18, 1, 10, 19)[: 4 if call in ATTENTION else 1]  # queries at once: all, 1, 2, 3
     masks = (None, GAPS) if call in RECURRENT else (None,)
@@ -204,7 +200,7 @@ def test_steps_of_generation_equal_the_whole(call: str, rng: Any, monkeypatch: A
         X = rng.standard_normal((2, 5, 8))
         with inference(), calling(mask=mask):
             wanted = layer.forward(X)
-        memory: dict[Layer, Any] = {}
+        memory = {}
         parts, t = [], 0
         for n in steps:
             now = None if mask is None else mask[:, t : t + n]
@@ -219,7 +215,7 @@ def test_steps_of_generation_equal_the_whole(call: str, rng: Any, monkeypatch: A
         np.testing.assert_array_equal(layer.forward(X), layer.copy().forward(X))
 
 
-def test_layers_that_look_ahead_cannot_generate() -> None:
+def test_layers_that_look_ahead_cannot_generate():
     both = made(lambda: layers.Bidirectional(layers.LSTM(3)), (1, 4, 2))
     with pytest.raises(ValueError, match=r"Bidirectional.*cannot generate"), calling(memory={}):
         both.forward(np.ones((2, 4, 2)))

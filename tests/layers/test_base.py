@@ -8,14 +8,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
 
 from phitodeep import errors
 from phitodeep.core.call import Call, calling, current, inference, saliency
-from phitodeep.core.types import Array, Shape
 from phitodeep.layers import GELU, BatchNorm, Chain, Dense, Dropout, LayerNorm, PReLU, ReLU, Tanh
 from phitodeep.layers.base import Layer, Param, State
 from phitodeep.layers.containers import Container
@@ -30,22 +28,22 @@ class Scale(Layer):
     s = Param(decay=True)
     seen = State()
 
-    def __init__(self, start: float = 2.0) -> None:
+    def __init__(self, start=2.0):
         super().__init__()
         self.start = start
 
-    def create(self, shape: Shape) -> Shape:
+    def create(self, shape):
         self.s = self.draw(Constant(self.start), shape[-1:])
         self.seen = np.zeros(1)
         return shape
 
-    def forward(self, X: Array) -> Array:
+    def forward(self, X):
         if current().training:
             self.seen += 1
         self.save_for_backward(X=X)
         return X * self.s
 
-    def backward(self, dY: Array) -> Array:
+    def backward(self, dY):
         X = self.saved("X")
         self.grads = {"s": (dY * X).sum(axis=tuple(range(X.ndim - 1)))}
         return dY * self.s
@@ -54,19 +52,19 @@ class Scale(Layer):
 class Both(Container):
     """A container as a reader would write it: y = twice(x) + f_1(x) + f_2(x) + ..."""
 
-    def __init__(self, *many: Layer) -> None:
+    def __init__(self, *many):
         super().__init__()
         self.twice, self.many = Scale(), list(many)
 
-    def create(self, shape: Shape) -> Shape:
+    def create(self, shape):
         for layer in self.children().values():
             layer.build(shape)
         return shape
 
-    def forward(self, X: Array) -> Array:
+    def forward(self, X):
         return sum((layer.forward(X) for layer in self.many), self.twice.forward(X))
 
-    def backward(self, dY: Array) -> Array:
+    def backward(self, dY):
         dX = self.twice.backward(dY)
         for layer in self.many:
             dX = dX + layer.backward(dY)
@@ -76,7 +74,7 @@ class Both(Container):
 # --- the call ----------------------------------------------------------------------------------
 
 
-def test_calls_are_values_that_nest_and_are_left_even_by_errors() -> None:
+def test_calls_are_values_that_nest_and_are_left_even_by_errors():
     with calling(step=3, reuse=True):
         assert current() == Call(reuse=True, step=3)
         with inference():
@@ -103,7 +101,7 @@ def test_calls_are_values_that_nest_and_are_left_even_by_errors() -> None:
 # --- parameters --------------------------------------------------------------------------------
 
 
-def test_param_reads_and_writes_the_dict_but_no_bad_values() -> None:
+def test_param_reads_and_writes_the_dict_but_no_bad_values():
     layer = Dense(3, 2)
     assert isinstance(Dense.W, Param)
     W = layer.W
@@ -126,7 +124,7 @@ def test_param_reads_and_writes_the_dict_but_no_bad_values() -> None:
         np.testing.assert_array_equal(layer.W, np.ones((3, 2)))
 
 
-BAD_VALUES: list[tuple[Any, str]] = [
+BAD_VALUES = [
     (np.ones((2, 3)), r"ShapeError: Dense\(3, 2\): parameter 'W' has shape \(3, 2\), got \(2, 3\)"),
     (1.0, r"ShapeError: .*got \(\)"),
     (np.ones(2), r"ShapeError: .*got \(2,\)"),  # which NumPy would broadcast
@@ -137,7 +135,7 @@ BAD_VALUES: list[tuple[Any, str]] = [
 ]
 
 
-def test_reading_too_early_says_what_to_do_and_decay_is_declared() -> None:
+def test_reading_too_early_says_what_to_do_and_decay_is_declared():
     for layer in (Dense(3), LayerNorm(), PReLU(), BatchNorm()):
         name = next(iter(layer._declared))
         with pytest.raises(errors.NotBuiltError, match="not know its input shape yet: call build"):
@@ -167,7 +165,7 @@ def test_reading_too_early_says_what_to_do_and_decay_is_declared() -> None:
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (2, 2, 3)])
-def test_an_authors_layer_does_what_every_layer_does(shape: Shape) -> None:
+def test_an_authors_layer_does_what_every_layer_does(shape):
     layer, X = Scale(3.0), np.random.default_rng(0).standard_normal(shape)
     assert layer.build(shape[1:], dtype=np.float64) == shape[1:]
     np.testing.assert_array_equal(layer.forward(X), 3 * X)
@@ -184,7 +182,7 @@ def test_an_authors_layer_does_what_every_layer_does(shape: Shape) -> None:
     assert layer.flops() == np.prod(shape[1:])
 
 
-def test_saved_values_and_gradients_have_names_and_what_an_author_forgot_too() -> None:
+def test_saved_values_and_gradients_have_names_and_what_an_author_forgot_too():
     layer = Layer()
     layer.save_for_backward(a=1, b=2)
     assert layer.saved("a") == 1
@@ -196,7 +194,7 @@ def test_saved_values_and_gradients_have_names_and_what_an_author_forgot_too() -
     assert layer.cache == {"c": 3}
 
     class Wrong(Scale):
-        def backward(self, dY: Array) -> Array:
+        def backward(self, dY):
             self.grad_array("S")[...] = 0
             return super().backward(dY)
 
@@ -215,7 +213,7 @@ def test_saved_values_and_gradients_have_names_and_what_an_author_forgot_too() -
         Half().backward(np.ones((1, 1)))
 
     class Holder(Layer):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.inner = [Dense(2, 2)]
 
@@ -223,24 +221,24 @@ def test_saved_values_and_gradients_have_names_and_what_an_author_forgot_too() -
         Holder().build((2,))
 
 
-def test_a_dataclass_may_be_a_layer_if_it_is_not_compared_by_value() -> None:
+def test_a_dataclass_may_be_a_layer_if_it_is_not_compared_by_value():
     class Power(Layer):
         n: int = 2
 
-        def __post_init__(self) -> None:
+        def __post_init__(self):
             super().__init__()
 
-        def forward(self, X: Array) -> Array:
+        def forward(self, X):
             return X**self.n
 
     with pytest.raises(errors.ArgumentTypeError, match=r"Power .*: write @dataclass\(eq=False\)"):
         dataclass(type("Power", (Power,), {"__annotations__": {"n": int}}))()
-    made: Any = dataclass(eq=False)(Power)(3)
+    made = dataclass(eq=False)(Power)(3)
     assert made.forward(np.full((1, 1), 2.0)) == 8
     assert made.get_config() == {"n": 3}
 
 
-def test_an_authors_container_is_a_tree_and_freezes_as_one() -> None:
+def test_an_authors_container_is_a_tree_and_freezes_as_one():
     layer = Both(Dense(3), Chain(Tanh(), Dense(3)))
     layer.build((3,), seed=1, dtype=np.float64)
     assert [path for path, _ in layer.walk()] == [
@@ -282,7 +280,7 @@ def test_an_authors_container_is_a_tree_and_freezes_as_one() -> None:
 # --- building ----------------------------------------------------------------------------------
 
 
-def test_build_remembers_both_shapes_and_refuses_others() -> None:
+def test_build_remembers_both_shapes_and_refuses_others():
     dense, layer = Dense(4), Tanh()
     assert dense.build((2, 3)) == dense.output_shape == (2, 4)
     assert (dense.input_shape, dense.dtype) == ((2, 3), np.float32)
@@ -306,7 +304,7 @@ def test_build_remembers_both_shapes_and_refuses_others() -> None:
     for dtype in (np.float16, np.int32, complex, str, "no such dtype"):
         with pytest.raises(errors.ArgumentTypeError, match="dtype must be float32 or float64"):
             Dense(4, 3).build((4,), dtype=dtype)
-    bad: Any = [(), 5, (-5,), (2.5,), "ab", None, (0,)]
+    bad = [(), 5, (-5,), (2.5,), "ab", None, (0,)]
     for kind, shape in itertools.product((Dense, LayerNorm, PReLU, BatchNorm), bad):
         with pytest.raises(errors.PhitodeepError, match=kind.__name__):
             (Dense(3) if kind is Dense else kind()).build(shape)
@@ -318,7 +316,7 @@ def test_build_remembers_both_shapes_and_refuses_others() -> None:
             layer.backward(bad)
 
 
-def test_cast_keeps_values_and_seeds_are_integers_or_sequences() -> None:
+def test_cast_keeps_values_and_seeds_are_integers_or_sequences():
     layer = Chain(Dense(3, 2), BatchNorm())
     layer.build((3,), seed=1)
     layer.forward(np.ones((4, 3)))
@@ -340,7 +338,7 @@ def test_cast_keeps_values_and_seeds_are_integers_or_sequences() -> None:
     assert keys == [(), (0,), (1,)]
 
 
-def test_measured_makes_no_array() -> None:
+def test_measured_makes_no_array():
     ghost = Dense(1_000_000, 1_000_000, LeCun())._measured()
     assert ghost.count_params() == 10**12 + 10**6
     assert ghost.output_shape == (10**6,)
@@ -359,7 +357,7 @@ def test_measured_makes_no_array() -> None:
 # --- frames ------------------------------------------------------------------------------------
 
 
-def test_buffers_are_reused_in_the_training_loop_and_left_out_of_copies() -> None:
+def test_buffers_are_reused_in_the_training_loop_and_left_out_of_copies():
     layer = Layer()
     one = layer.buffer("Y", (4, 3), np.float32)
     assert layer.buffer("Y", (4, 3), np.float32) is not one
@@ -392,19 +390,19 @@ def test_buffers_are_reused_in_the_training_loop_and_left_out_of_copies() -> Non
 # --- random numbers ----------------------------------------------------------------------------
 
 
-def drawn(layer: Layer, shape: Shape = (6, 5), **call: Any) -> Array:
+def drawn(layer, shape=(6, 5), **call):
     with calling(**call):
         return layer.uniform(shape).copy()
 
 
-def planted(seed: Any = 1) -> Layer:
+def planted(seed=1):
     layer = Layer()
     layer._set_seed(seed)
     return layer
 
 
 @pytest.mark.parametrize("shape", [(6, 5), (6, 8), (6, 9), (6,), (3, 2, 11)])
-def test_uniform_is_a_pure_function_of_seed_step_and_place(shape: Shape) -> None:
+def test_uniform_is_a_pure_function_of_seed_step_and_place(shape):
     layer = planted()
     first = drawn(layer, shape, step=4)
     assert first.shape == shape
@@ -421,7 +419,7 @@ def test_uniform_is_a_pure_function_of_seed_step_and_place(shape: Shape) -> None
     assert layer._frame.buffers["uniform"].shape == (shape[0], 8 * ticks)
 
 
-def test_uniform_is_uniform_and_passes_and_layers_draw_differently() -> None:
+def test_uniform_is_uniform_and_passes_and_layers_draw_differently():
     layer = planted()
     many = np.stack([drawn(layer, (64, 50), step=step) for step in range(20)])
     assert many.min() >= 0

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from phitodeep import layers as nn
 from phitodeep.core.call import calling, current, inference
-from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError, OrderError, ShapeError
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential, SequentialBuilder
@@ -21,7 +19,7 @@ from tests.conftest import assert_same, in_parts
 from tests.rows import LONG
 
 
-def built(layer: nn.Layer, *shape: int) -> nn.Layer:
+def built(layer, *shape):
     layer.build(shape, seed=1, dtype=np.float64)
     return layer
 
@@ -29,16 +27,16 @@ def built(layer: nn.Layer, *shape: int) -> nn.Layer:
 class Watched(nn.Tanh):
     """Counts its backward passes."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.count = 0
 
-    def backward(self, dY: Array) -> Array:
+    def backward(self, dY):
         self.count += 1
         return super().backward(dY)
 
 
-def test_backward_ends_at_the_first_layer_that_learns(rng: Any) -> None:
+def test_backward_ends_at_the_first_layer_that_learns(rng):
     below, above = Watched(), Watched()
     first, second = nn.Dense(3), nn.Dense(3)
     chain = built(nn.Chain(below, first, above, second), 3)
@@ -66,7 +64,7 @@ def test_backward_ends_at_the_first_layer_that_learns(rng: Any) -> None:
     assert not second.grads
 
 
-def test_shapes_run_through_a_chain_known_sizes_build_themselves_and_flops_add_up() -> None:
+def test_shapes_run_through_a_chain_known_sizes_build_themselves_and_flops_add_up():
     chain = nn.Chain(
         nn.Flatten(),
         nn.Dense(5),
@@ -117,7 +115,7 @@ def test_shapes_run_through_a_chain_known_sizes_build_themselves_and_flops_add_u
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_without_last_has_the_same_layers(nested: bool, rng: Any) -> None:
+def test_without_last_has_the_same_layers(nested, rng):
     first, second, end = nn.Dense(3, 4), nn.Tanh(), nn.Dense(4, 2)
     many = (first, nn.Chain(second, end)) if nested else (first, second, end)
     chain = built(nn.Chain(*many), 3)
@@ -132,16 +130,16 @@ def test_without_last_has_the_same_layers(nested: bool, rng: Any) -> None:
 class Wrong(nn.Tanh):
     """Returns too little of dX."""
 
-    def backward(self, dY: Array) -> Array:
+    def backward(self, dY):
         return super().backward(dY)[:, :1]
 
 
 class Broken(nn.Tanh):
-    def forward(self, X: Array) -> Array:
+    def forward(self, X):
         raise KeyError("lost")
 
 
-def test_errors_gain_their_path_and_those_of_others_a_note() -> None:
+def test_errors_gain_their_path_and_those_of_others_a_note():
     layer = nn.Chain(
         nn.ReLU(), nn.Residual(nn.Tanh(), nn.Parallel(nn.Dense(3, 3), nn.Dense(5, 3), merge="add"))
     )
@@ -172,7 +170,7 @@ def test_errors_gain_their_path_and_those_of_others_a_note() -> None:
 
 
 @pytest.mark.parametrize("make", [nn.Chain, nn.Residual, nn.Parallel, nn.SkipConcat])
-def test_one_layer_in_two_places_is_refused(make: Any) -> None:
+def test_one_layer_in_two_places_is_refused(make):
     layer = nn.Tanh()
     for many in (
         (layer, layer),
@@ -187,11 +185,11 @@ def test_one_layer_in_two_places_is_refused(make: Any) -> None:
 class Own(Container):
     """A container whose author thought of dX alone; its layers are in a list, tuple or dict."""
 
-    def __init__(self, inside: Any) -> None:
+    def __init__(self, inside):
         super().__init__()
         self.inside = inside
 
-    def parts(self) -> list[nn.Layer]:
+    def parts(self):
         """The layers, whatever they lie in."""
         found, held = [], [self.inside]
         while held:
@@ -202,17 +200,17 @@ class Own(Container):
                 held[:0] = first.values() if isinstance(first, dict) else first
         return found
 
-    def create(self, shape: Any) -> Any:
+    def create(self, shape):
         for layer in self.parts():
             shape = layer.build(shape)
         return shape
 
-    def forward(self, X: Any) -> Any:
+    def forward(self, X):
         for layer in self.parts():
             X = layer.forward(X)
         return X
 
-    def backward(self, dY: Any) -> Any:
+    def backward(self, dY):
         for layer in reversed(self.parts()):
             dX = layer.backward(dY)
             dY = dX * 1.0  # fails for None
@@ -236,7 +234,7 @@ HELD = [
 
 
 @pytest.mark.parametrize("held", HELD)
-def test_a_container_of_ones_own_trains_as_the_first_layer(held: Any, rng: Any) -> None:
+def test_a_container_of_ones_own_trains_as_the_first_layer(held, rng):
     X, Y = rng.standard_normal((12, 3)), rng.standard_normal((12, 2))
     own = Own(held(nn.Dense(3, 4), nn.Dense(4, 2)))
     check_gradients(own, X, max_probes=6)
@@ -262,20 +260,20 @@ def test_a_container_of_ones_own_trains_as_the_first_layer(held: Any, rng: Any) 
             model.train(X, Y, epochs=1, verbose=0)  # replicas find the layers too
 
 
-def test_a_container_may_cope_with_none_and_replicas_keep_their_frames(rng: Any) -> None:
+def test_a_container_may_cope_with_none_and_replicas_keep_their_frames(rng):
     asked = []
 
     class Copes(Own):
         skips_dX = True
 
-        def backward(self, dY: Any) -> Any:
+        def backward(self, dY):
             asked.append(current().needs_dX)
             for layer in reversed(self.parts()):
                 dY = layer.backward(dY)
             return dY
 
     class Asks(Copes):
-        def backward(self, dY: Any) -> Any:
+        def backward(self, dY):
             return super().backward(dY)
 
     for kind, wanted in ((Copes, False), (Asks, True)):
@@ -284,7 +282,7 @@ def test_a_container_may_cope_with_none_and_replicas_keep_their_frames(rng: Any)
         assert asked.pop() is wanted
     chain = nn.Chain(nn.Dense(3, 4), Own((nn.Dense(4, 4), nn.Tanh())), nn.Parallel(nn.Dense(4, 2)))
     chain.build((3,))
-    frames: dict[nn.Layer, Any] = {}
+    frames = {}
     first, second = chain._replica(frames), chain._replica(frames)
     for (path, a), (_, b), (_, c) in zip(chain.walk(), first.walk(), second.walk(), strict=True):
         assert b is not a, path
@@ -298,11 +296,11 @@ def test_a_container_may_cope_with_none_and_replicas_keep_their_frames(rng: Any)
 class Grows(Container):
     """Two dense layers of sizes that `create` learns, adopted or not."""
 
-    def __init__(self, *, adopts: bool = True) -> None:
+    def __init__(self, *, adopts=True):
         super().__init__()
         self.adopts, self.first, self.second = adopts, [], []
 
-    def create(self, shape: Shape) -> Shape:
+    def create(self, shape):
         if not self.first:
             take = self.adopt if self.adopts else list
             self.first = take([nn.Dense(shape[-1])])
@@ -312,7 +310,7 @@ class Grows(Container):
         return shape
 
 
-def test_layers_that_create_makes_have_the_seed_and_the_dtype() -> None:
+def test_layers_that_create_makes_have_the_seed_and_the_dtype():
     one, two = Grows(), Grows()
     for layer in (one, two):
         layer.build((3,), seed=5, dtype="float64")
@@ -328,7 +326,7 @@ def test_layers_that_create_makes_have_the_seed_and_the_dtype() -> None:
         Own({nn.Dense(3, 3), nn.Tanh()}).build((3,))
 
 
-def test_time_distributed_is_the_layer_at_each_step_of_any_length_without_a_mask(rng: Any) -> None:
+def test_time_distributed_is_the_layer_at_each_step_of_any_length_without_a_mask(rng):
     X = rng.standard_normal((2, 3, 5, 4, 2))
     layer = made(lambda: nn.TimeDistributed(nn.Chain(nn.Conv2D(3, 2), nn.Flatten())), X.shape)
     assert layer.output_shape == (3, 4 * 3 * 3)
@@ -346,14 +344,14 @@ def test_time_distributed_is_the_layer_at_each_step_of_any_length_without_a_mask
     assert embedding.forward(np.ones((2, 3, 4), int)).shape == (2, 3, 4, 2)
 
 
-def test_signatures_are_read_once(monkeypatch: Any) -> None:
+def test_signatures_are_read_once(monkeypatch):
     expected = repr(nn.Chain(nn.Chain(nn.Dense(2))))
     monkeypatch.setattr("phitodeep.core.types.inspect.signature", None)
     assert repr(nn.Chain(nn.Chain(nn.Dense(2)))) == expected
 
 
 SHAPE = (3, 5, 4)
-MAKES: dict[str, Callable[[bool], nn.Layer]] = {
+MAKES = {
     "chain": lambda on: nn.Chain(nn.Dense(6), nn.Tanh(), nn.Dense(4), checkpoint=on),
     "dropout and statistics": lambda on: nn.Chain(
         nn.Dense(6),
@@ -377,7 +375,7 @@ MAKES: dict[str, Callable[[bool], nn.Layer]] = {
 each = pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 
 
-def pair(make: Callable[[bool], nn.Layer]) -> tuple[nn.Layer, nn.Layer]:
+def pair(make):
     plain, lean = made(lambda: make(False), SHAPE), made(lambda: make(True), SHAPE)
     lean.set_weights(plain.get_weights())
     return plain, lean
@@ -387,7 +385,7 @@ def pair(make: Callable[[bool], nn.Layer]) -> tuple[nn.Layer, nn.Layer]:
 @pytest.mark.parametrize(
     "call", [{}, {"reuse": True}, {"step": None}, {"needs_dX": False}], ids=str
 )
-def test_all_is_the_same_to_the_bit(make: Any, call: dict[str, Any], rng: Any) -> None:
+def test_all_is_the_same_to_the_bit(make, call, rng):
     plain, lean = pair(make)
     X = rng.standard_normal(SHAPE)
     dY = rng.standard_normal(plain.copy().forward(X).shape)
@@ -398,7 +396,7 @@ def test_all_is_the_same_to_the_bit(make: Any, call: dict[str, Any], rng: Any) -
 
 
 @each
-def test_backward_twice_and_predictions_between(make: Any, rng: Any) -> None:
+def test_backward_twice_and_predictions_between(make, rng):
     plain, lean = pair(make)
     X = rng.standard_normal(SHAPE)
     with calling(step=4):
@@ -418,7 +416,7 @@ def test_backward_twice_and_predictions_between(make: Any, rng: Any) -> None:
     np.testing.assert_array_equal(lean.backward(dY), plain.backward(dY))
 
 
-def deep(checkpoint: bool) -> Sequential:
+def deep(checkpoint):
     builder = SequentialBuilder(64, seed=0)
     for _ in range(6):
         inner = [layer for _ in range(5) for layer in (nn.Dense(64), nn.Tanh(), nn.Dropout(0.1))]
@@ -426,7 +424,7 @@ def deep(checkpoint: bool) -> Sequential:
     return builder.dense(4).loss("softmax_cross_entropy").build()
 
 
-def test_training_takes_less_memory_and_ends_alike(rng: Any) -> None:
+def test_training_takes_less_memory_and_ends_alike(rng):
     X, y = rng.standard_normal((256, 64)).astype(np.float32), rng.integers(0, 4, 256)
     peaks, models = [], []
     for checkpoint in (False, True):

@@ -6,7 +6,7 @@ import pickle
 import re
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ import pytest
 from phitodeep import layers
 from phitodeep import layers as L
 from phitodeep.core.call import calling, inference, saliency
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Shape
 from phitodeep.errors import (
     ArgumentTypeError,
     BackwardError,
@@ -37,20 +37,20 @@ class Case(NamedTuple):
     shape: Shape
     tokens: int
 
-    def layer(self, dtype: Any = np.float64, seed: int = 1) -> L.Layer:
+    def layer(self, dtype=np.float64, seed=1):
         return made(self.make, self.shape, dtype, seed)
 
-    def data(self, layer: L.Layer, N: int = 0, seed: int = 2) -> tuple[Array, Array]:
+    def data(self, layer, N=0, seed=2):
         """X and dY, for a batch of N samples if that is given."""
         shape = (N or self.shape[0], *self.shape[1:])
         return examples.data(layer, shape, self.tokens, seed, scale=2.0)
 
-    def built(self, dtype: Any = np.float64) -> tuple[L.Layer, Array, Array]:
+    def built(self, dtype=np.float64):
         layer = self.layer(dtype)
         return layer, *self.data(layer)
 
 
-def over(rows: list[Any], *, tokens: bool = True) -> pytest.MarkDecorator:
+def over(rows, *, tokens=True):
     cases = [Case(*row) for row in rows if tokens or not row[2]]
     return pytest.mark.parametrize("case", cases, ids=[f"{c.make()} {c.shape}" for c in cases])
 
@@ -61,24 +61,24 @@ numbers, one_each_of_numbers = over(ALL, tokens=False), over(TOOLS, tokens=False
 dtypes = pytest.mark.parametrize("dtype", few([np.float32, np.float64], 1))
 
 
-def parts(layer: L.Layer) -> list[L.Layer]:
+def parts(layer):
     return [part for _, part in layer.walk()]
 
 
-def grads(layer: L.Layer) -> dict[str, Array]:
+def grads(layer):
     return {
         f"{path}.{n}".strip("."): a.copy() for path, p in layer.walk() for n, a in p.grads.items()
     }
 
 
-def found_in(layer: L.Layer, Y: Array, dX: Array | None) -> dict[str, Array]:
+def found_in(layer, Y, dX):
     return {"Y": Y, **({} if dX is None else {"dX": dX}), **grads(layer)}
 
 
 # --- the table ---------------------------------------------------------------------------------
 
 
-def test_table_covers_exactly_the_public_layers() -> None:
+def test_table_covers_exactly_the_public_layers():
     public = {v for n in layers.__all__ if isinstance(v := getattr(layers, n), type)}
     assert {type(make()) for make, _, _ in ALL} == {
         c for c in public if issubclass(c, L.Layer) and c is not L.Layer
@@ -89,7 +89,7 @@ def test_table_covers_exactly_the_public_layers() -> None:
 
 
 @every
-def test_backward_is_the_derivative_of_forward(case: Case) -> None:
+def test_backward_is_the_derivative_of_forward(case):
     layer, X, dY = case.built()
     check_gradients(layer, X)
     with saliency():
@@ -101,21 +101,21 @@ def test_backward_is_the_derivative_of_forward(case: Case) -> None:
 
 
 @one_each
-def test_backward_twice_gives_the_same(case: Case) -> None:
+def test_backward_twice_gives_the_same(case):
     layer, X, dY = case.built()
     first = passes(layer, X, dY)
     assert_same(found_in(layer, first["Y"], layer.backward(dY)), first)
 
 
 @every
-def test_gradients_are_linear_in_dY_and_not_divided_by_the_batch(case: Case) -> None:
+def test_gradients_are_linear_in_dY_and_not_divided_by_the_batch(case):
     layer, X, dY = case.built()
     once, twice = passes(layer, X, dY), passes(layer, X, 2 * dY)
     assert_same({**twice, "Y": 2 * twice["Y"]}, {n: 2 * a for n, a in once.items()}, rtol=1e-12)
 
 
 @one_each
-def test_gradients_of_parameters_do_not_need_dX(case: Case) -> None:
+def test_gradients_of_parameters_do_not_need_dX(case):
     layer, X, dY = case.built()
     whole = passes(layer, X, dY)
     with calling(step=0, needs_dX=False):
@@ -130,7 +130,7 @@ def test_gradients_of_parameters_do_not_need_dX(case: Case) -> None:
 
 @dtypes
 @every
-def test_dtype_is_kept(case: Case, dtype: type) -> None:
+def test_dtype_is_kept(case, dtype):
     layer, X, dY = case.built(dtype)
     for training, mask in ((t, m) for m in masks(layer, case.shape) for t in (True, False)):
         found = passes(layer, X, dY, training=training, mask=mask)
@@ -146,7 +146,7 @@ def test_dtype_is_kept(case: Case, dtype: type) -> None:
 
 
 @one_each_of_numbers
-def test_built_layer_casts_what_it_is_given(case: Case) -> None:
+def test_built_layer_casts_what_it_is_given(case):
     layer, _, dY = case.built(np.float32)
     whole = np.random.default_rng(4).integers(0, 5, case.shape)
     expected = passes(layer, whole.astype(np.float32), dY)
@@ -157,7 +157,7 @@ def test_built_layer_casts_what_it_is_given(case: Case) -> None:
 
 
 @one_each_of_numbers
-def test_unbuilt_layer_without_parameters_keeps_the_dtype_of_X(case: Case) -> None:
+def test_unbuilt_layer_without_parameters_keeps_the_dtype_of_X(case):
     if case.layer().get_weights() or isinstance(case.make(), L.Chain | L.Parallel):
         return
     for dtype in (np.float32, np.float64):
@@ -170,7 +170,7 @@ def test_unbuilt_layer_without_parameters_keeps_the_dtype_of_X(case: Case) -> No
 
 
 @every
-def test_bare_results_are_fresh(case: Case) -> None:
+def test_bare_results_are_fresh(case):
     layer, X, dY = case.built()
     other_X, other_dY = case.data(layer, seed=5)
     Y = layer.forward(X)
@@ -193,12 +193,12 @@ def test_bare_results_are_fresh(case: Case) -> None:
 
 
 @every
-def test_reused_buffers_change_nothing(case: Case) -> None:
+def test_reused_buffers_change_nothing(case):
     """Batches of several lengths, as epochs bring them, with predictions in between."""
     plain = case.layer()
     reusing = plain.copy()
     X, dY = case.data(plain, 8)
-    rows: list[Any] = [(slice(i, j),) for i, j in ((0, 4), (4, 8), (0, 3), (2, 6), (5, 6))]
+    rows = [(slice(i, j),) for i, j in ((0, 4), (4, 8), (0, 3), (2, 6), (5, 6))]
     if isinstance(plain, LOOKS_AT_MASK):  # sequences may be shorter, too
         rows[3:3] = [(slice(4), slice(2)), (slice(4),), (slice(2), slice(1))]
     for step, (mask, at) in enumerate(product(masks(plain, X.shape), rows)):
@@ -221,7 +221,7 @@ def test_reused_buffers_change_nothing(case: Case) -> None:
 
 
 @one_each
-def test_inference_does_not_disturb_a_pending_backward(case: Case) -> None:
+def test_inference_does_not_disturb_a_pending_backward(case):
     layer, X, dY = case.built()
     expected = passes(layer.copy(), X, dY)
     with calling(step=0):
@@ -234,7 +234,7 @@ def test_inference_does_not_disturb_a_pending_backward(case: Case) -> None:
 
 
 @one_each
-def test_inference_leaves_nothing_behind(case: Case) -> None:
+def test_inference_leaves_nothing_behind(case):
     layer, X, dY = case.built()
     weights = layer.get_weights()
     for mask in masks(layer, case.shape):
@@ -253,11 +253,11 @@ def test_inference_leaves_nothing_behind(case: Case) -> None:
 
 
 @kinds
-def test_threads_may_predict_at_once(case: Case) -> None:
+def test_threads_may_predict_at_once(case):
     layer, X, dY = case.built()
     batches = [case.data(layer, n, seed=n)[0] for n in range(1, 9)]
 
-    def predict(X: Array) -> Array:
+    def predict(X):
         with inference():
             return layer.forward(X)
 
@@ -276,7 +276,7 @@ def test_threads_may_predict_at_once(case: Case) -> None:
 
 @dtypes
 @one_each_of_numbers
-def test_large_numbers_stay_finite(case: Case, dtype: type) -> None:
+def test_large_numbers_stay_finite(case, dtype):
     layer = case.make()
     layer.build(case.shape[1:], seed=1, dtype=dtype)
     X, dY = case.data(layer)
@@ -292,7 +292,7 @@ def test_large_numbers_stay_finite(case: Case, dtype: type) -> None:
 
 
 @one_each
-def test_copy_is_independent(case: Case) -> None:
+def test_copy_is_independent(case):
     layer, X, dY = case.built()
     expected = passes(layer, X, dY)
     kept, weights = grads(layer), layer.get_weights()
@@ -310,7 +310,7 @@ def test_copy_is_independent(case: Case) -> None:
 
 
 @one_each
-def test_pickle_round_trip(case: Case) -> None:
+def test_pickle_round_trip(case):
     layer, X, dY = case.built(np.float32)
     layer.forward(X)
     twin = pickle.loads(pickle.dumps(layer))
@@ -321,7 +321,7 @@ def test_pickle_round_trip(case: Case) -> None:
 
 
 @kinds
-def test_replica_shares_parameters_but_not_frames(case: Case) -> None:
+def test_replica_shares_parameters_but_not_frames(case):
     layer, X, dY = case.built()
     expected = passes(layer.copy(), X, dY)
     twin = layer._replica()
@@ -338,7 +338,7 @@ def test_replica_shares_parameters_but_not_frames(case: Case) -> None:
 
 
 @one_each
-def test_weights_round_trip(case: Case) -> None:
+def test_weights_round_trip(case):
     (layer, X, dY), other = case.built(), case.layer(seed=9)
     other._set_seed(1)  # the same masks
     weights = layer.get_weights()
@@ -351,11 +351,11 @@ def test_weights_round_trip(case: Case) -> None:
 
 
 @kinds
-def test_wrong_weights_are_refused_and_nothing_is_written(case: Case) -> None:
+def test_wrong_weights_are_refused_and_nothing_is_written(case):
     layer = case.layer()
     weights = layer.get_weights()
     moved = {n: a + 1 for n, a in weights.items()}
-    wrong: list[dict[str, Any]] = [moved | {"extra": np.ones(1)}]
+    wrong = [moved | {"extra": np.ones(1)}]
     for name, a in weights.items():
         wrong.append({n: a for n, a in moved.items() if n != name})
         strange = (a.astype(str), np.full(a.shape, "a"), a + 1j, np.full(a.shape, None))
@@ -370,7 +370,7 @@ def test_wrong_weights_are_refused_and_nothing_is_written(case: Case) -> None:
 
 
 @kinds
-def test_building_again_is_harmless(case: Case) -> None:
+def test_building_again_is_harmless(case):
     layer = case.layer()
     weights, output_shape = layer.get_weights(), layer.output_shape
     assert layer.build(case.shape[1:], seed=77) == output_shape
@@ -382,7 +382,7 @@ def test_building_again_is_harmless(case: Case) -> None:
 
 
 @one_each
-def test_one_seed_gives_the_same_bits_in_every_dtype(case: Case) -> None:
+def test_one_seed_gives_the_same_bits_in_every_dtype(case):
     first, second, other, single = (case.make() for _ in range(4))
     for layer, seed in ((first, 3), (second, 3), (other, 4)):
         layer.build(case.shape[1:], seed=seed, dtype=np.float64)
@@ -397,7 +397,7 @@ def test_one_seed_gives_the_same_bits_in_every_dtype(case: Case) -> None:
 
 
 @kinds
-def test_looking_makes_no_parameters(case: Case) -> None:
+def test_looking_makes_no_parameters(case):
     built, layer = case.layer(), case.make()
     repr(layer)
     ghost = layer._measured(case.shape[1:])
@@ -413,7 +413,7 @@ def test_looking_makes_no_parameters(case: Case) -> None:
 
 
 @one_each
-def test_repr_is_the_call_that_makes_it(case: Case) -> None:
+def test_repr_is_the_call_that_makes_it(case):
     for layer in (case.make(), case.layer()):
         names = vars(L.initialization) | vars(layers) | vars(examples)
         twin = eval(repr(layer), names)
@@ -428,7 +428,7 @@ def test_repr_is_the_call_that_makes_it(case: Case) -> None:
 
 @pytest.mark.parametrize("k", few([1, 4], 1))
 @one_each
-def test_part_of_a_batch_sees_what_the_whole_would(case: Case, k: int) -> None:
+def test_part_of_a_batch_sees_what_the_whole_would(case, k):
     layer = case.layer()
     if any(isinstance(part, L.BatchNorm) for part in parts(layer)):
         layer.trainable = False  # else a batch is not its samples
@@ -443,7 +443,7 @@ def test_part_of_a_batch_sees_what_the_whole_would(case: Case, k: int) -> None:
 
 
 @one_each
-def test_global_generator_is_not_touched(case: Case) -> None:
+def test_global_generator_is_not_touched(case):
     before = np.random.get_state()  # noqa: NPY002
     layer = case.make()
     layer.build(case.shape[1:])
@@ -458,14 +458,14 @@ def test_global_generator_is_not_touched(case: Case) -> None:
 
 
 @kinds
-def test_backward_before_forward_is_refused(case: Case) -> None:
+def test_backward_before_forward_is_refused(case):
     layer, _, dY = case.built()
     with pytest.raises(BackwardError, match=f"{type(layer).__name__}.*run a forward pass"):
         layer.backward(dY)
 
 
 @one_each
-def test_wrong_dY_is_refused(case: Case) -> None:
+def test_wrong_dY_is_refused(case):
     layer, X, dY = case.built()
     layer.forward(X)
     wrong = [dY[..., None], dY[0], np.concatenate([dY, dY]), np.concatenate([dY, dY], axis=-1)]
@@ -491,7 +491,7 @@ def test_wrong_dY_is_refused(case: Case) -> None:
     ],
 )
 @over(KINDS, tokens=False)
-def test_bad_X_is_refused(case: Case, bad: Any, says: str) -> None:
+def test_bad_X_is_refused(case, bad, says):
     with pytest.raises((ShapeError, ArgumentTypeError), match=says) as caught:
         case.layer().forward(bad)
     assert type(case.make()).__name__ in str(caught.value)
@@ -500,7 +500,7 @@ def test_bad_X_is_refused(case: Case, bad: Any, says: str) -> None:
 
 
 @one_each_of_numbers
-def test_wrong_features_are_refused(case: Case) -> None:
+def test_wrong_features_are_refused(case):
     layer = case.layer()
     if not layer.get_weights():
         return  # what has no parameters fits any features

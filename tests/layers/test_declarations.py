@@ -1,17 +1,13 @@
 """What layers declare of samples, steps and masks is true: for each of the table, by perturbing."""
 
-from __future__ import annotations
-
 import re
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 
 from phitodeep import layers as nn
-from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError
 from phitodeep.model import Sequential
 from phitodeep.testing import examples
@@ -19,7 +15,7 @@ from phitodeep.testing.examples import passes
 from tests.layers.test_masks import CHANGING, D, T, layer_of
 from tests.rows import ALL, TOOLS, few, over
 
-MORE: list[tuple[examples.Make, Shape]] = [
+MORE = [
     (lambda: nn.Chain(nn.Dense(4), nn.Residual(nn.TransformerBlock(2, causal=True))), (2, 5, 3)),
     (lambda: nn.Residual(nn.BatchNorm(), nn.PReLU()), (3, 4, 2)),
     (
@@ -35,7 +31,7 @@ REFUSED = re.compile(  # under lengths; all other layers of the table accept the
 )
 
 
-def checkpoint_chain() -> nn.Layer:
+def checkpoint_chain():
     return nn.Chain(nn.Dense(3), nn.Tanh(), nn.Dense(2), checkpoint=True)
 
 
@@ -43,7 +39,7 @@ RANDOM = ("Dropout", "SpatialDropout", "GaussianNoise", "Reparameterize")
 with_lengths = [row for row in TABLE if len(row[1]) > 2 - row[0]().takes_tokens]
 
 
-def other(A: Array, tokens: int = 0) -> Array:
+def other(A, tokens=0):
     """Other numbers of the kind of A."""
     if tokens and A.dtype.kind == "i":
         return (A + 1) % tokens
@@ -51,7 +47,7 @@ def other(A: Array, tokens: int = 0) -> Array:
 
 
 @pytest.mark.parametrize("training", few([True, False], 1))
-def test_samples_are_independent_where_a_layer_says_so(training: bool) -> None:
+def test_samples_are_independent_where_a_layer_says_so(training):
     for make, shape, tokens in (*TOOLS, *((*row, 0) for row in MORE)):
         shape = (max(2, shape[0]), *shape[1:])
         layer = examples.made(make, shape)
@@ -70,7 +66,7 @@ def test_samples_are_independent_where_a_layer_says_so(training: bool) -> None:
 
 
 @pytest.mark.parametrize("training", few([True, False], 1))
-def test_steps_depend_on_each_other_as_a_layer_says(training: bool) -> None:
+def test_steps_depend_on_each_other_as_a_layer_says(training):
     for make, shape, tokens in with_lengths:
         layer = examples.made(make, shape)
         assert layer.time_steps in ("independent", "remembered", "joined")
@@ -96,9 +92,7 @@ def test_steps_depend_on_each_other_as_a_layer_says(training: bool) -> None:
                 )
 
 
-def hiding(
-    layer: nn.Layer, X: Array, dY: Array, mask: Array, hidden: Any, training: bool
-) -> tuple[dict[str, Array], Array, Array | None]:
+def hiding(layer, X, dY, mask, hidden, training):
     """What passes under a mask give, whatever is at the steps that it hides; dY, and Y's mask."""
     after = layer.compute_mask(mask)
     dY = dY if after is None else np.where(after.reshape(*after.shape, *[1] * (dY.ndim - 2)), dY, 0)
@@ -115,7 +109,7 @@ def hiding(
 
 
 @pytest.mark.parametrize("training", few([True, False], 1))
-def test_what_is_in_gaps_changes_nothing(training: bool) -> None:
+def test_what_is_in_gaps_changes_nothing(training):
     for make, shape, tokens in with_lengths:
         layer = examples.made(make, shape)
         mask = np.random.default_rng(3).random(shape[:2]) < 0.5
@@ -127,9 +121,7 @@ def test_what_is_in_gaps_changes_nothing(training: bool) -> None:
 
 @pytest.mark.parametrize("training", few([True, False], 1))
 @over([*with_lengths, *((partial(layer_of, call), (4, T, D), 0) for call in CHANGING)])
-def test_padding_changes_nothing_or_lengths_are_refused(
-    make: Any, shape: Any, tokens: int, training: Any
-) -> None:
+def test_padding_changes_nothing_or_lengths_are_refused(make, shape, tokens, training):
     """Each sample is as it would be alone, without padding."""
     shape = (max(3, shape[0]), *shape[1:])
     N, T = shape[:2]
@@ -156,7 +148,7 @@ def test_padding_changes_nothing_or_lengths_are_refused(
     )
     if training and (random or not layer.independent_samples):
         return
-    sums: dict[str, Any] = {}
+    sums = {}
     for i, n in enumerate(lengths):
         steps = slice(None) if after is None else slice(after[i].sum())
         if after is not None and not after[i].any():  # shorter than a window
@@ -174,7 +166,7 @@ def test_padding_changes_nothing_or_lengths_are_refused(
         np.testing.assert_allclose(a, whole[name], rtol=1e-9, atol=1e-10, err_msg=name)
 
 
-def test_what_is_not_built_yet_declares_no_more_than_it_knows() -> None:
+def test_what_is_not_built_yet_declares_no_more_than_it_knows():
     for layer, steps in (
         (nn.Softmax(), "independent"),
         (nn.Softmax(axis=2), "independent"),

@@ -1,15 +1,10 @@
 """Dense, alone, with ReLU in one step and with low-rank updates, which also attention may have."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
 from phitodeep import check_gradients, layers
 from phitodeep.core.call import calling, inference
-from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError
 from phitodeep.functional.rotary import YarnRope
 from phitodeep.layers import Chain, Dense, LowRank, MultiHeadAttention, ReLU
@@ -21,7 +16,7 @@ from tests.rows import few
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (2, 1, 3, 4), (4,), (0, 4), (2, 0, 4)])
-def test_matrix_product_on_the_last_axis(shape: tuple[int, ...], rng: Any) -> None:
+def test_matrix_product_on_the_last_axis(shape, rng):
     layer = Dense(4, 3)
     layer.build((4,), dtype=np.float64)
     layer.W, layer.b = rng.standard_normal((4, 3)), rng.standard_normal(3)
@@ -32,7 +27,7 @@ def test_matrix_product_on_the_last_axis(shape: tuple[int, ...], rng: Any) -> No
     np.testing.assert_allclose(layer.grads["b"], dY.reshape(-1, 3).sum(0))
 
 
-def test_arrays_that_are_not_contiguous_and_no_dX_where_nobody_needs_it(rng: Any) -> None:
+def test_arrays_that_are_not_contiguous_and_no_dX_where_nobody_needs_it(rng):
     layer = Dense(4, 3)
     layer.build((4,), dtype=np.float64)
     X, dY = rng.standard_normal((4, 6, 2)).T, rng.standard_normal((3, 6, 2)).T
@@ -44,7 +39,7 @@ def test_arrays_that_are_not_contiguous_and_no_dX_where_nobody_needs_it(rng: Any
     np.testing.assert_array_equal(layer.grads["b"], [12, 12, 12])
 
 
-def test_sizes_defaults_and_positions_of_the_original() -> None:
+def test_sizes_defaults_and_positions_of_the_original():
     layer = Dense(3)
     assert (layer.input_size, layer.output_size) == (None, 3)
     assert layer.known_input() is None
@@ -64,7 +59,7 @@ def test_sizes_defaults_and_positions_of_the_original() -> None:
 
 @pytest.mark.parametrize("shape", [(5, 4), (1, 4), (2, 5, 4), (0, 4)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_dense_relu_equals_dense_and_relu(shape: Shape, dtype: type, rng: Any) -> None:
+def test_dense_relu_equals_dense_and_relu(shape, dtype, rng):
     dense, relu = Dense(4, 3), ReLU()
     plain = Chain(dense, relu)
     plain.build((4,), seed=0, dtype=dtype)
@@ -90,7 +85,7 @@ def test_dense_relu_equals_dense_and_relu(shape: Shape, dtype: type, rng: Any) -
         np.testing.assert_allclose(a, b, rtol=8 * eps, atol=8 * eps)
 
 
-def test_dense_relu_takes_any_layout_and_refuses_a_bias_that_does_not_fit(rng: Any) -> None:
+def test_dense_relu_takes_any_layout_and_refuses_a_bias_that_does_not_fit(rng):
     layer = DenseReLU(Dense(4, 3), ReLU())
     X, dY = np.ones((5, 4), np.float32), rng.standard_normal((3, 5)).astype(np.float32).T
     layer.forward(X)
@@ -110,7 +105,7 @@ def test_dense_relu_takes_any_layout_and_refuses_a_bias_that_does_not_fit(rng: A
 UPDATE = Update(2, 3.0)
 
 
-def drawn(layer: Any, seed: int = 5) -> Any:
+def drawn(layer, seed=5):
     """Give the updates of a layer random values, since B = 0 would hide them."""
     rng = np.random.default_rng(seed)
     for low in layer.updates().values():
@@ -118,7 +113,7 @@ def drawn(layer: Any, seed: int = 5) -> Any:
     return layer
 
 
-def test_low_rank_is_the_product_of_its_definition_which_starts_at_zero() -> None:
+def test_low_rank_is_the_product_of_its_definition_which_starts_at_zero():
     layer = made(lambda: LowRank(3, 2, alpha=5.0), (4, 6))
     X, _ = data(layer, (4, 6))
     np.testing.assert_allclose(layer.forward(X), 2.5 * X @ layer.A @ layer.B, rtol=1e-13)
@@ -139,7 +134,7 @@ def test_low_rank_is_the_product_of_its_definition_which_starts_at_zero() -> Non
     assert layer.count_params() == 2 * (500 + 3)
 
 
-ATTENTIONS: list[dict[str, Any]] = [
+ATTENTIONS = [
     {},
     {"causal": True, "kv_heads": 2, "rope": True},
     {"bias": False, "head_dim": 6},
@@ -152,7 +147,7 @@ CHOICES = [("Wqkv",), ("Wo",), ("Wqkv", "Wo")]
 @pytest.mark.parametrize("names", few(CHOICES[::-1], 2), ids=" ".join)
 @pytest.mark.parametrize("options", few(ATTENTIONS, 3), ids=str)
 @pytest.mark.parametrize("masked", [False, True])
-def test_attention_with_updates_has_other_weights(options: Any, names: Any, masked: bool) -> None:
+def test_attention_with_updates_has_other_weights(options, names, masked):
     shape = (3, 5, 8)
     original = made(lambda: MultiHeadAttention(4, **options), shape)
     X, dY = data(original, shape)
@@ -173,7 +168,7 @@ def test_attention_with_updates_has_other_weights(options: Any, names: Any, mask
             np.testing.assert_allclose(low.grads["B"], s * low.A.T @ wanted[name], rtol=1e-9)
 
 
-def test_dropout_inside_attention_draws_what_it_drew() -> None:
+def test_dropout_inside_attention_draws_what_it_drew():
     original = made(lambda: MultiHeadAttention(2, dropout=0.5), (3, 5, 8))
     X, dY = data(original, (3, 5, 8))
     layer = AdaptedAttention(original.copy(), {"Wqkv": UPDATE})
@@ -189,7 +184,7 @@ def test_dropout_inside_attention_draws_what_it_drew() -> None:
 
 @pytest.mark.parametrize("shape", [(4, 5), (2, 3, 5)])
 @pytest.mark.parametrize("bias", [True, False])
-def test_dense_with_an_update_is_dense_with_another_weight(shape: Any, bias: bool) -> None:
+def test_dense_with_an_update_is_dense_with_another_weight(shape, bias):
     original = made(lambda: Dense(3, bias=bias), shape)
     X, dY = data(original, shape)
     layer = drawn(AdaptedDense(original.copy(), {"W": UPDATE}))
@@ -203,13 +198,13 @@ def test_dense_with_an_update_is_dense_with_another_weight(shape: Any, bias: boo
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("merged", [True, False])
-def test_the_original_comes_back(dtype: Any, merged: bool) -> None:
-    def restored(layer: Any) -> Any:
+def test_the_original_comes_back(dtype, merged):
+    def restored(layer):
         if merged:
             layer.add_updates()
         return layer.restored()
 
-    makes: list[Any] = [lambda: Dense(6), lambda: MultiHeadAttention(2)]
+    makes = [lambda: Dense(6), lambda: MultiHeadAttention(2)]
     for make, names in zip(makes, (("W",), ("Wqkv", "Wo")), strict=True):
         original = make()
         original.build((4, 6), seed=3, dtype=dtype)
@@ -225,7 +220,7 @@ def test_the_original_comes_back(dtype: Any, merged: bool) -> None:
         assert after.get_config() == config
         assert list(after.get_weights()) == list(before)
         for name, a in after.get_weights().items():
-            added: Array | float = updates[name] if merged and name in updates else 0.0
+            added = updates[name] if merged and name in updates else 0.0
             np.testing.assert_array_equal(a, before[name] + added)
             assert a.dtype == dtype
         if merged:
@@ -233,7 +228,7 @@ def test_the_original_comes_back(dtype: Any, merged: bool) -> None:
                 np.testing.assert_allclose(after.forward(X), wanted, rtol=2e-4, atol=1e-4)
 
 
-def test_the_weights_are_the_same_arrays_and_only_a_model_describes_the_layer() -> None:
+def test_the_weights_are_the_same_arrays_and_only_a_model_describes_the_layer():
     original = MultiHeadAttention(2)
     original.build((4, 6), seed=3)
     layer = AdaptedAttention(original, {"Wo": UPDATE})

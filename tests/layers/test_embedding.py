@@ -1,17 +1,13 @@
 """Embeddings and places, weights used twice, and functions of ones own."""
 
-from __future__ import annotations
-
 import copy
 import pickle
-from typing import Any
 
 import numpy as np
 import pytest
 
 from phitodeep import layers as nn
 from phitodeep.core.call import calling, inference
-from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.layers import Dense, Embedding, PositionalEmbedding, RotaryEmbedding, embedding
 from phitodeep.layers.embedding import sum_by_token
@@ -27,7 +23,7 @@ from tests.conftest import assert_same
 
 @pytest.mark.parametrize("one_hot", [512, 0])  # both ways to sum the gradient
 @pytest.mark.parametrize("shape", [(2, 5), (4,), (1, 1), (2, 3, 2), (3, 0)])
-def test_each_token_gets_its_row(shape: Any, one_hot: int, rng: Any, monkeypatch: Any) -> None:
+def test_each_token_gets_its_row(shape, one_hot, rng, monkeypatch):
     monkeypatch.setattr(embedding, "ONE_HOT", one_hot)
     layer = made(lambda: Embedding(6, 3), (1, 1))
     X, dY = rng.integers(0, 6, shape), rng.standard_normal((*shape, 3))
@@ -46,7 +42,7 @@ def test_each_token_gets_its_row(shape: Any, one_hot: int, rng: Any, monkeypatch
 
 
 @pytest.mark.parametrize("token", [-1, 6, 2**40, -(2**40)])
-def test_tokens_out_of_range_are_refused_with_their_place(token: int) -> None:
+def test_tokens_out_of_range_are_refused_with_their_place(token):
     X = np.array([[0, 1, 2], [3, token, 5]])
     says = rf"Embedding\(6, 3\) takes tokens from 0 to 5, got {token} at X\[1, 1\]"
     with pytest.raises(ArgumentError, match=says):
@@ -58,7 +54,7 @@ def test_tokens_out_of_range_are_refused_with_their_place(token: int) -> None:
         model.train(X, np.zeros((2, 3, 2)), epochs=1, verbose=0)
 
 
-def test_embedding_takes_any_integers_of_any_length_and_nothing_else() -> None:
+def test_embedding_takes_any_integers_of_any_length_and_nothing_else():
     layer = made(lambda: Embedding(6, 3), (2,), np.float32)
     for kind in (np.int8, np.uint8, np.int32, np.int64, np.uint64, list):
         X = [[0, 5]] if kind is list else np.array([[0, 5]], kind)
@@ -80,7 +76,7 @@ def test_embedding_takes_any_integers_of_any_length_and_nothing_else() -> None:
     small.build((3, 50), seed=1)
     assert small.W.std() == pytest.approx(0.02, rel=0.02)
     layer = made(lambda: PositionalEmbedding(3), (1, 2, 4))
-    memory: dict[Any, Any] = {}
+    memory = {}
     with calling(memory=memory):
         layer.forward(np.ones((1, 2, 4)))
         kept = dict(memory)
@@ -89,7 +85,7 @@ def test_embedding_takes_any_integers_of_any_length_and_nothing_else() -> None:
     assert memory == kept
 
 
-def test_learnt_places(rng: Any) -> None:
+def test_learnt_places(rng):
     layer = made(lambda: PositionalEmbedding(6), (2, 4, 3))
     X, dY = rng.standard_normal((2, 2, 4, 3))
     found = passes(layer, X, dY)
@@ -104,7 +100,7 @@ def test_learnt_places(rng: Any) -> None:
     assert layer.count_params() == 18
 
 
-def test_turning_keeps_lengths_and_tells_distances(rng: Any) -> None:
+def test_turning_keeps_lengths_and_tells_distances(rng):
     layer = RotaryEmbedding(50.0)
     q, k = rng.standard_normal((2, 6))
     Q, K = (layer.forward(np.tile(v, (1, 9, 1)))[0] for v in (q, k))
@@ -124,7 +120,7 @@ def test_turning_keeps_lengths_and_tells_distances(rng: Any) -> None:
 RATE = 0.5
 
 
-def tied_model(dtype: str = "float64", **options: Any) -> Sequential:
+def tied_model(dtype="float64", **options):
     """A small GPT whose head is its embedding."""
     embedding = nn.Embedding(7, 4)
     model = Sequential(
@@ -140,24 +136,24 @@ def tied_model(dtype: str = "float64", **options: Any) -> Sequential:
     return model
 
 
-def batch(rng: Any) -> tuple[Array, Array]:
+def batch(rng):
     return rng.integers(0, 7, (3, 5)), rng.integers(0, 7, (3, 5))
 
 
-def uses(model: Sequential) -> tuple[nn.Embedding, nn.TiedDense]:
+def uses(model):
     first, last = model.layers[0], model.layers[-1]
     assert isinstance(first, nn.Embedding)
     assert isinstance(last, nn.TiedDense)
     return first, last
 
 
-def is_tied(model: Sequential) -> bool:
+def is_tied(model):
     embedding, head = uses(model)
     return head.embedding is embedding
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (2, 5, 3), (1, 1, 3)])
-def test_the_head_is_the_embedding_transposed(shape: Any, rng: Any) -> None:
+def test_the_head_is_the_embedding_transposed(shape, rng):
     embedding = made(lambda: nn.Embedding(7, 3), (1, 2))
     assert isinstance(embedding, nn.Embedding)
     head, X, W = nn.TiedDense(embedding), rng.standard_normal(shape), embedding.W.copy()
@@ -175,12 +171,12 @@ def test_the_head_is_the_embedding_transposed(shape: Any, rng: Any) -> None:
         assert head.backward(dY) is None
 
 
-def loss_of(model: Sequential, X: Array, y: Array) -> float:
+def loss_of(model, X, y):
     with inference():
         return model.loss.loss_func(model.forward(X), y)
 
 
-def test_the_summed_gradient_is_the_slope_of_the_whole_loss(rng: Any) -> None:
+def test_the_summed_gradient_is_the_slope_of_the_whole_loss(rng):
     model, (X, y) = tied_model(), batch(rng)
     embedding, head = uses(model)
     model.backward(model.loss.loss_gradient(model.forward(X), y))
@@ -214,10 +210,10 @@ def test_the_summed_gradient_is_the_slope_of_the_whole_loss(rng: Any) -> None:
 class Looks(Callback):
     """Look at the gradients after each step."""
 
-    def __init__(self) -> None:
-        self.gradients: list[dict[str, Array]] = []
+    def __init__(self):
+        self.gradients = []
 
-    def on_batch_end(self, model: Any, step: int, loss: float) -> None:
+    def on_batch_end(self, model, step, loss):
         embedding, head = uses(model)
         assert np.shares_memory(embedding.grads["W"], model.optimizer._packing.g)
         for layer in (embedding, head):
@@ -229,9 +225,7 @@ class Looks(Callback):
 
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("checkpoint", [False, True])
-def test_a_step_has_one_array_for_the_gradient(
-    checkpoint: bool, parts: int, rng: Any, cut: Any
-) -> None:
+def test_a_step_has_one_array_for_the_gradient(checkpoint, parts, rng, cut):
     model, (X, y) = tied_model(), batch(rng)
     cut(parts)
     model.checkpoint = checkpoint
@@ -246,7 +240,7 @@ def test_a_step_has_one_array_for_the_gradient(
     np.testing.assert_allclose(uses(model)[0].W, before - RATE * total, rtol=1e-12)
 
 
-def test_a_product_that_no_step_used_does_not_count(rng: Any) -> None:
+def test_a_product_that_no_step_used_does_not_count(rng):
     model, (X, y) = tied_model(), batch(rng)
     twin = model.copy()
     model.train(X, y, epochs=0, verbose=0)
@@ -270,9 +264,7 @@ def test_a_product_that_no_step_used_does_not_count(rng: Any) -> None:
 
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("size", [1, 8, 12, 1000])
-def test_the_gradient_is_added_in_blocks(
-    size: Any, parts: Any, rng: Any, cut: Any, monkeypatch: Any
-) -> None:
+def test_the_gradient_is_added_in_blocks(size, parts, rng, cut, monkeypatch):
     model, (X, y) = tied_model(optimizer=Adam(), alpha=0.01), batch(rng)
     twin = model.copy()
     for _ in range(3):
@@ -284,22 +276,22 @@ def test_the_gradient_is_added_in_blocks(
     assert_same(model.get_weights(), twin.get_weights(), rtol=1e-9, atol=1e-11)
 
 
-def test_who_watches_training_sees_the_gradient_of_each_use(rng: Any) -> None:
+def test_who_watches_training_sees_the_gradient_of_each_use(rng):
     model, (X, y) = tied_model(), batch(rng)
     twin, seen = model.copy(), {}
     twin.backward(twin.loss.loss_gradient(twin.forward(X), y))
 
     class Gradients:
-        def of(self, model: Any) -> Gradients:
+        def of(self, model):
             return self
 
-        def run(self, when: str, layer: Any, method: Any, A: Array, more: dict[str, Any]) -> Any:
+        def run(self, when, layer, method, A, more):
             result = method(layer, A, **more)
             if when == "backward" and "W" in layer.grads:
                 seen[type(layer).__name__] = layer.grads["W"].copy()
             return result
 
-        def notify(self, what: str, when: str, source: Any, A: Any, *more: Any) -> Any:
+        def notify(self, what, when, source, A, *more):
             return A
 
     with calling(watch=Gradients()):
@@ -308,7 +300,7 @@ def test_who_watches_training_sees_the_gradient_of_each_use(rng: Any) -> None:
         np.testing.assert_allclose(seen[type(layer).__name__], layer.grads["W"], rtol=1e-12)
 
 
-def test_tied_weights_count_once_and_replicas_and_builders_tie(capsys: Any, rng: Any) -> None:
+def test_tied_weights_count_once_and_replicas_and_builders_tie(capsys, rng):
     model = tied_model()
     embedding, _ = uses(model)
     untied = sum(a.size for p in (part.params for _, part in model.walk()) for a in p.values())
@@ -350,7 +342,7 @@ def test_tied_weights_count_once_and_replicas_and_builders_tie(capsys: Any, rng:
 
 @pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize("twinned", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
-def test_copies_keep_their_own_tie(twinned: Any, trained: bool, rng: Any) -> None:
+def test_copies_keep_their_own_tie(twinned, trained, rng):
     model, (X, y) = tied_model(), batch(rng)
     if trained:
         model.train(X, y, epochs=1, verbose=0)
@@ -366,10 +358,10 @@ def test_copies_keep_their_own_tie(twinned: Any, trained: bool, rng: Any) -> Non
     assert is_tied(model)
 
 
-def test_lambda_gives_backward_what_it_promises(rng: Any) -> None:
-    seen: list[Array] = []
+def test_lambda_gives_backward_what_it_promises(rng):
+    seen = []
 
-    def back(dY: Array, X: Array, Y: Array) -> Array:
+    def back(dY, X, Y):
         seen.extend([dY, X, Y])
         return 2 * dY
 

@@ -1,31 +1,25 @@
 """The ends of the number range: very large numbers, infinities, NaN, no samples, and no spread."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
 from phitodeep import layers as nn
 from phitodeep.core.call import calling, inference
-from phitodeep.core.types import Shape
 from phitodeep.errors import ShapeError
 from phitodeep.functional import log_softmax, softmax
 from phitodeep.kernels import KERNELS
 from phitodeep.layers import BatchNorm, LayerNorm, attention
 from phitodeep.testing.examples import made, passes
-from tests.rows import KINDS, LONG, TOOLS, Row, few
+from tests.rows import KINDS, LONG, TOOLS, few
 
 pytestmark = pytest.mark.usefixtures("kernel_set")
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
-LARGE: dict[Any, tuple[float, ...]] = {np.float32: (1e20, 1e30, 1e37), np.float64: (1e160, 1e300)}
+LARGE = {np.float32: (1e20, 1e30, 1e37), np.float64: (1e160, 1e300)}
 
 
 @dtypes
 @pytest.mark.parametrize("axis", [-1, 1])
-def test_softmax_of_all_that_floats_can_be(axis: int, dtype: Any) -> None:
+def test_softmax_of_all_that_floats_can_be(axis, dtype):
     top, inf = np.finfo(dtype).max, np.inf
     X = np.array([[top, -top, 0], [-top, -top, -inf], [-inf, -inf, -inf], [-inf, 3, -inf]], dtype)
     wanted = np.array([[1, 0, 0], [0.5, 0.5, 0], [0, 0, 0], [0, 1, 0]], dtype)
@@ -39,7 +33,7 @@ def test_softmax_of_all_that_floats_can_be(axis: int, dtype: Any) -> None:
 
 
 @dtypes
-def test_causal_softmax_sees_no_later_score_whatever_it_is(dtype: Any) -> None:
+def test_causal_softmax_sees_no_later_score_whatever_it_is(dtype):
     low, top, inf = -1e35, np.finfo(dtype).max, np.inf
     S = np.array(
         [
@@ -66,9 +60,7 @@ def test_causal_softmax_sees_no_later_score_whatever_it_is(dtype: Any) -> None:
 @pytest.mark.parametrize("scores", [2**18, 2])
 @pytest.mark.parametrize("causal", [True, False])
 @dtypes
-def test_very_low_scores_hide_nothing(
-    dtype: Any, causal: bool, scores: int, monkeypatch: Any
-) -> None:
+def test_very_low_scores_hide_nothing(dtype, causal, scores, monkeypatch):
     """All scores are -1e34 and less, in float32 near its end."""
     monkeypatch.setattr(attention, "SCORES", scores)
     layer = nn.MultiHeadAttention(1, causal=causal, bias=False)
@@ -86,7 +78,7 @@ def test_very_low_scores_hide_nothing(
     assert not found["dX"][:, 2:].any()
 
 
-NORMS: list[tuple[Callable[..., nn.Layer], Shape]] = [
+NORMS = [
     (nn.LayerNorm, (3, 4, 7)),
     (nn.RMSNorm, (3, 4, 7)),
     (lambda eps=1e-5: nn.GroupNorm(2, eps), (3, 5, 4)),
@@ -100,7 +92,7 @@ norms = pytest.mark.parametrize(("make", "shape"), NORMS, ids=[repr(m()) for m, 
     ("dtype", "scale"), [(dtype, s) for dtype, scales in LARGE.items() for s in scales]
 )
 @norms
-def test_norms_do_not_depend_on_the_scale(make: Any, shape: Any, dtype: Any, scale: Any) -> None:
+def test_norms_do_not_depend_on_the_scale(make, shape, dtype, scale):
     layer, exact = made(make, shape, dtype), made(lambda: make(eps=1e-300), shape)
     exact.set_weights({k: v.astype(np.float64) for k, v in layer.get_weights().items()})
     rng = np.random.default_rng(0)
@@ -115,7 +107,7 @@ def test_norms_do_not_depend_on_the_scale(make: Any, shape: Any, dtype: Any, sca
 @pytest.mark.parametrize("part", ["max", "half"])
 @dtypes
 @norms
-def test_norms_of_the_greatest_numbers(make: Any, shape: Any, dtype: Any, part: str) -> None:
+def test_norms_of_the_greatest_numbers(make, shape, dtype, part):
     """Constant, and of both signs: what has no spread becomes 0 (or 1, where nothing is centred),
     and its gradient is finite."""
     layer = make()
@@ -131,7 +123,7 @@ def test_norms_of_the_greatest_numbers(make: Any, shape: Any, dtype: Any, part: 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, "large"])
 @dtypes
 @pytest.mark.parametrize(("make", "shape"), NORMS[:2], ids=["LayerNorm", "RMSNorm"])
-def test_ordinary_rows_do_not_feel_the_others(make: Any, shape: Any, dtype: Any, bad: Any) -> None:
+def test_ordinary_rows_do_not_feel_the_others(make, shape, dtype, bad):
     layer = made(make, shape, dtype)
     X, dY = np.random.default_rng(0).standard_normal((2, *shape)).astype(dtype)
     wanted = passes(layer, X, dY)
@@ -147,7 +139,7 @@ def test_ordinary_rows_do_not_feel_the_others(make: Any, shape: Any, dtype: Any,
 
 
 @dtypes
-def test_batch_norm_remembers_only_what_its_dtype_holds(dtype: Any) -> None:
+def test_batch_norm_remembers_only_what_its_dtype_holds(dtype):
     layer, rng = nn.BatchNorm(), np.random.default_rng(0)
     layer.build((3,), dtype=dtype)
     scale = np.array([1, LARGE[dtype][0], LARGE[dtype][-1]], dtype)
@@ -169,7 +161,7 @@ def test_batch_norm_remembers_only_what_its_dtype_holds(dtype: Any) -> None:
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
 @pytest.mark.parametrize("vocabulary", [5, 600])
 @dtypes
-def test_an_embedding_adds_to_its_tokens_only(dtype: Any, vocabulary: int, bad: float) -> None:
+def test_an_embedding_adds_to_its_tokens_only(dtype, vocabulary, bad):
     rng = np.random.default_rng(0)
     tokens, rows = np.array([3, 1, 3, 0, 4]), rng.standard_normal((5, 2)).astype(dtype)
     rows[2, 1] = bad
@@ -180,14 +172,14 @@ def test_an_embedding_adds_to_its_tokens_only(dtype: Any, vocabulary: int, bad: 
     np.testing.assert_allclose(dW, wanted, rtol=1e-6)
 
 
-def rows(kernel_set: str) -> list[Row]:
+def rows(kernel_set):
     """All rows with compiled kernels; with NumPy's, one for each kind of layer."""
     return TOOLS if LONG or kernel_set == "numba" else KINDS
 
 
 @pytest.mark.parametrize("dtype", few([np.float32, np.float64], 1))
 @pytest.mark.parametrize("large", [False, True])
-def test_a_sample_does_not_reach_the_others(large: bool, dtype: Any, kernel_set: str) -> None:
+def test_a_sample_does_not_reach_the_others(large, dtype, kernel_set):
     for make, shape, tokens in rows(kernel_set):
         if tokens:
             continue
@@ -206,7 +198,7 @@ def test_a_sample_does_not_reach_the_others(large: bool, dtype: Any, kernel_set:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_no_samples_give_nothing_or_are_refused_by_name(training: bool, kernel_set: str) -> None:
+def test_no_samples_give_nothing_or_are_refused_by_name(training, kernel_set):
     for make, shape, tokens in rows(kernel_set):
         layer = made(make, shape)
         X = np.empty((0, *shape[1:]), int if tokens else np.float64)
@@ -230,7 +222,7 @@ def test_no_samples_give_nothing_or_are_refused_by_name(training: bool, kernel_s
             assert all(np.isfinite(a).all() for a in part.state.values()), layer
 
 
-def built(layer: Any, d: int, dtype: type = np.float64) -> Any:
+def built(layer, d, dtype=np.float64):
     layer.build((d,), dtype=dtype)
     layer.gamma, layer.beta = np.random.default_rng(5).standard_normal((2, d))
     return layer
@@ -238,7 +230,7 @@ def built(layer: Any, d: int, dtype: type = np.float64) -> Any:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("make", [LayerNorm, BatchNorm])
-def test_a_large_mean_costs_no_precision(make: Any, dtype: type, rng: Any) -> None:
+def test_a_large_mean_costs_no_precision(make, dtype, rng):
     """mean(x^2) - mean(x)^2 would: it is mean((x - mu)^2)."""
     layer = built(make(), 16, dtype)
     X = rng.integers(-8, 8, (32, 16)).astype(dtype) / 8
@@ -246,7 +238,7 @@ def test_a_large_mean_costs_no_precision(make: Any, dtype: type, rng: Any) -> No
     np.testing.assert_allclose(layer.forward(shifted), layer.forward(X), rtol=1e-3, atol=1e-3)
 
 
-def test_a_constant_one_feature_one_row_or_none_have_no_variance() -> None:
+def test_a_constant_one_feature_one_row_or_none_have_no_variance():
     X = np.full((3, 4), 7.0)
     for make in (LayerNorm, BatchNorm):
         layer = built(make(), 4)
@@ -266,7 +258,7 @@ def test_a_constant_one_feature_one_row_or_none_have_no_variance() -> None:
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.1, 0.3, 1.0])
-def test_running_statistics_are_no_parameters(momentum: float, rng: Any) -> None:
+def test_running_statistics_are_no_parameters(momentum, rng):
     layer = built(BatchNorm(momentum), 3)
     mean, var = np.zeros(3), np.ones(3)
     for n in (5, 2, 9):

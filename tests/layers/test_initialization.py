@@ -1,14 +1,10 @@
 """Initial values: their variance, their bounds, orthogonality, and that a seed repeats them."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 
-from phitodeep.core.types import Shape
 from phitodeep.layers import Dense
 from phitodeep.layers import initialization as initial
 from phitodeep.layers.initialization import Constant, He, InitType, LeCun, Orthogonal, Xavier
@@ -19,7 +15,7 @@ ALL += [Orthogonal(), Orthogonal(1.5), Constant(0.3), Constant(-2)]
 ALL += [initial.Normal(0.5), initial.Zeros()]
 
 
-def test_table_covers_every_initializer_and_fans() -> None:
+def test_table_covers_every_initializer_and_fans():
     public = {
         v
         for v in vars(initial).values()
@@ -32,7 +28,7 @@ def test_table_covers_every_initializer_and_fans() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", InitType)
-def test_variance_is_what_the_papers_ask(kind: InitType, shape: Shape, rng: Any) -> None:
+def test_variance_is_what_the_papers_ask(kind, shape, rng):
     area = math.prod(shape[:-2])
     fan_in, fan_out = area * shape[-2], area * shape[-1]
     wanted = {He: 2 / fan_in, Xavier: 2 / (fan_in + fan_out), LeCun: 1 / fan_in}
@@ -52,7 +48,7 @@ def test_variance_is_what_the_papers_ask(kind: InitType, shape: Shape, rng: Any)
 
 @pytest.mark.parametrize("gain", [1.0, 1.5])
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5), (2, 3, 4), (3, 2, 20), (1, 1)])
-def test_orthogonal_has_orthonormal_rows_or_columns(shape: Shape, gain: float, rng: Any) -> None:
+def test_orthogonal_has_orthonormal_rows_or_columns(shape, gain, rng):
     Q = Orthogonal(gain).draw(shape, rng)
     assert Q.shape == shape
     Q = Q.reshape(-1, shape[-1])
@@ -60,7 +56,7 @@ def test_orthogonal_has_orthonormal_rows_or_columns(shape: Shape, gain: float, r
     np.testing.assert_allclose(product, gain**2 * np.eye(len(product)), atol=1e-12)
 
 
-def test_orthogonal_is_uniform_over_signs_and_constants_are_constant(rng: Any) -> None:
+def test_orthogonal_is_uniform_over_signs_and_constants_are_constant(rng):
     """LAPACK alone gives R a negative diagonal more often than not: Q must not inherit that."""
     draws = np.array([Orthogonal().draw((3, 3), rng) for _ in range(2000)])
     assert np.abs(draws.mean(axis=0)).max() < 0.06  # 4.6 standard errors of 1 / sqrt(3 * 2000)
@@ -76,7 +72,7 @@ def test_orthogonal_is_uniform_over_signs_and_constants_are_constant(rng: Any) -
 
 
 @pytest.mark.parametrize("init", ALL, ids=lambda init: type(init).__name__)
-def test_a_seed_repeats_to_the_bit_and_repr_is_the_call(init: initial.Initializer) -> None:
+def test_a_seed_repeats_to_the_bit_and_repr_is_the_call(init):
     first, again, other = (init.draw((7, 5), np.random.default_rng(s)) for s in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert np.isfinite(first).all()

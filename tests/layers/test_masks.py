@@ -1,10 +1,6 @@
 """Masks go through a chain with its steps, and what they leave out changes nothing."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +8,6 @@ import pytest
 from phitodeep import layers as nn
 from phitodeep.core.call import calling, inference
 from phitodeep.errors import ArgumentError, PhitodeepError, ShapeError
-from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.testing.examples import made, passes
@@ -47,16 +42,15 @@ CHANGING = (
 )
 
 
-def layer_of(call: str) -> Layer:
-    made: Layer = eval(call, NAMES | {"running": running})
-    return made
+def layer_of(call):
+    return eval(call, NAMES | {"running": running})
 
 
-def data(rng: Any) -> np.ndarray:
+def data(rng):
     return rng.standard_normal((len(LENGTHS), T, D))
 
 
-def test_masks_end_with_the_steps_and_gaps_pass_where_these_stay(rng: Any) -> None:
+def test_masks_end_with_the_steps_and_gaps_pass_where_these_stay(rng):
     last = nn.LSTM(2, return_sequences=False)
     for layer in (last, nn.Bidirectional(last.copy()), nn.GlobalAvgPool()):
         assert layer.compute_mask(MASK) is None, layer
@@ -90,7 +84,7 @@ def test_masks_end_with_the_steps_and_gaps_pass_where_these_stay(rng: Any) -> No
         accident.compute_mask(np.array([[True, False, True]]))
 
 
-def model_of(layers: str, **options: Any) -> Sequential:
+def model_of(layers, **options):
     """A model of these layers, built for X (N, T, D), or tokens (N, T), in float64."""
     parts = eval(f"[{layers}]", dict(NAMES))
     options = {"loss_class": "softmax_cross_entropy", "metrics": ["accuracy"], **options}
@@ -99,12 +93,12 @@ def model_of(layers: str, **options: Any) -> Sequential:
     return model
 
 
-def tagger() -> Sequential:
+def tagger():
     tags = "Conv1D(5, 3, padding='same'), Tanh(), Bidirectional(GRU(3)), Dense(2)"
     return model_of(tags, alpha=0.02)
 
 
-def test_lengths_make_padding_change_nothing(rng: Any) -> None:
+def test_lengths_make_padding_change_nothing(rng):
     X, y = data(rng), rng.integers(0, 2, (4, T))
     noisy = np.where(MASK[..., None], X, 9.0)
     one, other = tagger(), tagger()
@@ -120,7 +114,7 @@ def test_lengths_make_padding_change_nothing(rng: Any) -> None:
     assert one.evaluate(X, y, lengths=LENGTHS) == one.evaluate(noisy, y, lengths=LENGTHS)
 
 
-def test_the_loss_is_the_mean_over_the_steps_that_are_there_or_0(rng: Any) -> None:
+def test_the_loss_is_the_mean_over_the_steps_that_are_there_or_0(rng):
     X, y, model = data(rng), rng.integers(0, 2, (4, T)), tagger()
     scores = model.evaluate(X, y, lengths=LENGTHS, batch_size=3)
     P = model.predict(X, lengths=LENGTHS)[MASK]
@@ -161,7 +155,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_step_on_a_padded_batch_is_the_step_on_its_samples(name: str, rng: Any) -> None:
+def test_a_step_on_a_padded_batch_is_the_step_on_its_samples(name, rng):
     """Loss, metrics and weights after a step: padded, and with each sample as a batch of its own,
     whatever the padding holds."""
     tokens, each = name == "tokens", name != "pooled"
@@ -192,12 +186,12 @@ def test_a_step_on_a_padded_batch_is_the_step_on_its_samples(name: str, rng: Any
             np.testing.assert_allclose(Y[i, :n] if each else Y[i], one, rtol=1e-10, atol=1e-12)
 
 
-def running(X: np.ndarray, *_: np.ndarray) -> np.ndarray:
+def running(X, *_):
     return X.cumsum(axis=1)
 
 
 @pytest.mark.parametrize("loss", ["mse", "hinge", "poisson_nll", "kl_divergence"])
-def test_targets_of_the_padding_may_hold_anything(loss: str, rng: Any) -> None:
+def test_targets_of_the_padding_may_hold_anything(loss, rng):
     X, model = data(rng), model_of("GRU(3), LogSoftmax()", loss_class=loss, metrics=[])
     y = rng.dirichlet(np.ones(3), (4, T)) if loss != "hinge" else np.ones((4, T, 3))
     wanted = model.evaluate(X, y, lengths=LENGTHS)
@@ -209,7 +203,7 @@ def test_targets_of_the_padding_may_hold_anything(loss: str, rng: Any) -> None:
         model.evaluate(X, y, lengths=LENGTHS)
 
 
-def test_batch_norm_counts_the_steps_that_are_there(rng: Any) -> None:
+def test_batch_norm_counts_the_steps_that_are_there(rng):
     X, dY = data(rng), rng.standard_normal((4, T, D))
     layer = made(nn.BatchNorm, (1, T, D))
     flat, padded = layer.copy(), layer.copy()
@@ -234,29 +228,29 @@ def test_batch_norm_counts_the_steps_that_are_there(rng: Any) -> None:
 class Sum(Container):
     """A container of a user's own, which says nothing of masks."""
 
-    def __init__(self, *layers: Layer) -> None:
+    def __init__(self, *layers):
         super().__init__()
         self.layers = list(layers)
 
-    def forward(self, X: np.ndarray) -> np.ndarray:
+    def forward(self, X):
         return sum(layer.forward(X) for layer in self.layers)
 
 
 class Told(Sum):
-    def compute_mask(self, mask: np.ndarray) -> np.ndarray:
+    def compute_mask(self, mask):
         return mask
 
 
 class Turned(nn.Chain):
     """A chain whose forward is a user's own: what a Chain says of masks is no longer known."""
 
-    def forward(self, X: np.ndarray) -> np.ndarray:
+    def forward(self, X):
         return super().forward(X)[:, ::-1]
 
 
 ENDING = "Chain(GRU(T * D, return_sequences=False), Reshape(T, D))"  # no steps, then other ones
 ROUNDING = "Chain(MaxPool1D(3), ConvTranspose1D(D, 3, stride=3))"  # multiples of 3
-CALLS: list[Callable[[Sequential, Any, Any, Any], Any]] = [
+CALLS = [
     lambda model, X, y, n: model.forward(X, lengths=n),
     lambda model, X, y, n: model.predict(X, lengths=n),
     lambda model, X, y, n: model.evaluate(X, y, lengths=n),
@@ -289,7 +283,7 @@ CALLS: list[Callable[[Sequential, Any, Any, Any], Any]] = [
         "Turned(Tanh())": r"in layer 0 of Sequential: Turned.*write compute_mask",
     }.items(),
 )
-def test_layers_that_declare_nothing_refuse_lengths(calls: str, says: str, rng: Any) -> None:
+def test_layers_that_declare_nothing_refuse_lengths(calls, says, rng):
     model = Sequential(*eval(f"[{calls}]", NAMES | globals()), seed=0)
     model.build((T, D))
     X, y = data(rng), rng.standard_normal((4, *model.output_shape))
@@ -301,7 +295,7 @@ def test_layers_that_declare_nothing_refuse_lengths(calls: str, says: str, rng: 
     assert_same(model.get_weights(), before)
 
 
-def test_containers_that_say_what_they_do_and_files_take_lengths(rng: Any, tmp_path: Any) -> None:
+def test_containers_that_say_what_they_do_and_files_take_lengths(rng, tmp_path):
     model = Sequential(Told(nn.Tanh(), nn.Dense(4, 4)), nn.GRU(2))
     model.build((T, D))
     assert model.predict(np.ones((4, T, D)), lengths=LENGTHS).shape == (4, T, 2)
@@ -320,7 +314,7 @@ def test_containers_that_say_what_they_do_and_files_take_lengths(rng: Any, tmp_p
     assert np.isfinite(tagged.predict(X, 2, lengths=LENGTHS)).all()
 
 
-WRONG: list[tuple[Any, str]] = [
+WRONG = [
     ([9, 10, 1, 1], r"lengths\[1\] is 10, but the samples have 9 steps"),
     ([9, -1, 1, 1], r"lengths\[1\] is -1"),
     ([9, 1, 1], r"integers of shape \(4,\)"),
@@ -332,7 +326,7 @@ WRONG: list[tuple[Any, str]] = [
 ]
 
 
-def test_lengths_and_masks_that_do_not_fit_are_refused(rng: Any) -> None:
+def test_lengths_and_masks_that_do_not_fit_are_refused(rng):
     X, y, model = data(rng), rng.integers(0, 2, (4, T)), tagger()
     before = model.get_weights()
     for (lengths, says), call in itertools.product(WRONG, CALLS):

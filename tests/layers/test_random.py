@@ -1,29 +1,24 @@
 """Random layers: what they drop, draw and move, on average and in prediction."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
 from phitodeep import layers as nn
 from phitodeep.core.call import calling, inference
-from phitodeep.core.types import Array, Shape
 from phitodeep.testing.examples import made
 from tests.conftest import references
 
 WIDE = (200, 300)
 
 
-def planted(layer: Any, seed: int = 1) -> Any:
+def planted(layer, seed=1):
     layer._set_seed(seed)
     return layer
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_dropout_drops_its_share_and_keeps_the_mean(rate: float, dtype: type) -> None:
+def test_dropout_drops_its_share_and_keeps_the_mean(rate, dtype):
     layer, X = planted(nn.Dropout(rate)), np.full(WIDE, 2, dtype)
     Y = layer.forward(X)
     dropped = Y == 0
@@ -37,7 +32,7 @@ def test_dropout_drops_its_share_and_keeps_the_mean(rate: float, dtype: type) ->
         )
 
 
-def test_noise_is_made_by_box_and_muller_and_the_same_in_both_layers() -> None:
+def test_noise_is_made_by_box_and_muller_and_the_same_in_both_layers():
     layer, X = planted(nn.GaussianNoise(0.3)), np.ones((6, 5))
     with calling(step=2):
         u, v = np.moveaxis(layer.uniform((6, 5, 2)), -1, 0).astype(float)
@@ -54,10 +49,10 @@ def test_noise_is_made_by_box_and_muller_and_the_same_in_both_layers() -> None:
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(np.float64, 1e-12), (np.float32, 1e-5)])
 @pytest.mark.parametrize("case", NOISE := references("noise"))
-def test_drawing_equals_pytorch(case: str, dtype: type, rtol: float, monkeypatch: Any) -> None:
+def test_drawing_equals_pytorch(case, dtype, rtol, monkeypatch):
     stored = {name: a.astype(dtype) for name, a in NOISE[case].items()}
 
-    def drawn(layer: Any, shape: Shape, dtype: Any) -> Array:
+    def drawn(layer, shape, dtype):
         assert (shape, dtype) == (stored["E"].shape, stored["E"].dtype)
         return stored["E"]
 
@@ -67,7 +62,7 @@ def test_drawing_equals_pytorch(case: str, dtype: type, rtol: float, monkeypatch
     np.testing.assert_allclose(layer.backward(stored["dY"]), stored["dX"], rtol=rtol)
 
 
-def test_spatial_dropout_drops_channels_as_a_whole(rng: Any) -> None:
+def test_spatial_dropout_drops_channels_as_a_whole(rng):
     X, dY = rng.standard_normal((2, 40, 3, 2, 50)) + 3
     layer = made(lambda: nn.SpatialDropout(0.4), X.shape)
     with calling(step=0):
@@ -90,7 +85,7 @@ def test_spatial_dropout_drops_channels_as_a_whole(rng: Any) -> None:
 IMAGES = np.arange(1.0, 1 + 200 * 5 * 6 * 2).reshape(200, 5, 6, 2)  # every number once, none 0
 
 
-def out(layer: Any, step: int = 0, **call: Any) -> np.ndarray:
+def out(layer, step=0, **call):
     layer.build((5, 6, 2), seed=7, dtype="float64")
     with calling(step=step, **call):
         return layer.forward(IMAGES)
@@ -104,7 +99,7 @@ def out(layer: Any, step: int = 0, **call: Any) -> np.ndarray:
         (nn.RandomFlip(vertical=True), 4),
     ],
 )
-def test_flips_come_in_equal_shares(layer: nn.RandomFlip, ways: int) -> None:
+def test_flips_come_in_equal_shares(layer, ways):
     Y = out(layer)
     left, down = IMAGES[:, :, ::-1], IMAGES[:, ::-1]
     turned = {"none": IMAGES, "left": left, "down": down, "both": left[:, ::-1]}
@@ -120,7 +115,7 @@ def test_flips_come_in_equal_shares(layer: nn.RandomFlip, ways: int) -> None:
     assert all(abs(counts[name] - 200 / ways) < 40 for name in found)
 
 
-def crops(padding: tuple[int, int], size: tuple[int, int]) -> dict[tuple[int, int], np.ndarray]:
+def crops(padding, size):
     """All windows, by their place."""
     (top, left), (height, width) = padding, size
     padded = np.pad(IMAGES, ((0, 0), (top, top), (left, left), (0, 0)))
@@ -141,7 +136,7 @@ def crops(padding: tuple[int, int], size: tuple[int, int]) -> dict[tuple[int, in
         (nn.RandomCrop((5, 6)), (0, 0), (5, 6)),
     ],
 )
-def test_every_window_comes_and_none_else(layer: Any, padding: Any, size: Any) -> None:
+def test_every_window_comes_and_none_else(layer, padding, size):
     Y, places = out(layer), crops(padding, size)
     assert Y.shape == (200, *size, 2)
     matches = {at: int((Z == Y).all(axis=(1, 2, 3)).sum()) for at, Z in places.items()}
@@ -150,7 +145,7 @@ def test_every_window_comes_and_none_else(layer: Any, padding: Any, size: Any) -
     assert all(0.3 * mean < n < 2 * mean for n in matches.values())
 
 
-def test_at_inference_images_are_whole_or_their_middle() -> None:
+def test_at_inference_images_are_whole_or_their_middle():
     for layer in (nn.RandomFlip(vertical=True), nn.RandomShift(2)):
         layer.build((5, 6, 2), dtype="float64")
         with inference():

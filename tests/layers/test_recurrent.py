@@ -3,20 +3,16 @@
 Masks are tested by their derivations: see tests/derivations/test_special_cases.py.
 """
 
-from __future__ import annotations
-
 import itertools
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import Any
 
 import numpy as np
 import pytest
 
 from phitodeep import kernels
-from phitodeep.core.types import Array
 from phitodeep.errors import ShapeError
-from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Chain, Dense, Layer
+from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Chain, Dense
 from phitodeep.layers.recurrent import _Recurrent
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made, passes
@@ -24,7 +20,7 @@ from tests.conftest import assert_same
 
 each = pytest.mark.parametrize("kind", [RNN, LSTM, GRU])
 compiled = pytest.mark.usefixtures("_compiled")
-PRECISION: dict[Any, dict[str, float]] = {
+PRECISION = {
     np.float32: {"rtol": 1e-4, "atol": 1e-4},
     np.float64: {"rtol": 1e-9, "atol": 1e-12},
 }
@@ -32,7 +28,7 @@ SIZES = [(1, 1, 1, 1), (1, 5, 3, 2), (4, 1, 2, 3), (2, 3, 1, 4), (3, 7, 5, 1), (
 
 
 @pytest.fixture
-def _compiled(same_kernels: None) -> None:
+def _compiled(same_kernels):
     pytest.importorskip("numba")
     from phitodeep.kernels.compiled import blas
 
@@ -41,7 +37,7 @@ def _compiled(same_kernels: None) -> None:
         pytest.skip("NumPy's BLAS has no function with 64-bit integers")
 
 
-def in_python(monkeypatch: Any, layer: Layer, *data: Array, **call: Any) -> Any:
+def in_python(monkeypatch, layer, *data, **call):
     with monkeypatch.context() as patch:
         patch.setattr(_Recurrent, "_compiled_loops", lambda self: None)
         return passes(layer, *data, **call)
@@ -50,7 +46,7 @@ def in_python(monkeypatch: Any, layer: Layer, *data: Array, **call: Any) -> Any:
 @compiled
 @each
 @pytest.mark.parametrize("whole", [True, False], ids=["sequences", "last"])
-def test_both_loops_agree(kind: Any, whole: bool, rng: Any, monkeypatch: Any) -> None:
+def test_both_loops_agree(kind, whole, rng, monkeypatch):
     for (N, T, H, D), dtype in itertools.product(SIZES, PRECISION):
         layer = made(lambda H=H: kind(H, return_sequences=whole), (N, T, D), dtype)
         X = rng.standard_normal((N, T, D)).astype(dtype)
@@ -64,7 +60,7 @@ def test_both_loops_agree(kind: Any, whole: bool, rng: Any, monkeypatch: Any) ->
 
 @compiled
 @each
-def test_replicas_in_threads_give_the_same_bits(kind: Any, rng: Any) -> None:
+def test_replicas_in_threads_give_the_same_bits(kind, rng):
     """Whoever runs a part of a batch, and next to whom."""
     layer = made(lambda: Bidirectional(kind(16)), (1, 20, 8), np.float32)
     X = rng.standard_normal((8, 20, 8)).astype(np.float32)
@@ -85,7 +81,7 @@ def test_replicas_in_threads_give_the_same_bits(kind: Any, rng: Any) -> None:
 
 @compiled
 @each
-def test_without_blas_python_runs_the_loop(kind: Any, rng: Any, monkeypatch: Any) -> None:
+def test_without_blas_python_runs_the_loop(kind, rng, monkeypatch):
     from phitodeep.kernels.compiled import blas
 
     layer = made(lambda: kind(3), (1, 4, 2))
@@ -108,17 +104,17 @@ class Renamed(LSTM):
 class HalfTanh(RNN):
     """h_t = tanh(.) / 2."""
 
-    def step(self, t: int, A: Array, U: Array, S: Array, K: Array) -> None:
+    def step(self, t, A, U, S, K):
         super().step(t, A, U, S, K)
         S[0, t + 1] /= 2
 
-    def back(self, t: int, d: Array, A: Array, S: Array, K: Array, dA: Array, dU: Array) -> None:
+    def back(self, t, d, A, S, K, dA, dU):
         dA[t] = (0.5 - 2 * S[0, t + 1] ** 2) * d[0]
         d[0] = 0
 
 
 @compiled
-def test_a_cell_of_ones_own_runs_in_python_and_keeps_the_lock(rng: Any) -> None:
+def test_a_cell_of_ones_own_runs_in_python_and_keeps_the_lock(rng):
     assert not Renamed(3).keeps_lock
     layer = made(lambda: HalfTanh(3), (1, 4, 2))
     assert layer.keeps_lock
@@ -136,7 +132,7 @@ def test_a_cell_of_ones_own_runs_in_python_and_keeps_the_lock(rng: Any) -> None:
 @compiled
 @pytest.mark.parametrize("kind", [RNN, LSTM, GRU])
 @pytest.mark.parametrize("name", ["Wh", "b"])
-def test_parameters_that_do_not_fit_are_refused(kind: Any, name: str) -> None:
+def test_parameters_that_do_not_fit_are_refused(kind, name):
     layer = kind(4)
     layer.build((3, 2), seed=0)
     X = np.ones((2, 3, 2), np.float32)
@@ -153,12 +149,12 @@ def test_parameters_that_do_not_fit_are_refused(kind: Any, name: str) -> None:
         layer.backward(np.ones_like(Y))
 
 
-def recurrent(make: Any, whole: bool = True, H: int = 3, D: int = 2, T: int = 4) -> Layer:
+def recurrent(make, whole=True, H=3, D=2, T=4):
     return made(lambda: make(H, return_sequences=whole), (1, T, D))
 
 
 @each
-def test_reuse_holds_for_other_lengths_and_batches(kind: Any, rng: Any) -> None:
+def test_reuse_holds_for_other_lengths_and_batches(kind, rng):
     fresh, reusing = recurrent(kind), recurrent(kind)
     for N, T in ((3, 4), (2, 4), (3, 2), (4, 5), (1, 1), (3, 4)):
         X, dY, mask = *rng.standard_normal((2, N, T, 3)), rng.random((N, T)) < 0.7
@@ -169,7 +165,7 @@ def test_reuse_holds_for_other_lengths_and_batches(kind: Any, rng: Any) -> None:
 
 
 @each
-def test_weights_have_the_shapes_of_the_docstring(kind: Any) -> None:
+def test_weights_have_the_shapes_of_the_docstring(kind):
     gates = {RNN: 1, LSTM: 4, GRU: 3}[kind]
     layer = kind(5)
     layer.build((7, 3), seed=1, dtype=np.float64)
@@ -185,7 +181,7 @@ def test_weights_have_the_shapes_of_the_docstring(kind: Any) -> None:
     assert layer.flops() == 7 * (2 * (3 + 5) * 5 * gates + 8 * 5 * gates)
 
 
-def test_both_ways_begin_with_weights_of_their_own(rng: Any) -> None:
+def test_both_ways_begin_with_weights_of_their_own(rng):
     for built in (False, True):
         layer = GRU(3)
         if built:

@@ -1,7 +1,5 @@
 """Every layer against the numbers that PyTorch gave: see phitodeep/testing/references.py."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -15,12 +13,12 @@ COMPARED = {"Y", "dX", "grads.gamma", "grads.beta"}
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_layers_equal_pytorch(dtype: str) -> None:
+def test_layers_equal_pytorch(dtype):
     different = {case: compare("layer", case, dtype)[1] for case in CASES}
     assert not {case: names for case, names in different.items() if names}
 
 
-def test_batch_norm_in_training_with_running_statistics_and_frozen() -> None:
+def test_batch_norm_in_training_with_running_statistics_and_frozen():
     assert len(NORM) == 2
     for case in NORM:
         names = {pair.name for pair in layer_pairs(case, "float64")}
@@ -39,7 +37,7 @@ def test_batch_norm_in_training_with_running_statistics_and_frozen() -> None:
     np.testing.assert_array_equal(layer.running_var, stored["state.running_var"])
 
 
-def test_every_layer_with_a_counterpart_has_references() -> None:
+def test_every_layer_with_a_counterpart_has_references():
     named = {case.partition("(")[0] for case in CASES}
     without = {"Layer", "Param", "State", "Swish"}  # not layers, or another's second name
     without |= {"Dropout", "GaussianNoise", "SpatialDropout"}  # random

@@ -1,14 +1,9 @@
 """Settings, shapes and inputs that layers refuse: the call, and what the error says."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
 from phitodeep import layers
-from phitodeep.core.types import Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers import initialization
 from phitodeep.model import Sequential
@@ -156,7 +151,7 @@ OF_ANOTHER_TYPE = {
     "Orthogonal('1')": "gain must be a number",
     "Constant(None)": "value must be a number, got None",
 }  # fmt: skip
-BUILT: list[tuple[str, Shape, str]] = [  # a layer, the shape of a sample, what the error says
+BUILT = [  # a layer, the shape of a sample, what the error says
     ("Dense(784, 128)", (10,), r"784 features.*\(10,\)"),
     ("Conv2D(2, 5)", (4, 6, 1), r"Conv2D: a window of \(5, 5\) does not fit.*\(4, 6\)"),
     ("Conv1D(2, 3, dilation=3)", (6, 1), r"Conv1D: a window of \(7,\) does not fit"),
@@ -218,7 +213,7 @@ BUILT: list[tuple[str, Shape, str]] = [  # a layer, the shape of a sample, what 
     ("TimeDistributed(Conv2D(2, 3))", (5, 5, 1), "Conv2D.*height, width"),
 ]  # fmt: skip
 UNBUILT = ("Permute", "Pool", "Upsample", "ZeroPad", "Reparameterize")
-GIVEN: list[tuple[str, Shape, list[Shape], str]] = [  # a layer, what it was built for, shapes of X
+GIVEN = [  # a layer, what it was built for, shapes of X
     *[(layer, (5, 5, 2), [(2, 5, 5, 3), (2, 5, 5), (5, 5, 2), (2, 1, 5, 5, 2)], layer[:6])
       for layer in ("Conv2D(2, 3)", "ConvTranspose2D(2, 3)", "DepthwiseConv2D(3)")],
     ("Conv2D(2, 3)", (5, 5, 1), [(1, 2, 5, 1)], "does not fit"),
@@ -247,11 +242,11 @@ GIVEN: list[tuple[str, Shape, list[Shape], str]] = [  # a layer, what it was bui
 ]  # fmt: skip
 
 
-def make(call: str) -> Any:
+def make(call):
     return eval(call, dict(NAMES))
 
 
-def test_settings_without_a_meaning_or_of_another_type_are_refused() -> None:
+def test_settings_without_a_meaning_or_of_another_type_are_refused():
     for error, table in ((ArgumentError, WITHOUT_MEANING), (ArgumentTypeError, OF_ANOTHER_TYPE)):
         for call, says in table.items():
             with pytest.raises(error, match=says):
@@ -259,7 +254,7 @@ def test_settings_without_a_meaning_or_of_another_type_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("call", "shape", "says"), BUILT, ids=str)
-def test_shapes_that_do_not_fit_are_refused(call: str, shape: Shape, says: str) -> None:
+def test_shapes_that_do_not_fit_are_refused(call, shape, says):
     for layer in (make(call), Sequential(layers.ReLU(), make(call))):
         with pytest.raises((ShapeError, ArgumentError), match=says) as caught:
             layer.build(shape)
@@ -269,7 +264,7 @@ def test_shapes_that_do_not_fit_are_refused(call: str, shape: Shape, says: str) 
             make(call).forward(np.ones((2, *shape)))
 
 
-def test_inputs_that_do_not_fit_what_was_built_are_refused() -> None:
+def test_inputs_that_do_not_fit_what_was_built_are_refused():
     for call, built, shapes, says in GIVEN:
         layer = make(call)
         layer.build(built, dtype=np.float64)

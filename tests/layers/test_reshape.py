@@ -1,16 +1,11 @@
 """Flatten, Reshape and Select: where the numbers go, and shapes that do not fit."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
 from phitodeep import layers as nn
 from phitodeep.core.call import calling
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
-from phitodeep.layers.base import Layer
 from phitodeep.testing.examples import made, passes
 
 
@@ -29,7 +24,7 @@ from phitodeep.testing.examples import made, passes
     ],
     ids=repr,
 )
-def test_numbers_keep_their_order(layer: Any, shape: Any, wanted: Any) -> None:
+def test_numbers_keep_their_order(layer, shape, wanted):
     X = np.arange(np.prod(shape), dtype=float).reshape(shape)
     Y = layer.forward(X)
     assert Y.shape == wanted
@@ -41,7 +36,7 @@ def test_numbers_keep_their_order(layer: Any, shape: Any, wanted: Any) -> None:
     assert layer.flops() == 0
 
 
-def test_arrays_are_read_in_their_own_order_and_sizes_must_fit(rng: Any) -> None:
+def test_arrays_are_read_in_their_own_order_and_sizes_must_fit(rng):
     X = np.arange(12.0).reshape(3, 2, 2).T
     np.testing.assert_array_equal(nn.Flatten().forward(X), X.reshape(2, 6))
     says = r"Reshape\(.*does not fit samples of shape \(3, 4\) \(12 elements\)"
@@ -61,7 +56,7 @@ COLUMNS = [[0], [3, 1], [-1, 0], [2, 2, -3], range(1, 4), np.array([4, 0]), 3, n
 
 
 @pytest.mark.parametrize("columns", COLUMNS)
-def test_select_is_numpys_indexing(columns: Any, rng: Any) -> None:
+def test_select_is_numpys_indexing(columns, rng):
     index = np.atleast_1d(columns)
     for shape in ((4, 5), (2, 3, 5), (0, 5)):
         X, layer = rng.standard_normal(shape), nn.Select(columns)
@@ -79,7 +74,7 @@ def test_select_is_numpys_indexing(columns: Any, rng: Any) -> None:
     assert {type(c) for c in nn.Select(columns).columns} == {int}
 
 
-def test_select_holds_plain_integers_in_range_and_categories_are_declared() -> None:
+def test_select_holds_plain_integers_in_range_and_categories_are_declared():
     for columns in ([1, -1], (1, -1), np.array([1, -1])):
         assert repr(nn.Select(columns)) == "Select([1, -1])"
     assert repr(nn.Select(2, tokens=True)) == "Select([2], tokens=True)"
@@ -90,7 +85,7 @@ def test_select_holds_plain_integers_in_range_and_categories_are_declared() -> N
         with pytest.raises(ShapeError, match=says):
             nn.Select(columns).forward(np.ones((2, 4, 3)))
         assert nn.Select(columns).build((4, 5)) == (4, 2)
-    layer: Layer = nn.Chain(nn.Select([3]), nn.Embedding(3, 2))
+    layer = nn.Chain(nn.Select([3]), nn.Embedding(3, 2))
     layer.build((4,))
     with pytest.raises(ArgumentTypeError, match=r"Embedding.*Select\(columns, tokens=True\)"):
         layer.forward(np.zeros((2, 4)))
@@ -99,7 +94,7 @@ def test_select_holds_plain_integers_in_range_and_categories_are_declared() -> N
     assert tokens.backward(np.ones((1, 2))) is None
 
 
-def columns() -> nn.Parallel:
+def columns():
     return nn.Parallel(
         nn.Select([0, 2]),
         nn.Chain(nn.Select(1, tokens=True), nn.Embedding(6, 3), nn.Flatten()),
@@ -107,7 +102,7 @@ def columns() -> nn.Parallel:
     )
 
 
-def test_gradients_of_a_table(rng: Any) -> None:
+def test_gradients_of_a_table(rng):
     """By hand: a token's row has the sum of its dY, a number's column its dY, a token's none."""
     X = np.column_stack([rng.standard_normal(20), rng.integers(0, 6, 20), np.arange(20)])
     X = np.column_stack([X, rng.integers(0, 3, 20)])
@@ -122,7 +117,7 @@ def test_gradients_of_a_table(rng: Any) -> None:
         np.testing.assert_allclose(found[f"branches.{path}.layers.1.W"], onehot.T @ part)
 
 
-WRAPPED: dict[str, Any] = {
+WRAPPED = {
     "chain": lambda: nn.Chain(
         nn.Chain(nn.Select([1], tokens=True), nn.Embedding(6, 3)), nn.Flatten()
     ),
@@ -140,7 +135,7 @@ WRAPPED: dict[str, Any] = {
 
 @pytest.mark.parametrize("needs_dX", [True, False])
 @pytest.mark.parametrize("make", WRAPPED.values(), ids=WRAPPED)
-def test_nothing_goes_back_through_tokens(make: Any, needs_dX: bool, rng: Any) -> None:
+def test_nothing_goes_back_through_tokens(make, needs_dX, rng):
     layer = made(make, (5, 4))
     X = np.column_stack([rng.integers(0, 6, 5) for _ in range(4)]).astype(float)
     with calling(needs_dX=needs_dX):
@@ -150,7 +145,7 @@ def test_nothing_goes_back_through_tokens(make: Any, needs_dX: bool, rng: Any) -
 
 
 @pytest.mark.parametrize("code", [1.5, np.nan, np.inf, -np.inf, 1e30, -0.001])
-def test_tokens_that_are_not_whole_are_refused_with_their_place(code: float) -> None:
+def test_tokens_that_are_not_whole_are_refused_with_their_place(code):
     X = np.zeros((3, 4))
     X[2, 3] = code
     layer = made(columns, X.shape)
@@ -162,7 +157,7 @@ def test_tokens_that_are_not_whole_are_refused_with_their_place(code: float) -> 
         layer.forward(X)
 
 
-def test_reshape_to_features_refuses_lengths() -> None:
+def test_reshape_to_features_refuses_lengths():
     """Y (N, T) has no features at its steps: the next layer would take the steps for features."""
     chain = nn.Chain(nn.Dense(2, 1), nn.Reshape(-1), nn.BatchNorm())
     chain.build((3, 2), seed=1)

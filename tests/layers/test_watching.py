@@ -1,16 +1,12 @@
 """What a watcher is told: every pass once, under its path in the model."""
 
-from __future__ import annotations
-
 import threading
-from typing import Any
 
 import numpy as np
 import pytest
 
 from phitodeep import layers as nn
-from phitodeep.core.call import Event, calling, current, inference, watching
-from phitodeep.core.types import Array
+from phitodeep.core.call import calling, current, inference, watching
 from phitodeep.errors import ArgumentTypeError
 from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError
 from phitodeep.model import Sequential
@@ -21,13 +17,13 @@ from tests.layers.test_containers import Own
 class Notes:
     """A watcher that remembers."""
 
-    def __init__(self) -> None:
-        self.events: list[Event] = []
+    def __init__(self):
+        self.events = []
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event):
         self.events.append(event)
 
-    def told(self, what: str = "", when: str = "") -> list[str]:
+    def told(self, what="", when=""):
         return [
             f"{e.when} {e.what} {e.path}".strip()
             for e in self.events
@@ -35,12 +31,12 @@ class Notes:
         ]
 
 
-def images(n: int = 12) -> tuple[Array, Array]:
+def images(n=12):
     rng = np.random.default_rng(0)
     return rng.standard_normal((n, 6, 6, 2)).astype(np.float32), rng.integers(0, 3, n)
 
 
-def cnn() -> Sequential:
+def cnn():
     """A model that training runs in another order, without its last layer."""
     return Sequential(
         *(nn.Conv2D(4, 3, padding="same"), nn.ReLU(), nn.MaxPool2D(2), nn.Flatten()),
@@ -52,7 +48,7 @@ def cnn() -> Sequential:
     )
 
 
-def test_each_pass_and_loss_is_told_once_in_order(rng: Any) -> None:
+def test_each_pass_and_loss_is_told_once_in_order(rng):
     chain = nn.Chain(nn.Dense(3, 4), nn.Residual(nn.Tanh()))
     X, notes = rng.standard_normal((5, 3)).astype(np.float32), Notes()
     with watching(notes):
@@ -86,7 +82,7 @@ def test_each_pass_and_loss_is_told_once_in_order(rng: Any) -> None:
     assert {e.source for e in notes.events} == {loss}
 
 
-def test_a_watched_training_is_the_same_to_the_bit_and_paths_are_those_of_the_model() -> None:
+def test_a_watched_training_is_the_same_to_the_bit_and_paths_are_those_of_the_model():
     X, y = images()
     plain, watched, notes = cnn(), cnn(), Notes()
     plain.train(X, y, X, y, verbose=0)
@@ -108,11 +104,11 @@ def test_a_watched_training_is_the_same_to_the_bit_and_paths_are_those_of_the_mo
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_paths_are_right_in_threads(threads: int, cut: Any) -> None:
+def test_paths_are_right_in_threads(threads, cut):
     cut(threads)
     notes, where = Notes(), set()
 
-    def note(event: Event) -> None:
+    def note(event):
         notes(event)
         where.add(threading.current_thread().name)
 
@@ -129,15 +125,15 @@ def test_paths_are_right_in_threads(threads: int, cut: Any) -> None:
 class Scaled(nn.Dense):
     """Passes that call those of the class above."""
 
-    def forward(self, X: Array) -> Array:
+    def forward(self, X):
         return 2 * super().forward(X)
 
-    def backward(self, dY: Array) -> Array | None:
+    def backward(self, dY):
         return super().backward(2 * dY)
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
-def test_a_checkpoint_tells_of_its_second_forward_if_asked(recomputed: bool, rng: Any) -> None:
+def test_a_checkpoint_tells_of_its_second_forward_if_asked(recomputed, rng):
     chain, notes = nn.Chain(nn.Dense(3, 3), nn.Tanh(), checkpoint=True), Notes()
     X = rng.standard_normal((4, 3))
     with watching(notes, recomputed=recomputed):
@@ -146,7 +142,7 @@ def test_a_checkpoint_tells_of_its_second_forward_if_asked(recomputed: bool, rng
     assert notes.told("backward", "after").count("after backward 0") == 1
 
 
-def test_what_a_watcher_returns_replaces(rng: Any) -> None:
+def test_what_a_watcher_returns_replaces(rng):
     first, second, X = (
         nn.Dense(3, 4),
         nn.Dense(4, 2),
@@ -155,7 +151,7 @@ def test_what_a_watcher_returns_replaces(rng: Any) -> None:
     chain = nn.Chain(first, second)
     silenced = np.zeros((5, 4))
 
-    def watcher(event: Event) -> Array | None:
+    def watcher(event):
         if (event.what, event.when, event.path) == ("forward", "after", "0"):
             return silenced  # float64: it is cast
         if (event.what, event.when, event.path) == ("backward", "after", "1"):
@@ -182,12 +178,12 @@ def test_what_a_watcher_returns_replaces(rng: Any) -> None:
             watching(wrong)
 
 
-def test_a_replaced_gradient_of_the_loss_reaches_the_layers(rng: Any) -> None:
+def test_a_replaced_gradient_of_the_loss_reaches_the_layers(rng):
     X, y = rng.standard_normal((4, 3)), rng.standard_normal((4, 2))
     model = Sequential(nn.Dense(3, 2), optimizer="sgd", seed=0)
     before = model.layers[0].W.copy()
 
-    def no_gradient(event: Event) -> Array | None:
+    def no_gradient(event):
         if (event.what, event.when) == ("loss", "after"):
             assert event.value is not None
             assert event.value > 0
@@ -203,7 +199,7 @@ def test_a_replaced_gradient_of_the_loss_reaches_the_layers(rng: Any) -> None:
         assert loss.loss_func(y, X[:, :2]) == wanted
 
 
-def test_paths_from_a_root_of_branches_and_of_containers_of_ones_own(rng: Any) -> None:
+def test_paths_from_a_root_of_branches_and_of_containers_of_ones_own(rng):
     layer, notes = Scaled(3, 2), Notes()
     with watching(notes):
         layer.backward(layer.forward(np.ones((4, 3))))
@@ -235,11 +231,11 @@ def test_paths_from_a_root_of_branches_and_of_containers_of_ones_own(rng: Any) -
     assert notes.told("forward", "after") == [f"after forward{path}" for path in ends]
 
 
-def test_a_watcher_may_run_layers_and_sees_the_softmax_that_metrics_ask_for() -> None:
+def test_a_watcher_may_run_layers_and_sees_the_softmax_that_metrics_ask_for():
     X, y = images(6)
     model, training = cnn(), []
 
-    def watcher(event: Event) -> None:
+    def watcher(event):
         training.append(current().training)
         with inference():
             model.forward(X)

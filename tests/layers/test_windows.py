@@ -1,16 +1,12 @@
 """Convolutions and pools against loops over every number; who wins a tie; sizes and work."""
 
-from __future__ import annotations
-
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
 
 from phitodeep import layers as nn
 from phitodeep.core.call import calling
-from phitodeep.core.types import Array
 from phitodeep.errors import PhitodeepError
 from phitodeep.layers import convolution
 from phitodeep.testing import check_gradients
@@ -37,11 +33,11 @@ IMAGES = [
 TABLE = [*few(LINES, 80), *IMAGES]
 
 
-def channels(groups: int) -> tuple[int, int]:
+def channels(groups):
     return (2, 4) if groups == 2 else (3, 2)
 
 
-def conv(row: Any, *, bias: bool = True) -> nn.Layer:
+def conv(row, *, bias=True):
     sizes, k, s, p, d, g = row
     c, f = channels(g)
     kind = (nn.Conv1D, nn.Conv2D)[len(sizes) - 1]
@@ -49,11 +45,11 @@ def conv(row: Any, *, bias: bool = True) -> nn.Layer:
     return made(lambda: kind(f, k, **options), (2, *sizes, c))
 
 
-def along(value: Any, rank: int) -> tuple[int, ...]:
+def along(value, rank):
     return value if isinstance(value, tuple) else (value,) * rank
 
 
-def rule(row: Any) -> list[tuple[int, int, int, int, int]]:
+def rule(row):
     """(output size, zeros before, kernel, stride, dilation) of each axis, from the definitions."""
     sizes, k, s, p, d, _ = row
     rank, found = len(sizes), []
@@ -69,7 +65,7 @@ def rule(row: Any) -> list[tuple[int, int, int, int, int]]:
     return found
 
 
-def by_loops(row: Any, X: Array, W: Array, b: Array) -> Array:
+def by_loops(row, X, W, b):
     """The sum in Conv's docstring, one product at a time."""
     axes, groups = rule(row), row[-1]
     c, f = X.shape[-1] // groups, W.shape[-1] // groups
@@ -88,14 +84,14 @@ def by_loops(row: Any, X: Array, W: Array, b: Array) -> Array:
     return Y
 
 
-def transposed(row: Any, layer: nn.Layer) -> nn.Layer:
+def transposed(row, layer):
     """The transposed convolution of the same settings and the same weights: the adjoint."""
     sizes, k, s, p, d, g = row
     left = tuple(
         (n + 2 * b - (k - 1) * d - 1) % s
         for n, (_, b, k, s, d) in zip(sizes, rule(row), strict=True)
     )
-    options: dict[str, Any] = {} if p == "same" else {"output_padding": left}
+    options = {} if p == "same" else {"output_padding": left}
     kind = (nn.ConvTranspose1D, nn.ConvTranspose2D)[len(sizes) - 1]
     back = kind(channels(g)[0], k, stride=s, padding=p, dilation=d, groups=g, bias=False, **options)
     back.build(layer.output_shape or (), dtype=np.float64)
@@ -104,7 +100,7 @@ def transposed(row: Any, layer: nn.Layer) -> nn.Layer:
 
 
 @pytest.mark.parametrize("rank", [1, 2])
-def test_forward_is_the_sum_over_places_taps_and_groups(rank: int, rng: Any) -> None:
+def test_forward_is_the_sum_over_places_taps_and_groups(rank, rng):
     for row in TABLE:
         if len(row[0]) == rank:
             layer = conv(row)
@@ -126,7 +122,7 @@ def test_forward_is_the_sum_over_places_taps_and_groups(rank: int, rng: Any) -> 
 
 @pytest.mark.parametrize("kind", [nn.Conv1D, nn.Conv2D, nn.DepthwiseConv2D])
 @pytest.mark.parametrize("needs_dX", [True, False])
-def test_one_channel_is_two_if_one_is_zero(kind: Any, needs_dX: bool, rng: Any) -> None:
+def test_one_channel_is_two_if_one_is_zero(kind, needs_dX, rng):
     """With one channel, b is one more row of W."""
     one = nn.DepthwiseConv2D(2, multiplier=3) if kind is nn.DepthwiseConv2D else kind(3, 2)
     sizes = (6,) if kind is nn.Conv1D else (6, 5)
@@ -150,7 +146,7 @@ def test_one_channel_is_two_if_one_is_zero(kind: Any, needs_dX: bool, rng: Any) 
 
 @pytest.mark.parametrize("channels", [1, 4])
 @pytest.mark.parametrize("block", [1, 300, 800])
-def test_windows_in_blocks(block: int, channels: int, rng: Any, monkeypatch: Any) -> None:
+def test_windows_in_blocks(block, channels, rng, monkeypatch):
     groups = min(channels, 2)
     layer = nn.Conv2D(6, 3, stride=2, padding="same", groups=groups)
     layer.build((9, 7, channels), seed=0, dtype=np.float64)
@@ -173,7 +169,7 @@ def test_windows_in_blocks(block: int, channels: int, rng: Any, monkeypatch: Any
             np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
-def test_images_of_another_size_strided_views_scales_of_weights_and_flops(rng: Any) -> None:
+def test_images_of_another_size_strided_views_scales_of_weights_and_flops(rng):
     layer = made(lambda: nn.Conv2D(2, 3, padding="same"), (2, 4, 4, 2))
     for sizes in ((3, 7), (1, 1)):
         check_gradients(layer, rng.standard_normal((2, *sizes, 2)), max_probes=6)
@@ -205,7 +201,7 @@ def test_images_of_another_size_strided_views_scales_of_weights_and_flops(rng: A
     assert back.flops() == 2 * (5 * 6) * (9 * 2 * 4)
 
 
-POOLS: list[tuple[tuple[int, ...], Any, Any, Any]] = [  # sizes, pool, stride, padding
+POOLS = [  # sizes, pool, stride, padding
     *[
         ((n,), k, s, p)
         for n, k, s, p in itertools.product(
@@ -223,14 +219,14 @@ POOLS: list[tuple[tuple[int, ...], Any, Any, Any]] = [  # sizes, pool, stride, p
 POOLINGS = {"max": (nn.MaxPool1D, nn.MaxPool2D), "avg": (nn.AvgPool1D, nn.AvgPool2D)}
 
 
-def pool(kind: str, row: Any) -> nn.Layer:
+def pool(kind, row):
     sizes, k, s, p = row
     layer = POOLINGS[kind][len(sizes) - 1](k, s, p)
     layer.build((*sizes, 2), dtype=np.float64)
     return layer
 
 
-def windows(row: Any) -> tuple[tuple[int, ...], list[list[range]]]:
+def windows(row):
     """The output's sizes, and of each axis the places that each window covers, padding too."""
     sizes, k, s, p = row
     axes = rule((sizes, k, k if s is None else s, p, 1, 1))
@@ -238,7 +234,7 @@ def windows(row: Any) -> tuple[tuple[int, ...], list[list[range]]]:
     return tuple(m for m, *_ in axes), places
 
 
-def pooled_by_loops(kind: str, row: Any, X: Array) -> Array:
+def pooled_by_loops(kind, row, X):
     out, places = windows(row)
     Y = np.empty((len(X), *out, X.shape[-1]))
     for at in np.ndindex(out):
@@ -254,7 +250,7 @@ def pooled_by_loops(kind: str, row: Any, X: Array) -> Array:
 
 
 @pytest.mark.parametrize("kind", POOLINGS)
-def test_pools_are_those_of_each_window(kind: str, rng: Any) -> None:
+def test_pools_are_those_of_each_window(kind, rng):
     for row in POOLS:
         layer = pool(kind, row)
         X = rng.standard_normal((2, *row[0], 2)) - 3  # below 0, so that padding would win
@@ -263,7 +259,7 @@ def test_pools_are_those_of_each_window(kind: str, rng: Any) -> None:
         np.testing.assert_allclose(Y, pooled_by_loops(kind, row, X), rtol=1e-12, err_msg=str(row))
 
 
-def test_the_first_of_equals_wins_and_flops_count_what_is_read_or_mixed() -> None:
+def test_the_first_of_equals_wins_and_flops_count_what_is_read_or_mixed():
     X = np.array([[1.0, 3, 3], [3, 0, 3], [2, 2, 2]]).reshape(1, 3, 3, 1)
     layer = nn.MaxPool2D(2, 1)
     np.testing.assert_array_equal(layer.forward(X).ravel(), [3, 3, 3, 3])

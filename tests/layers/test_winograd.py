@@ -1,15 +1,10 @@
 """Convolutions in tiles against convolutions by windows, and their errors."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
 from phitodeep import kernels
 from phitodeep.core.call import calling
-from phitodeep.core.types import Array
 from phitodeep.layers import Conv2D, winograd
 from tests.conftest import assert_same
 
@@ -25,12 +20,12 @@ sizes = pytest.mark.parametrize("size", SIZES, ids=str)
 
 
 @pytest.fixture(autouse=True)
-def _compiled(same_kernels: None) -> None:
+def _compiled(same_kernels):
     pytest.importorskip("numba")
     kernels.use("numba")
 
 
-def conv(size: Any, dtype: Any, *, bias: bool = True) -> tuple[Conv2D, Array, Array]:
+def conv(size, dtype, *, bias=True):
     """A layer, X and dY."""
     N, *shape, filters, padding = size
     layer, rng = Conv2D(filters, 3, padding=padding, bias=bias), np.random.default_rng(1)
@@ -41,7 +36,7 @@ def conv(size: Any, dtype: Any, *, bias: bool = True) -> tuple[Conv2D, Array, Ar
     return layer, X, dY
 
 
-def passes(layer: Conv2D, X: Array, dY: Array, tiled: bool | None = True) -> dict[str, Array]:
+def passes(layer, X, dY, tiled=True):
     found = {"Y": layer.forward(X).copy()}
     assert tiled is None or layer.cache["tiled"] == tiled
     dX = layer.backward(dY)
@@ -49,14 +44,14 @@ def passes(layer: Conv2D, X: Array, dY: Array, tiled: bool | None = True) -> dic
     return found | {"dX": dX.copy()} | {f"d{k}": dW.copy() for k, dW in layer.grads.items()}
 
 
-def by_windows(layer: Conv2D, X: Array, dY: Array) -> dict[str, Array]:
+def by_windows(layer, X, dY):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PHITODEEP_WINOGRAD", "0")
         return passes(layer, X, dY, tiled=False)
 
 
 @sizes
-def test_tiles_give_what_windows_give(size: Any, monkeypatch: Any) -> None:
+def test_tiles_give_what_windows_give(size, monkeypatch):
     for block, bias in ((1, True), (winograd.BLOCK, True), (winograd.BLOCK, False)):
         monkeypatch.setattr(winograd, "BLOCK", block)
         layer, X, dY = conv(size, np.float64, bias=bias)
@@ -65,7 +60,7 @@ def test_tiles_give_what_windows_give(size: Any, monkeypatch: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [*SIZES, (8, 14, 14, 32, 64, 1), (12, 8, 8, 128, 128, 1)], ids=str)
-def test_errors_in_float32_stay_small(size: Any) -> None:
+def test_errors_in_float32_stay_small(size):
     layer, X, dY = conv(size, np.float32)
     found = passes(layer, X, dY)
     layer.cast(np.float64)
@@ -76,7 +71,7 @@ def test_errors_in_float32_stay_small(size: Any) -> None:
 
 
 @sizes
-def test_reused_buffers_and_a_shorter_last_batch(size: Any) -> None:
+def test_reused_buffers_and_a_shorter_last_batch(size):
     layer, X, dY = conv(size, np.float32)
     half = max(1, size[0] // 2)
     wanted = [passes(layer, X, dY), passes(layer, X[:half], dY[:half], None)] * 2
@@ -86,7 +81,7 @@ def test_reused_buffers_and_a_shorter_last_batch(size: Any) -> None:
         assert_same(one, two)
 
 
-def test_strided_and_read_only_arrays_no_dX_and_kernels_switched_between_the_passes() -> None:
+def test_strided_and_read_only_arrays_no_dX_and_kernels_switched_between_the_passes():
     layer, X, dY = conv(SIZES[1], np.float32)
     wanted = passes(layer, X, dY)
     wide_X, wide_dY = np.repeat(X, 2, axis=2), np.repeat(dY, 2, axis=3)
@@ -104,10 +99,10 @@ def test_strided_and_read_only_arrays_no_dX_and_kernels_switched_between_the_pas
     np.testing.assert_array_equal(layer.backward(dY), wanted["dX"])
 
 
-def test_which_convolutions_are_in_tiles(monkeypatch: Any) -> None:
+def test_which_convolutions_are_in_tiles(monkeypatch):
     monkeypatch.delenv("PHITODEEP_WINOGRAD", raising=False)
 
-    def tiled(N: int = 64, size: int = 14, C: int = 32, filters: int = 64, **options: Any) -> bool:
+    def tiled(N=64, size=14, C=32, filters=64, **options):
         layer = Conv2D(filters, **{"kernel_size": 3, **options})
         layer.build((size, size, C))
         return layer._in_tiles(N, layer._windows((size, size)))

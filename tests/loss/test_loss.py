@@ -1,17 +1,13 @@
 """Every loss: PyTorch's numbers, the derivative, weights and totals, labels, refusals, extremes."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
-from typing import Any
 
 import numpy as np
 import pytest
 
 from phitodeep import loss as L
 from phitodeep.core.call import calling
-from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.functional import log_softmax, one_hot, softmax
 from phitodeep.layers import Dense
@@ -37,18 +33,16 @@ guarded = pytest.mark.parametrize("loss", GUARDED, ids=repr)
 guarded_classes = pytest.mark.parametrize("loss", few(CLASSES[1:], 3), ids=repr)
 
 
-def both(loss: Loss, *args: Any, **kwargs: Any) -> tuple[float, Array]:
+def both(loss, *args, **kwargs):
     return loss.loss_func(*args, **kwargs), loss.loss_gradient(*args, **kwargs)
 
 
-def assert_both(
-    found: tuple[float, Array], wanted: tuple[float, Array], rtol: float = 1e-12
-) -> None:
+def assert_both(found, wanted, rtol=1e-12):
     assert found[0] == pytest.approx(wanted[0], rel=rtol, abs=rtol)
     np.testing.assert_allclose(found[1], wanted[1], rtol=rtol, atol=rtol)
 
 
-def test_table_covers_exactly_the_public_losses() -> None:
+def test_table_covers_exactly_the_public_losses():
     public = {c for _, c in inspect.getmembers(L, inspect.isclass) if issubclass(c, Loss)}
     assert {type(loss) for loss in EXAMPLES} == public - {Loss, L.Elementwise}
     assert {case.partition("(")[0] for case in CASES} == {type(loss).__name__ for loss in EXAMPLES}
@@ -58,13 +52,13 @@ def test_table_covers_exactly_the_public_losses() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_loss_equals_pytorch(case: str) -> None:
+def test_loss_equals_pytorch(case):
     for dtype in ("float64", "float32"):
         assert compare("loss", case, dtype)[1] == []
 
 
 @every
-def test_gradient_is_the_derivative_of_the_value(loss: Loss) -> None:
+def test_gradient_is_the_derivative_of_the_value(loss):
     for shape in ((5, 4), (2, 3, 4), (1, 4)):
         P, y = pair(loss, shape)
         check_gradients(loss, P, y)
@@ -74,7 +68,7 @@ def test_gradient_is_the_derivative_of_the_value(loss: Loss) -> None:
 
 
 @every
-def test_arrays_keep_dtype_and_values_and_copies_are_alike(loss: Loss) -> None:
+def test_arrays_keep_dtype_and_values_and_copies_are_alike(loss):
     P, y = pair(loss, (5, 4))
     w = np.linspace(0.5, 1, 5)
     given = P.copy(), y.copy(), w.copy()
@@ -105,7 +99,7 @@ def test_arrays_keep_dtype_and_values_and_copies_are_alike(loss: Loss) -> None:
 
 @pytest.mark.parametrize("shape", [(5, 4), (4, 3, 4)])
 @every
-def test_a_weight_counts_as_often_as_repeating_the_sample(loss: Loss, shape: Shape) -> None:
+def test_a_weight_counts_as_often_as_repeating_the_sample(loss, shape):
     P, y = pair(loss, shape)
     times = np.arange(shape[0]) % 3  # 0 leaves out
     value, gradient = both(loss, P, y, times)
@@ -117,7 +111,7 @@ def test_a_weight_counts_as_often_as_repeating_the_sample(loss: Loss, shape: Sha
 
 
 @every
-def test_weights_of_positions_and_no_weight_at_all(loss: Loss) -> None:
+def test_weights_of_positions_and_no_weight_at_all(loss):
     P, y = pair(loss, (2, 3, 4))
     per_sample = np.array([0.5, 2.0])
     positions = loss.positions(P.shape)
@@ -136,7 +130,7 @@ def test_weights_of_positions_and_no_weight_at_all(loss: Loss) -> None:
 
 @pytest.mark.parametrize("weighted", [False, True])
 @every
-def test_parts_with_the_total_add_up_to_the_whole(loss: Loss, weighted: bool) -> None:
+def test_parts_with_the_total_add_up_to_the_whole(loss, weighted):
     P, y = pair(loss, (7, 3, 4))
     w = np.linspace(0.1, 2, 7) if weighted else None
     total = loss.divisor(loss.targets(y, P.shape), loss.weights(w, y, P.shape), P.shape)
@@ -154,7 +148,7 @@ def test_parts_with_the_total_add_up_to_the_whole(loss: Loss, weighted: bool) ->
 
 
 @elementwise
-def test_a_vector_of_targets_fits_one_output_only_and_nothing_is_broadcast(loss: Loss) -> None:
+def test_a_vector_of_targets_fits_one_output_only_and_nothing_is_broadcast(loss):
     P, y = pair(loss, (6, 1))
     assert_both(both(loss, P, y[:, 0]), both(loss, P, y))
     assert_both(both(loss, P, y[:, 0].tolist()), both(loss, P, y))
@@ -180,7 +174,7 @@ def test_a_vector_of_targets_fits_one_output_only_and_nothing_is_broadcast(loss:
 
 
 @each_class
-def test_label_forms_mean_the_same_and_rows_are_mixtures(loss: Loss) -> None:
+def test_label_forms_mean_the_same_and_rows_are_mixtures(loss):
     """The loss is linear in the rows: over all one-hot rows, weighed by their probability."""
     P, y = pair(loss, (6, 4))
     if loss.ignore_index is not None:
@@ -200,7 +194,7 @@ def test_label_forms_mean_the_same_and_rows_are_mixtures(loss: Loss) -> None:
 @pytest.mark.parametrize(
     "make", [L.CategoricalCrossEntropy, SoftmaxCrossEntropy, L.NegativeLogLikelihood]
 )
-def test_ignored_labels_count_for_nothing(make: Any, ignored: int) -> None:
+def test_ignored_labels_count_for_nothing(make, ignored):
     loss = make(ignore_index=ignored, class_weight=WEIGHTS)
     P, y = pair(loss, (6, 4))
     y = np.where(y == 2, 1, y)
@@ -216,7 +210,7 @@ def test_ignored_labels_count_for_nothing(make: Any, ignored: int) -> None:
         assert_both(both(loss, P, np.full((2, 3), ignored)), (0.0, np.zeros(P.shape)))
 
 
-def test_class_weights_have_two_forms_and_rows_may_miss_one_by_a_thousandth() -> None:
+def test_class_weights_have_two_forms_and_rows_may_miss_one_by_a_thousandth():
     """Those in order are kept as plain numbers; what is wrong is refused when it is used."""
     P, y = pair(SoftmaxCrossEntropy(), (6, 4))
     wanted = both(SoftmaxCrossEntropy(class_weight=[1, 3, 1, 0]), P, y)
@@ -250,7 +244,7 @@ def test_class_weights_have_two_forms_and_rows_may_miss_one_by_a_thousandth() ->
 # --- refusals ----------------------------------------------------------------------------------
 
 
-BAD_LABELS: list[tuple[Any, type[Exception], str]] = [
+BAD_LABELS = [
     ([0, 1], ShapeError, r"predictions of shape \(3, 4\).*got y of shape \(2,\)"),
     ([[0, 1, 2]], ShapeError, r"\(1, 3\)"),
     ([[[0], [1], [2]]], ShapeError, r"\(1, 3, 1\)"),
@@ -274,7 +268,7 @@ BAD_LABELS: list[tuple[Any, type[Exception], str]] = [
     ([None, 0, 1], ArgumentTypeError, "real numbers"),
     ([[0], [1, 2], [0]], ShapeError, "unequal length"),
 ]
-BAD_TARGETS: list[tuple[Any, type[Exception], str]] = [
+BAD_TARGETS = [
     ([[np.nan, 1], [1, 1]], ArgumentError, r"y\[0, 0\] is nan"),
     ([[1, 1], [1, -np.inf]], ArgumentError, r"y\[1, 1\] is -inf"),
     ([["a", "b"], ["c", "d"]], ArgumentTypeError, "real numbers.*<U1"),
@@ -282,7 +276,7 @@ BAD_TARGETS: list[tuple[Any, type[Exception], str]] = [
     ([[None, 1], [1, 1]], ArgumentTypeError, "real numbers"),
     ([[1], [1, 1]], ShapeError, "unequal length"),
 ]
-OF_ANOTHER_KIND: list[tuple[Loss, Any, str]] = [
+OF_ANOTHER_KIND = [
     (L.Hinge(), [[0.0], [1.0]], r"Hinge.*-1 and \+1.*2 \* y - 1"),
     (L.SquaredHinge(), [[0], [1]], r"SquaredHinge.*-1 and \+1"),
     (L.Hinge(), [[0.5], [1.0]], r"-1 and \+1"),
@@ -291,7 +285,7 @@ OF_ANOTHER_KIND: list[tuple[Loss, Any, str]] = [
     (L.PoissonNLL(), [[-1], [2]], "counts y >= 0.*-1"),
     (L.KLDivergence(), [[-0.5], [1.5]], "probabilities y >= 0.*-0.5"),
 ]
-BAD_PREDICTIONS: list[tuple[Any, type[Exception]]] = [
+BAD_PREDICTIONS = [
     (np.array([["a"]]), ArgumentTypeError),
     (np.array([[1j]]), ArgumentTypeError),
     (np.array([[None]]), ArgumentTypeError),
@@ -299,7 +293,7 @@ BAD_PREDICTIONS: list[tuple[Any, type[Exception]]] = [
     (np.zeros((0, 4)), ShapeError),
     (np.zeros((4, 0)), ShapeError),
 ]
-BAD_WEIGHTS: list[tuple[Any, type[Exception], str]] = [
+BAD_WEIGHTS = [
     ([1.0, -1.0, 1.0], ArgumentError, ">= 0.*-1"),
     ([1.0, np.nan, 1.0], ArgumentError, r"sample_weight\[1\] is nan"),
     ([1.0, np.inf, 1.0], ArgumentError, r"sample_weight\[1\] is inf"),
@@ -321,10 +315,10 @@ BAD_SETTINGS = {
     "NegativeELBO(2.0)": "NegativeELBO latent must be an integer",
     "NegativeELBO(beta=-1)": "NegativeELBO beta must be >= 0, got -1",
 }
-BAD_CLASS_WEIGHTS: list[Any] = [
+BAD_CLASS_WEIGHTS = [
     *([1.0, 2.0], [1, -1, 1, 1], [1, np.nan, 1, 1], [1, np.inf, 1, 1], np.ones((2, 2)), {4: 1}, 2.0)
 ]
-BAD_WIDTHS: list[tuple[Shape, Shape, str]] = [
+BAD_WIDTHS = [
     ((3, 6), (3, 2), r"NegativeELBO\(3\) takes.*6 \+ D.*got shape \(3, 6\)\. Does lat"),
     ((3, 5), (3, 5), r"3 means, as many log variances, and D logits"),
     ((8,), (2,), r"got shape \(8,\)"),
@@ -336,7 +330,7 @@ BAD_WIDTHS: list[tuple[Shape, Shape, str]] = [
 
 
 @guarded_classes
-def test_bad_labels_and_predictions_without_classes_are_refused(loss: Loss) -> None:
+def test_bad_labels_and_predictions_without_classes_are_refused(loss):
     P = np.full((3, 4), 0.25)
     for y, error, says in BAD_LABELS:
         one = type(loss)() if says.startswith("got -1") else loss
@@ -355,7 +349,7 @@ def test_bad_labels_and_predictions_without_classes_are_refused(loss: Loss) -> N
 
 
 @pytest.mark.parametrize("loss", [v for v in GUARDED if v not in OTHERS], ids=repr)
-def test_bad_targets_are_refused(loss: Loss) -> None:
+def test_bad_targets_are_refused(loss):
     kinds = [(other, y, ArgumentError, says) for other, y, says in OF_ANOTHER_KIND]
     for one, y, error, says in (*((loss, *row) for row in BAD_TARGETS), *kinds):
         P = np.full((2, 2 if one is loss else 1), 0.5)
@@ -367,7 +361,7 @@ def test_bad_targets_are_refused(loss: Loss) -> None:
 
 
 @guarded
-def test_bad_predictions_weights_and_totals_are_refused(loss: Loss) -> None:
+def test_bad_predictions_weights_and_totals_are_refused(loss):
     for P, error in BAD_PREDICTIONS:
         with pytest.raises(error, match=type(loss).__name__):
             loss.loss_func(P, np.zeros(np.shape(P) if isinstance(P, np.ndarray) else (2, 1)))
@@ -376,13 +370,12 @@ def test_bad_predictions_weights_and_totals_are_refused(loss: Loss) -> None:
         for function in (loss.loss_func, loss.loss_gradient):
             with pytest.raises(error, match=says):
                 function(P, y, w)
-    bad: Any
     for bad in (-1, np.nan, np.inf, "1", True):
         with pytest.raises(PhitodeepError, match="total must be"):
             loss.loss_func(P, y, total=bad)
 
 
-def test_bad_settings_are_refused() -> None:
+def test_bad_settings_are_refused():
     for call, says in BAD_SETTINGS.items():
         with pytest.raises(PhitodeepError, match=says):
             eval(call, dict(vars(L)))
@@ -407,7 +400,7 @@ def test_bad_settings_are_refused() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @every
-def test_extreme_predictions_stay_finite(loss: Loss, dtype: type) -> None:
+def test_extreme_predictions_stay_finite(loss, dtype):
     """Probabilities of exactly 0 and 1, logits and numbers of +-1e4; exp(1e4) is no number."""
     _, y = pair(loss, (8, 4))
     extremes = np.random.default_rng(0).choice([-1.0, 1.0], (8, 4))
@@ -426,7 +419,7 @@ def test_extreme_predictions_stay_finite(loss: Loss, dtype: type) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_logarithms_are_held_at_the_least_normal_number(dtype: type) -> None:
+def test_logarithms_are_held_at_the_least_normal_number(dtype):
     tiny = np.finfo(dtype).tiny
     P = np.array([[0.0, 1.0]], dtype)
     for loss, y in ((L.CategoricalCrossEntropy(), [0]), (L.BinaryCrossEntropy(), [[1, 1]])):
@@ -446,9 +439,7 @@ MASKED = np.array([[1.0, 0.0, MINUS], [0.0, MINUS, 2.0]])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("class_weight", [None, [1.0, 2.0, 3.0], {1: 0.5}])
 @pytest.mark.parametrize("y", [[1, 0], [[0, 1, 0], [1, 0, 0]], [[0.4, 0.6, 0], [0.3, 0, 0.7]]])
-def test_a_logit_of_minus_infinity_is_a_class_that_is_not_there(
-    y: Any, class_weight: Any, dtype: type
-) -> None:
+def test_a_logit_of_minus_infinity_is_a_class_that_is_not_there(y, class_weight, dtype):
     """The loss is that for a logit so low that its exponential is 0."""
     loss = SoftmaxCrossEntropy(class_weight=class_weight)
     wanted = both(loss, np.maximum(MASKED, -1000).astype(dtype), y)
@@ -470,7 +461,7 @@ def test_a_logit_of_minus_infinity_is_a_class_that_is_not_there(
         (SoftmaxCrossEntropy(), [[0.5, 0.3, 0.2], [1, 0, 0]]),
     ],
 )
-def test_a_target_at_minus_infinity_costs_infinitely_much(loss: Loss, y: Any) -> None:
+def test_a_target_at_minus_infinity_costs_infinitely_much(loss, y):
     """The gradient is still p - t, which says where to go."""
     value, gradient = loss.value_and_gradient(MASKED, loss.targets(y, MASKED.shape))
     assert value == loss.loss_func(MASKED, y) == np.inf
@@ -479,7 +470,7 @@ def test_a_target_at_minus_infinity_costs_infinitely_much(loss: Loss, y: Any) ->
 
 
 @pytest.mark.parametrize("class_weight", [None, [1.0, 2.0, 3.0], [0.0, 1.0, 1.0]])
-def test_what_weighs_nothing_costs_nothing_at_minus_infinity(class_weight: Any) -> None:
+def test_what_weighs_nothing_costs_nothing_at_minus_infinity(class_weight):
     P, loss = np.array([[MINUS, 0.0, 1.0], [0.5, 0.0, 1.0]]), SoftmaxCrossEntropy
     wanted = both(loss(class_weight=class_weight), P[1:], [1])
     for found in (
@@ -510,9 +501,7 @@ def test_what_weighs_nothing_costs_nothing_at_minus_infinity(class_weight: Any) 
         (L.SquaredHinge(), [[1.0, -1.0], [-1.0, 1.0]]),
     ],
 )
-def test_a_row_of_weight_0_costs_nothing_whatever_it_predicts(
-    loss: Loss, y: Any, bad: float, dtype: type
-) -> None:
+def test_a_row_of_weight_0_costs_nothing_whatever_it_predicts(loss, y, bad, dtype):
     P = np.array([[0.3, 0.6], [0.2, 0.4]], dtype)
     wanted = both(loss, P, y, [0.0, 2.0])
     P[0] = bad
@@ -523,7 +512,7 @@ def test_a_row_of_weight_0_costs_nothing_whatever_it_predicts(
     assert not gradient[0].any()
 
 
-def test_infinite_logits_cost_nothing_where_the_target_agrees() -> None:
+def test_infinite_logits_cost_nothing_where_the_target_agrees():
     loss, P = L.BinaryCrossEntropyWithLogits(), np.array([[MINUS, np.inf, 0.0]])
     with np.errstate(all="raise", under="ignore"):
         value, gradient = both(loss, P, [[0, 1, 1]])
@@ -547,14 +536,14 @@ WIDE = np.concatenate([-SIZES[::-1], [0], SIZES])
 SHARES = np.concatenate([SIZES[SIZES < 0.5], 1 - np.geomspace(0.5, 6e-8, 50)])
 
 
-def crossed(P: Any, T: Any) -> tuple[Array, Array]:
+def crossed(P, T):
     """Each P with each T, in numbers that float32 holds, as (n, 1)."""
     both = np.meshgrid(np.asarray(P, np.float32), np.asarray(T, np.float32))
     return both[0].reshape(-1, 1), both[1].reshape(-1, 1)
 
 
 PROBABLE = [0.0, 1.0, 0.05, 0.95, 1 - 1e-6, 1e-6]
-GRIDS: list[tuple[L.Elementwise, Any, Any]] = [
+GRIDS = [
     *[(loss, WIDE, [0.0, 0.3, -2.0]) for loss in EXAMPLES[:5]],
     (L.LogCosh(), [-1e30, -1e4, 1e4, 1e30], [0.0]),
     (L.BinaryCrossEntropy(), SHARES, PROBABLE),
@@ -566,7 +555,7 @@ GRIDS: list[tuple[L.Elementwise, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("loss", "P", "T"), GRIDS, ids=lambda v: repr(v)[:40])
-def test_each_loss_has_the_digits_of_its_precision(loss: L.Elementwise, P: Any, T: Any) -> None:
+def test_each_loss_has_the_digits_of_its_precision(loss, P, T):
     """float32 gives what float64 gives for the same numbers, however small the loss is."""
     P, T = crossed(P, T)
     with np.errstate(under="ignore"):
@@ -583,7 +572,7 @@ def test_each_loss_has_the_digits_of_its_precision(loss: L.Elementwise, P: Any, 
 
 
 @pytest.mark.parametrize("loss", [L.PoissonNLL(), L.PoissonNLL(False), L.KLDivergence()], ids=repr)
-def test_differences_have_the_digits_of_their_terms(loss: L.Elementwise) -> None:
+def test_differences_have_the_digits_of_their_terms(loss):
     """Where a loss is a difference whose zero is no minimum, its error is that of its terms."""
     P, T = crossed(SIZES if repr(loss) == "PoissonNLL(False)" else WIDE, [0.3, 1, 4])
     wide = loss.each(P.astype(float), T.astype(float))
@@ -594,10 +583,10 @@ def test_differences_have_the_digits_of_their_terms(loss: L.Elementwise) -> None
 
 @pytest.mark.parametrize("gap", [1.0, 15.0, 20.0, 60.0])
 @pytest.mark.parametrize("form", ["labels", "one-hot", "weights", "log-probabilities"])
-def test_cross_entropy_has_the_digits_of_a_sure_prediction(form: str, gap: float) -> None:
+def test_cross_entropy_has_the_digits_of_a_sure_prediction(form, gap):
     P = np.array([[0.0, gap, 0.5 - gap]], np.float32)
-    y: Any = np.eye(3)[[1]] if form == "one-hot" else [1]
-    loss: Loss = SoftmaxCrossEntropy(class_weight=[2.0, 2.0, 2.0] if form == "weights" else None)
+    y = np.eye(3)[[1]] if form == "one-hot" else [1]
+    loss = SoftmaxCrossEntropy(class_weight=[2.0, 2.0, 2.0] if form == "weights" else None)
     exact = np.exp([-gap, 0.5 - 2 * gap])
     r = exact.sum()
     wanted = np.array([exact[0], -r, exact[1]]) / (1 + r)
@@ -611,7 +600,7 @@ def test_cross_entropy_has_the_digits_of_a_sure_prediction(form: str, gap: float
     np.testing.assert_allclose(gradient, [wanted], rtol=2e-6, atol=1e-37)
 
 
-def test_cosine_has_the_digits_of_small_angles() -> None:
+def test_cosine_has_the_digits_of_small_angles():
     angles = np.geomspace(1e-3, np.pi, 60)
     for p in (1e-30, 1.0, 1e30):
         P = (p * np.stack([np.cos(angles), np.sin(angles)], axis=1)).astype(np.float32)
@@ -632,7 +621,7 @@ def test_cosine_has_the_digits_of_small_angles() -> None:
         assert np.isnan(L.CosineSimilarityLoss().loss_func([[np.nan, 1.0]], [[1.0, 1.0]]))
 
 
-def test_negative_elbo_has_its_digits() -> None:
+def test_negative_elbo_has_its_digits():
     m, s = crossed(WIDE, WIDE[::5])
     P = np.hstack([m, s, m])
     T = (m > 0).astype(np.float32)
@@ -644,7 +633,7 @@ def test_negative_elbo_has_its_digits() -> None:
         np.testing.assert_allclose(part[held], wanted[held], rtol=5e-6)
 
 
-def test_slopes_at_the_kinks_and_cosines_of_nothing() -> None:
+def test_slopes_at_the_kinks_and_cosines_of_nothing():
     T = np.array([[1.0, -1.0]])
     for loss in (L.Hinge(), L.SquaredHinge()):
         assert_both(both(loss, T, T), (0.0, np.zeros((1, 2))))
@@ -655,7 +644,7 @@ def test_slopes_at_the_kinks_and_cosines_of_nothing() -> None:
     assert loss.loss_func(P, -P) == pytest.approx(2)
 
 
-def test_parts_of_the_negative_elbo_and_samples_without_steps() -> None:
+def test_parts_of_the_negative_elbo_and_samples_without_steps():
     rng = np.random.default_rng(5)
     m, s, Z, X = *rng.standard_normal((3, 6, 3)), rng.random((6, 3))
     reconstruction, divergence = L.NegativeELBO(3, beta=0.3).parts(np.hstack([m, s, Z]), X)
@@ -671,7 +660,7 @@ def test_parts_of_the_negative_elbo_and_samples_without_steps() -> None:
     )
 
 
-def test_what_losses_declare_of_classes_thresholds_and_sums() -> None:
+def test_what_losses_declare_of_classes_thresholds_and_sums():
     logits = {L.BinaryCrossEntropyWithLogits, L.Hinge, L.SquaredHinge, L.NegativeELBO}
     for loss in EXAMPLES:
         assert loss.threshold == (0.0 if type(loss) in logits else 0.5)
@@ -694,7 +683,7 @@ def test_what_losses_declare_of_classes_thresholds_and_sums() -> None:
         assert total == count * (2**24 + 2)
 
 
-def test_a_loss_is_written_by_its_author() -> None:
+def test_a_loss_is_written_by_its_author():
     one = np.ones((1, 1))
     for loss, name in ((Loss(), "value"), (Loss(), "gradient"), (L.Elementwise(), "each")):
         with pytest.raises(
@@ -707,22 +696,22 @@ def test_a_loss_is_written_by_its_author() -> None:
         _CrossEntropy().loss_func(np.ones((1, 2)), [0])
 
 
-def test_a_loss_may_run_layers_of_its_own(rng: np.random.Generator) -> None:
+def test_a_loss_may_run_layers_of_its_own(rng):
     """Its gradient goes through them, also in training, where the first dX is not wanted."""
 
     class Perceptual(Loss):
         """The mean squared error of features."""
 
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.features = Dense(3, 3)
             self.features.build((3,), seed=1)
 
-        def value(self, P: Array, T: Array, w: Any, total: Any) -> float:
+        def value(self, P, T, w, total):
             seen = self.features.forward(P)
             return float(np.square(seen - self.features.forward(T)).mean())
 
-        def gradient(self, P: Array, T: Array, w: Any, total: Any) -> Array:
+        def gradient(self, P, T, w, total):
             target = self.features.forward(T)
             seen = self.features.forward(P)
             dP = self.features.backward(2 * (seen - target) / seen.size)
@@ -739,7 +728,7 @@ def test_a_loss_may_run_layers_of_its_own(rng: np.random.Generator) -> None:
     assert abs(dP).max() > 0
 
 
-def test_a_prediction_that_is_nan_shows_and_gradients_come_alone(rng: np.random.Generator) -> None:
+def test_a_prediction_that_is_nan_shows_and_gradients_come_alone(rng):
     for loss in EXAMPLES:
         P, y = pair(loss, (3, 4))
         P[1] = np.nan

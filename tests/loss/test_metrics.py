@@ -1,20 +1,16 @@
 """Metrics against counts by hand, plain loops, and themselves over parts of the data."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import itertools
 import math
 import re
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.loss import metrics
 from phitodeep.loss.metrics import METRICS, R2, Custom, Metric, TopKAccuracy
@@ -30,7 +26,7 @@ SCORES = np.array(
 LABELS = np.array([0, 1, 1, 0, 2])  # predicted: 0 1 2 0 1
 
 
-def test_all_names_are_here() -> None:
+def test_all_names_are_here():
     names = "accuracy top_k_accuracy precision recall f1 confusion_matrix mae r2"
     assert " ".join(METRICS) == names
     public = {c for _, c in inspect.getmembers(metrics, inspect.isclass) if issubclass(c, Metric)}
@@ -50,7 +46,7 @@ def test_all_names_are_here() -> None:
         metric(P, P)
 
 
-def test_values_by_hand(rng: Any) -> None:
+def test_values_by_hand(rng):
     assert accuracy(SCORES, LABELS) == 3 / 5
     # class 0: 2 hits of 2 guesses, 2 there; class 1: 1 of 2, 2 there; class 2: 0 of 1, 1 there
     assert precision(SCORES, LABELS) == pytest.approx((2 / 2 + 1 / 2 + 0 / 1) / 3)
@@ -94,7 +90,7 @@ def test_values_by_hand(rng: Any) -> None:
         assert in_parts(r2, P + mean, T + mean, size) == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_forms_of_labels_agree_and_negative_ones_do_not_count() -> None:
+def test_the_forms_of_labels_agree_and_negative_ones_do_not_count():
     more = np.concatenate([SCORES, np.eye(3)]), np.array([*LABELS, -1, -100, -1])
     for metric in OF_CLASSES:
         value = metric(SCORES, LABELS)
@@ -107,7 +103,7 @@ def test_the_forms_of_labels_agree_and_negative_ones_do_not_count() -> None:
         assert math.isnan(nothing) or nothing == 0
 
 
-def test_scores_that_are_nan_are_never_right_and_labels_may_be_smooth() -> None:
+def test_scores_that_are_nan_are_never_right_and_labels_may_be_smooth():
     P = SCORES.copy()
     P[0], P[3, 1], P[4, 0] = np.nan, np.nan, np.nan  # of rows 0, 1, 3 that were right
     assert accuracy(P, LABELS) == 1 / 5
@@ -130,7 +126,7 @@ def test_scores_that_are_nan_are_never_right_and_labels_may_be_smooth() -> None:
     assert metrics.Accuracy(multilabel=True)(np.stack([p, 1 - p], axis=1), labels) == 3 / 4
 
 
-def test_empty_batches_change_nothing_and_functions_are_weighted_by_their_sizes() -> None:
+def test_empty_batches_change_nothing_and_functions_are_weighted_by_their_sizes():
     P, T = np.array([[1.0], [2.0], [4.0]]), np.array([[1.0], [3.0], [6.0]])
     for metric in (r2, R2("uniform_average"), mae, Custom(lambda p, t: float(np.mean(p - t)))):
         nothing = metric.sums(P[:0], T[:0])
@@ -146,7 +142,7 @@ def test_empty_batches_change_nothing_and_functions_are_weighted_by_their_sizes(
         )
     assert math.isnan(accuracy(SCORES[:0], LABELS[:0]))
 
-    def largest(P: Array, T: Array) -> float:
+    def largest(P, T):
         return float(P.max())
 
     metric = Custom(largest)
@@ -160,13 +156,13 @@ def test_empty_batches_change_nothing_and_functions_are_weighted_by_their_sizes(
 @example(5.906467076297888, 133, 28)
 @example(12079.026965152847, 28, 7)
 @example(-43.93124137517439, 521, 1339)
-def test_constant_targets_have_no_deviation_in_any_number(c: float, n: int, size: int) -> None:
+def test_constant_targets_have_no_deviation_in_any_number(c, n, size):
     T = np.full(n, c)
     assert r2(T, T) == in_parts(r2, T, T, size) == 1
     assert r2(T + 1 + abs(c), T) == in_parts(r2, T + 1 + abs(c), T, size) == 0
 
 
-def test_the_confusion_matrix_by_hand_and_of_a_model(rng: Any) -> None:
+def test_the_confusion_matrix_by_hand_and_of_a_model(rng):
     matrix = metrics.ConfusionMatrix()(SCORES, LABELS)  # predicted: 0 1 2 0 1
     assert matrix.tolist() == [[2, 0, 0], [0, 1, 1], [0, 1, 0]]
     assert matrix.dtype == np.int64
@@ -193,11 +189,11 @@ def test_the_confusion_matrix_by_hand_and_of_a_model(rng: Any) -> None:
     assert found["confusion_matrix"].sum(axis=1).tolist() == [sum(y == 0), sum(y > 0)]
 
 
-def by_loops(P: Array, T: Array) -> dict[str, float]:
+def by_loops(P, T):
     """The metrics of K classes, by loops."""
     n, K = P.shape
     guess = [max(range(K), key=lambda k, i=i: (P[i, k], -k)) for i in range(n)]
-    scores: dict[str, list[float]] = {"precision": [], "recall": [], "f1": []}
+    scores = {"precision": [], "recall": [], "f1": []}
     for k in range(K):
         hits = sum(g == t == k for g, t in zip(guess, T, strict=True))
         guessed, there = guess.count(k), list(T).count(k)
@@ -214,7 +210,7 @@ def by_loops(P: Array, T: Array) -> dict[str, float]:
 
 
 @st.composite
-def classified(draw: st.DrawFn) -> tuple[Array, Array, int]:
+def classified(draw):
     n, K = draw(st.integers(1, 30)), draw(st.integers(3, 6))
     seed = draw(st.integers(0, 2**32 - 1))
     rng = np.random.default_rng(seed)
@@ -222,7 +218,7 @@ def classified(draw: st.DrawFn) -> tuple[Array, Array, int]:
     return P, rng.integers(0, K, n), draw(st.integers(1, n))
 
 
-def in_parts(metric: Metric, P: Array, T: Array, size: int) -> float:
+def in_parts(metric, P, T, size):
     starts = range(0, len(P), size)
     parts = [metric.sums(P[i : i + size], T[i : i + size]) for i in starts]
     return metric.result(functools.reduce(metric.merge, parts))
@@ -230,7 +226,7 @@ def in_parts(metric: Metric, P: Array, T: Array, size: int) -> float:
 
 @given(classified())
 @settings(max_examples=times(40))
-def test_classification_equals_loops_and_parts_equal_the_whole(case: Any) -> None:
+def test_classification_equals_loops_and_parts_equal_the_whole(case):
     P, T, size = case
     expected = by_loops(P, T)
     for metric in OF_CLASSES:
@@ -240,7 +236,7 @@ def test_classification_equals_loops_and_parts_equal_the_whole(case: Any) -> Non
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 40), st.integers(1, 40), st.integers(1, 3))
 @settings(max_examples=times(30))
-def test_regression_equals_its_formula_in_parts_too(seed: int, n: int, size: int, D: int) -> None:
+def test_regression_equals_its_formula_in_parts_too(seed, n, size, D):
     rng = np.random.default_rng(seed)
     T = rng.standard_normal((n, D)) * 10 + rng.uniform(-50, 50, D)
     P = T + rng.standard_normal((n, D))
@@ -256,7 +252,7 @@ def test_regression_equals_its_formula_in_parts_too(seed: int, n: int, size: int
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=30))
 @settings(max_examples=times(30))
-def test_binary_equals_counts(pairs: list[tuple[float, bool]]) -> None:
+def test_binary_equals_counts(pairs):
     P, T = np.array([p for p, _ in pairs]), np.array([int(t) for _, t in pairs])
     hits = sum(p > 0.5 and t for p, t in pairs)
     guessed, there = sum(p > 0.5 for p, _ in pairs), int(T.sum())
@@ -271,8 +267,8 @@ class Unfinished(Metric):
     """A metric whose author forgot `sums`."""
 
 
-def test_names_functions_and_metrics_become_metrics_and_what_does_not_fit_is_refused() -> None:
-    def own(P: Array, T: Array) -> float:
+def test_names_functions_and_metrics_become_metrics_and_what_does_not_fit_is_refused():
+    def own(P, T):
         return 0.0
 
     top = TopKAccuracy(2)
@@ -316,5 +312,5 @@ Unfinished()(np.ones(3), np.ones(3))
 
 
 @pytest.mark.parametrize(("call", "error"), refusals(REFUSED))
-def test_what_is_refused(call: str, error: str) -> None:
+def test_what_is_refused(call, error):
     check_refused(call, error, vars(metrics) | globals())

@@ -9,7 +9,6 @@ import json
 import pickle
 import runpy
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from safetensors.numpy import load_file, save_file
 
 import phitodeep
 from phitodeep import layers as L
-from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, OrderError, PhitodeepError
 from phitodeep.layers import Dense, Embedding, Layer, LowRank, Residual, Tanh, TiedDense
 from phitodeep.layers.lora import AdaptedDense
@@ -36,12 +34,12 @@ DENSE = [f"{i}.layers.1.layers.1.layers.{j}.W" for i in (2, 3) for j in (0, 2)]
 Cut = Callable[[int], None]
 
 
-def model(**options: Any) -> Sequential:
+def model(**options):
     return first(**options).copy()
 
 
 @functools.cache
-def first(trained: bool = True, dtype: str = "float64", **options: Any) -> Sequential:
+def first(trained=True, dtype="float64", **options):
     builder = gpt(VOCABULARY, T, layers=2, heads=2, dim=8, **options).dtype(dtype).seed(1)
     made = builder.loss("softmax_cross_entropy").batch(4).epochs(2).alpha(0.01).build()
     if trained:
@@ -49,19 +47,19 @@ def first(trained: bool = True, dtype: str = "float64", **options: Any) -> Seque
     return made
 
 
-def tuned(pattern: Any = "*", rank: int = 2, **options: Any) -> Sequential:
+def tuned(pattern="*", rank=2, **options):
     return first_tuned(pattern, rank, **options).copy()
 
 
 @functools.cache
-def first_tuned(pattern: Any, rank: int, **options: Any) -> Sequential:
+def first_tuned(pattern, rank, **options):
     made = model(**options)
     made.add_lora(pattern, rank, 3)
     made.train(X, Y, verbose=0)
     return made
 
 
-def built(*layers: Layer, shape: tuple[int, ...] = (4,), **options: Any) -> Sequential:
+def built(*layers, shape=(4,), **options):
     made = Sequential(*layers, seed=0, **options)
     made.build(shape)
     return made
@@ -129,7 +127,7 @@ def test_patterns():
 def test_frozen_layers_compute_no_gradients_in_training():
     made = model(trained=False)
     made.add_lora("*.Wo", 2)
-    seen: list[set[str]] = []
+    seen = []
     note = LambdaCallback(on_batch_end=lambda m, step, loss: seen.append(set(m.gradients())))
     made.train(X, Y, epochs=1, verbose=0, callbacks=[note])
     products = {path for path in made.get_weights() if path.endswith((".W", ".b"))}
@@ -146,10 +144,10 @@ def test_no_frozen_gradient_even_where_a_checkpoint_computes_again(checkpoint, m
     block = L.TransformerBlock(2, checkpoint=checkpoint)
     made = built(block, Dense(3), shape=(T, 8), batch_size=4, epochs=2)
     made.add_lora("0.layers.0*", 2)
-    asked: set[str] = set()
+    asked = set()
     grad_array = Layer.grad_array
 
-    def noted(self: Layer, name: str) -> Array:
+    def noted(self, name):
         asked.add(f"{type(self).__name__}.{name}")
         return grad_array(self, name)
 
@@ -164,7 +162,7 @@ def test_a_watched_step_a_trace_and_a_plain_backward_have_all_gradients():
     made.add_lora("*.Wo", 2)
     place = "2.layers.0.layers.1.layers.2"  # backward stops at the first update
     products = {path for path in made.get_weights() if path.endswith((".W", ".b")) and path > place}
-    seen: list[set[str]] = []
+    seen = []
     note = LambdaCallback(on_batch_end=lambda m, step, loss: seen.append(set(m.gradients())))
     with phitodeep.watching(lambda event: None):
         made.train(X, Y, epochs=1, verbose=0, callbacks=[note])
@@ -175,7 +173,7 @@ def test_a_watched_step_a_trace_and_a_plain_backward_have_all_gradients():
 
 
 def test_a_tied_weight_that_learns_gets_the_gradient_of_its_frozen_use():
-    def net() -> Sequential:
+    def net():
         table = Embedding(VOCABULARY, 4)
         made = Sequential(table, Dense(4), TiedDense(table), seed=1, epochs=1)
         made.setloss("softmax_cross_entropy")
@@ -214,7 +212,7 @@ def test_merged_predictions_are_those_of_the_updates(dtype):
 def test_layers_that_were_frozen_are_frozen_again_and_no_others(method):
     made = model(trained=False)
     made.layers[0].trainable = False
-    attention: Any = dict(made.walk())["3.layers.0.layers.1"]
+    attention = dict(made.walk())["3.layers.0.layers.1"]
     attention.trainable = False
     frozen = made.get_config()["frozen"]
     made.add_lora("*", 2)
@@ -253,7 +251,7 @@ def test_predictions_forget_the_plan_of_other_layers():
     before, flops = made.predict(rows), made._planned()[0]
     made.add_lora("0.*", 2)
     assert made._planned()[0] > flops
-    low: Any = made._updates()["0.layers.0.W"]
+    low = made._updates()["0.layers.0.W"]
     low.B = np.ones_like(low.B)
     assert abs(made.predict(rows) - before).max() > 0.1
     made.remove_lora()
@@ -301,7 +299,7 @@ def test_a_loss_that_does_not_match_is_still_refused():
 # --- files, configs, copies ----------------------------------------------------------------------
 
 
-def same(one: Sequential, other: Sequential) -> None:
+def same(one, other):
     """Both have the same layers and weights, and go on in the same way."""
     assert [path for path, _ in one.walk()] == [path for path, _ in other.walk()]
     assert_same(one.get_weights(), other.get_weights())
@@ -375,7 +373,7 @@ def test_a_part_with_updates_is_described_only_by_a_model():
     assert moved.get_config()["lora"]["weights"] == {"0.layers.0.W": [1, 16.0]}
 
 
-WRONG: list[Any] = [
+WRONG = [
     *(3, [], {}, {"weights": {WO[0]: [2, 3.0]}}, {"weights": {WO[0]: [2, 3.0]}, "frozen": 3}),
     *({"weights": weights, "frozen": []} for weights in ({}, [], {"0.W": [2, 3.0]})),
     *({"weights": {WO[0]: given}, "frozen": []} for given in ([2], 2, [2, 0.0], [2, "x"])),
@@ -391,12 +389,12 @@ def test_wrong_configs_are_refused():
 
 
 def test_training_resumes_bit_for_bit(tmp_path):
-    def fresh() -> Sequential:
+    def fresh():
         made = model(dropout=0.3)
         made.add_lora("*", 2, 3)
         return made
 
-    def keeper(folder: str) -> ModelCheckpoint:
+    def keeper(folder):
         return ModelCheckpoint(tmp_path / folder / "ck", every=None, every_steps=1, keep=99)
 
     whole = fresh()
@@ -445,7 +443,7 @@ def test_several_updates_take_turns_on_the_same_weights(tmp_path):
 
 
 A, B, ALPHA = (f"{WO[0]}.{name}" for name in ("A", "B", "alpha"))
-EDITS: list[tuple[dict[str, Any], dict[str, str], str]] = [
+EDITS = [
     ({A: None}, {}, "does not fit"),
     ({B: None}, {}, f"lacks {B}"),
     ({ALPHA: None}, {}, f"lacks {ALPHA}"),
@@ -635,7 +633,7 @@ def test_lengths_have_the_meaning_that_they_had():
 
 
 def test_the_random_values_of_dropout_do_not_change():
-    def step(made: Sequential) -> Array:
+    def step(made):
         with phitodeep.core.call.calling(step=5):
             return made.forward(X)
 
@@ -680,7 +678,7 @@ def test_tools_need_no_special_case(tmp_path):
     assert "LowRank" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def gradient(made: Sequential, path: str) -> Array:
+def gradient(made, path):
     """Return the gradient of the B of an update, by a hand-written step."""
     P = made.forward(X)
     made.backward(made.loss.loss_gradient(P, Y))

@@ -4,7 +4,6 @@ import inspect
 import math
 import pydoc
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from phitodeep import inference
 from phitodeep import layers as L
 from phitodeep import loss as losses
 from phitodeep import model as model_room
-from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, PhitodeepWarning, ShapeError
 from phitodeep.loss import CategoricalCrossEntropy, Huber, Loss, MeanSquaredError
 from phitodeep.model import Sequential, SequentialBuilder
@@ -31,12 +29,12 @@ LABELS = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)
 Y = (X @ rng.standard_normal((4, 2))).astype(np.float32)
 
 
-def same_weights(a: L.Layer, b: L.Layer) -> bool:
+def same_weights(a, b):
     one, other = a.get_weights(), b.get_weights()
     return one.keys() == other.keys() and all(np.array_equal(one[k], other[k]) for k in one)
 
 
-def digits(n: int, seed: int = 0) -> tuple[Array, Array]:
+def digits(n, seed=0):
     """Images (n, 28, 28) of ten kinds that can be told apart, and their kinds."""
     prototypes = np.random.default_rng(99).random((10, 28, 28))
     maker = np.random.default_rng(seed)
@@ -148,7 +146,7 @@ def test_a_builder_can_be_built_twice_and_the_models_are_independent():
     assert len(first.layers) == 3
 
 
-def public_layers() -> dict[str, type[L.Layer]]:
+def public_layers():
     kinds = {name: getattr(L, name) for name in L.__all__}
     return {
         name: kind
@@ -267,7 +265,7 @@ def test_optimizers_and_losses_by_name():
 # --- use ---------------------------------------------------------------------------------------
 
 
-def net(**given: Any) -> Sequential:
+def net(**given):
     options = {"loss_class": "categorical_cross_entropy", "seed": 0, "batch_size": 8, "epochs": 2}
     layers = (L.Dense(4, 8), L.BatchNorm(), L.Tanh(), L.Dropout(0.3), L.Dense(8, 3), L.Softmax())
     return Sequential(*layers, **{**options, **given})
@@ -278,10 +276,10 @@ def test_wide_layers_predict_few_samples_at_once():
     assert narrow.samples_at_once() == 1024
     assert wide.samples_at_once() == 5
     assert SequentialBuilder(3).dense(1 << 21).build().samples_at_once() == 1
-    sizes: list[int] = []
+    sizes = []
 
     class Noting(L.Dense):
-        def forward(self, X: Array) -> Array:
+        def forward(self, X):
             sizes.append(len(X))
             return super().forward(X)
 

@@ -2,35 +2,33 @@
 
 import math
 import pickle
-from typing import Any
 
 import numpy as np
 import pytest
 
-from phitodeep.core.call import Event, watching
-from phitodeep.core.types import Array
+from phitodeep.core.call import watching
 from phitodeep.errors import DivergenceError, PhitodeepError
-from phitodeep.layers import Chain, Dense, Layer, Residual, Tanh
+from phitodeep.layers import Chain, Dense, Residual, Tanh
 from phitodeep.model import Sequential
 from phitodeep.optimization.base import length
-from phitodeep.optimization.optimizers import LBFGS, SGD, Adam, Optimizer
+from phitodeep.optimization.optimizers import LBFGS, SGD, Adam
 from tests.conftest import assert_same
 from tests.optimization.test_memory import Gradients, built
 from tests.optimization.test_optimizers import every, values
 
 
-def net(dtype: Any = "float64") -> list[Layer]:
+def net(dtype="float64"):
     layers = built(Dense(3, 4), Residual(Dense(4, 4), Tanh()), Chain(Dense(4, 4), Dense(4, 2)))
     for layer in layers:
         layer.cast(dtype)
     return layers
 
 
-def given(layers: list[Layer], step: int = 0) -> None:
+def given(layers, step=0):
     Gradients([part for top in layers for _, part in top.walk()]).give(layers, step)
 
 
-def remembered(optimizer: Optimizer) -> dict[str, Array]:
+def remembered(optimizer):
     entries = optimizer.state_dict()["parameters"]
     slots = {f"{path} {slot}": a for path, e in entries.items() for slot, a in e["slots"].items()}
     return slots | {f"{path} own": np.array(list(e["own"].values())) for path, e in entries.items()}
@@ -138,9 +136,9 @@ def test_lbfgs_turns_back_from_a_gradient_that_is_not_finite():
     pytest.importorskip("scipy")
     layer = built(Dense(1, 3, bias=False))[0]
     layer.W = [[1.0, 0.5, 0.01]]
-    seen: list[bool] = []
+    seen = []
 
-    def evaluate() -> float:
+    def evaluate():
         W = layer.W
         layer.grads = {"W": np.where(W >= 0, np.sqrt(abs(W)), np.nan)}
         seen.append(bool(np.isfinite(layer.grads["W"]).all()))
@@ -163,9 +161,9 @@ def test_lbfgs_turns_back_from_a_gradient_that_is_not_finite():
 def test_a_watcher_hears_of_a_step_and_may_replace_its_gradient(make):
     layers, twins, one, other = net(), net(), make(), make()
     one.clip_norm = other.clip_norm = 0.5
-    seen: list[Event] = []
+    seen = []
 
-    def watcher(event: Event) -> Array | None:
+    def watcher(event):
         seen.append(event)
         return 2 * event.array if event.when == "before" else None
 
@@ -193,14 +191,14 @@ def test_a_watchers_gradient_is_checked_and_lbfgs_reports_each_step_once():
     given(layers)
     before = values(layers)
 
-    def watcher(event: Event) -> Array | None:
+    def watcher(event):
         return None if event.array is None else np.full_like(event.array, np.nan)
 
     with watching(watcher), pytest.raises(DivergenceError, match=r"gradient of 2\.layers\.1\.b"):
         optimizer.step(layers)
     assert_same(values(layers), before)
     pytest.importorskip("scipy")
-    seen: list[tuple[str, str]] = []
+    seen = []
     X = np.random.default_rng(0).standard_normal((20, 3))
     model = Sequential(Dense(3, 2), optimizer=LBFGS(max_iter=5), seed=0)
     with watching(lambda e: seen.append((e.what, e.when)) if e.what == "step" else None):

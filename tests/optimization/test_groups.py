@@ -1,17 +1,14 @@
 """Rates and decays of their own, for the parameters that a pattern names."""
 
 import itertools
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
 
-from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
-from phitodeep.layers import Chain, Dense, Layer, Residual, Tanh
+from phitodeep.layers import Chain, Dense, Residual, Tanh
 from phitodeep.model import Sequential
-from phitodeep.optimization.optimizers import SGD, Adam, AdamW, Nadam, Optimizer
+from phitodeep.optimization.optimizers import SGD, Adam, AdamW, Nadam
 from phitodeep.optimization.schedules import ReduceOnPlateau, WarmUp
 from tests.conftest import assert_same
 from tests.optimization.test_optimizers import (
@@ -28,7 +25,7 @@ from tests.optimization.test_optimizers import (
 )
 
 
-def stepped(optimizer: Optimizer, steps: Sequence[int] = range(3)) -> dict[str, Array]:
+def stepped(optimizer, steps=range(3)):
     layers = referenced()
     advance(optimizer, layers, steps)
     return values(layers)
@@ -79,9 +76,9 @@ def test_penalties_and_the_clip_norm_are_those_of_all_and_a_rate_may_be_a_schedu
         pull = 0.3 * START[path] if path.endswith("W") else 0
         expected = START[path] - 0.25 / norm * g[path] - pull
         np.testing.assert_allclose(a, expected, rtol=1e-12, err_msg=path)
-    asked: list[int] = []
+    asked = []
 
-    def schedule(step: int) -> float:
+    def schedule(step):
         asked.append(step)
         return 1 / (1 + step)
 
@@ -169,14 +166,14 @@ def test_bad_groups_are_refused():
 
 
 def test_groups_are_a_copy_and_fit_nested_paths():
-    given: dict[str, Any] = {"0.*": {"alpha": 0.1}}
+    given = {"0.*": {"alpha": 0.1}}
     optimizer = SGD(0.2, groups=given)
     given["0.*"]["alpha"] = 0.3
     given["1.*"] = {}
     assert optimizer.groups == {"0.*": {"alpha": 0.1}}
     assert repr(optimizer) == "SGD(0.2, groups={'0.*': {'alpha': 0.1}})"
     assert eval(repr(optimizer)).groups == optimizer.groups
-    layers: list[Layer] = [Dense(3, 3), Residual(Dense(3, 3), Chain(Tanh(), Dense(3, 3)))]
+    layers = [Dense(3, 3), Residual(Dense(3, 3), Chain(Tanh(), Dense(3, 3)))]
     for i, layer in enumerate(layers):
         layer.build((3,), seed=i, dtype="float64")
     before = values(layers)

@@ -2,39 +2,36 @@
 
 import builtins
 import pickle
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from phitodeep.core.types import Array
 from phitodeep.data import make_moons
 from phitodeep.errors import ArgumentError, DivergenceError, MissingExtraError, OrderError
-from phitodeep.layers import Dense, Dropout, Layer, Tanh
+from phitodeep.layers import Dense, Dropout, Tanh
 from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential
 from phitodeep.optimization import lbfgs
-from phitodeep.optimization.optimizers import LBFGS, Adam, Optimizer
+from phitodeep.optimization.optimizers import LBFGS, Adam
 from tests.conftest import assert_weights
 
 pytest.importorskip("scipy")
-EXACT: dict[str, Any] = {"max_iter": 200, "tolerance_grad": 1e-11, "tolerance_change": 0.0}
+EXACT = {"max_iter": 200, "tolerance_grad": 1e-11, "tolerance_change": 0.0}
 
 
-def problem(n: int = 60, seed: int = 0) -> tuple[Array, Array]:
+def problem(n=60, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, 4)) * [1.0, 5.0, 0.3, 2.0]
     return X, X @ rng.standard_normal((4, 2)) + 0.3 * rng.standard_normal((n, 2)) + 1
 
 
-def linear(optimizer: Optimizer, **options: Any) -> Sequential:
-    settings: dict[str, Any] = {"dtype": "float64", "seed": 0, **options}
+def linear(optimizer, **options):
+    settings = {"dtype": "float64", "seed": 0, **options}
     return Sequential(Dense(4, 2), optimizer=optimizer, **settings)
 
 
-def least_squares(X: Array, Y: Array, pull: Array | None = None) -> Array:
+def least_squares(X, Y, pull=None):
     """(W, b) of least mean squared error plus pull / 2 sum w^2, from the normal equations."""
     A = np.column_stack([X, np.ones(len(X))])
     scale = 2 / Y.size
@@ -87,9 +84,9 @@ def test_penalties_are_part_of_the_loss():
         np.testing.assert_allclose(model.layers[0].b, best[4], rtol=1e-8, atol=1e-8)
 
 
-def moons(optimizer: Optimizer, **options: Any) -> Sequential:
-    layers: list[Layer] = [Dense(2, 16), Tanh(), Dense(16, 2)]
-    settings: dict[str, Any] = {"loss_class": "softmax_cross_entropy", "seed": 0, **options}
+def moons(optimizer, **options):
+    layers = [Dense(2, 16), Tanh(), Dense(16, 2)]
+    settings = {"loss_class": "softmax_cross_entropy", "seed": 0, **options}
     return Sequential(*layers, optimizer=optimizer, **settings)
 
 
@@ -129,7 +126,7 @@ def counting(model, limit=np.inf, parts=1):
     X, Y = problem()
     loss, seen = MeanSquaredError(), []
 
-    def evaluate() -> float:
+    def evaluate():
         seen.append(0.0)
         for i, (x, y) in enumerate(zip(np.split(X, parts), np.split(Y, parts), strict=True), 1):
             P = model.forward(x)
@@ -183,7 +180,7 @@ def test_what_was_held_at_infinity_or_at_an_error_is_dropped():
         model.forward(np.ones((1, 4)))
         model.backward(np.ones((1, 2)))
 
-        def fails(model: Sequential = model) -> float:
+        def fails(model=model):
             model.optimizer.accumulate(model.layers)
             raise ZeroDivisionError
 
@@ -200,9 +197,9 @@ def test_what_was_held_at_infinity_or_at_an_error_is_dropped():
 
 
 def test_in_the_place_of_infinity_the_search_is_told_a_loss_above_all(monkeypatch):
-    told: list[tuple[float, Array]] = []
+    told = []
 
-    def search(objective: Callable[[Array], Any], x: Array, **options: Any) -> Any:
+    def search(objective, x, **options):
         told.extend(objective(x + i) for i in range(4))
         return SimpleNamespace(x=x)
 
@@ -223,7 +220,7 @@ def test_an_error_leaves_all_as_it_was(value):
     before = model.get_weights()
     evaluate, seen = counting(model)
 
-    def fails() -> float:
+    def fails():
         if value is np.nan:
             return value
         if len(seen) == 3:
@@ -301,7 +298,7 @@ def test_what_bends_the_gradient_is_refused(option):
 def test_without_scipy_the_extra_is_named(monkeypatch):
     real = builtins.__import__
 
-    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
+    def missing(name, *args, **kwargs):
         if name.startswith("scipy"):
             raise ImportError(name)
         return real(name, *args, **kwargs)

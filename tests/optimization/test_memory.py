@@ -5,8 +5,7 @@ import gc
 import itertools
 import pickle
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phitodeep.core.call import calling
-from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError, OrderError
-from phitodeep.layers import Chain, Dense, Embedding, Layer, ReLU, Tanh, TiedDense
+from phitodeep.layers import Chain, Dense, Embedding, ReLU, Tanh, TiedDense
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.optimization.memory import named
@@ -28,7 +26,7 @@ from tests.rows import LONG
 EVERY = range(12)
 
 
-def built(*layers: Layer) -> list[Layer]:
+def built(*layers):
     """These layers in float64, with random parameters that differ from layer to layer."""
     rng = np.random.default_rng(len(layers))
     for layer in layers:
@@ -39,26 +37,26 @@ def built(*layers: Layer) -> list[Layer]:
     return list(layers)
 
 
-def three() -> list[Layer]:
+def three():
     return built(Dense(3, 4), Dense(4, 2), Dense(2, 3))
 
 
 class Gradients:
     """Random gradients of a layer object at a step: the same in every run, wherever it stands."""
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
+    def __init__(self, layers):
         self.numbers = {id(layer): i for i, layer in enumerate(layers)}
 
-    def of(self, layer: Layer, name: str, step: int) -> Array:
+    def of(self, layer, name, step):
         rng = np.random.default_rng([self.numbers[id(layer)], len(name), ord(name[0]), step])
         return rng.standard_normal(layer.params[name].shape)
 
-    def give(self, layers: Sequence[Layer], step: int) -> None:
+    def give(self, layers, step):
         for top in layers:
             for _, layer in top.walk():
                 layer.grads = {name: self.of(layer, name, step) for name in layer.params}
 
-    def steps(self, optimizer: Optimizer, layers: Sequence[Layer], *steps: int) -> None:
+    def steps(self, optimizer, layers, *steps):
         for step in steps:
             self.give(layers, step)
             optimizer.step(layers)
@@ -110,7 +108,7 @@ def test_parameters_with_the_same_count_are_one_group_also_for_an_own_rule():
     class Slowing(Optimizer):
         own_start: ClassVar[dict[str, int]] = {"t": 0}
 
-        def update(self, theta: Array, g: Array, lr: float) -> None:
+        def update(self, theta, g, lr):
             self.own["t"] += 1
             theta -= lr / self.own["t"] * g
 
@@ -125,12 +123,12 @@ def test_parameters_with_the_same_count_are_one_group_also_for_an_own_rule():
     np.testing.assert_allclose(layers[1].W, start[1] - 1, rtol=1e-14)
 
 
-def alike() -> list[Layer]:
+def alike():
     """Layers of one shape, so that the slots of any would fit all."""
     return built(Dense(4, 4), Dense(4, 4), Dense(4, 4))
 
 
-def dense(layers: Sequence[Layer]) -> Iterator[Layer]:
+def dense(layers):
     return (part for top in layers for _, part in top.walk() if isinstance(part, Dense))
 
 
@@ -228,10 +226,10 @@ def test_after_any_history_each_layer_is_where_it_would_be_alone(rule, history):
     make, draws = RULES[rule], np.random.default_rng(0)
     model = Sequential(*alike(), optimizer=make(), dtype="float64", seed=0)
     model.optimizer.ema = 0.6
-    away: list[Layer] = []
-    shadows: dict[int, tuple[Layer, Optimizer, Layer]] = {}
+    away = []
+    shadows = {}
 
-    def shadow(layer: Layer) -> tuple[Layer, Optimizer, Layer]:
+    def shadow(layer):
         if id(layer) not in shadows:
             shadows[id(layer)] = layer, make(), layer.copy()
             shadows[id(layer)][1].ema = 0.6
@@ -286,7 +284,7 @@ def test_after_any_history_each_layer_is_where_it_would_be_alone(rule, history):
                     np.testing.assert_allclose(layer.W, twin.W, rtol=1e-11)
 
 
-def held(optimizer: Optimizer, layers: Sequence[Layer]) -> float:
+def held(optimizer, layers):
     """How far plain SGD moves by gradients of 0: what was held."""
     before = values(layers)
     for top in layers:
@@ -341,12 +339,12 @@ def test_a_step_that_raises_drops_what_was_held(spoil, late):
     assert held(optimizer, layers) == 0
 
 
-def _frozen(model: Sequential) -> Sequential:
+def _frozen(model):
     model.layers[0].trainable = False
     return model
 
 
-IN_AVERAGES: dict[str, Callable[[Sequential], Any]] = {
+IN_AVERAGES = {
     "cast": lambda model: model.cast("float64"),
     "cast twice": lambda model: (model.cast("float64"), model.cast("float32")),
     "freeze and remove": lambda model: _frozen(model).layers.pop(1),
@@ -384,9 +382,9 @@ def test_after_averages_the_parameters_are_what_they_were(name):
 def test_after_packing_again_in_a_training_gradients_are_written_in_place(when):
     model = Sequential(Dense(4, 4), Tanh(), Dense(4, 4), Dense(4, 4), seed=0, batch_size=4)
     model.layers[0].trainable = False
-    in_place: list[int] = []
+    in_place = []
 
-    def thaw(model: Any, step: int, loss: float) -> None:
+    def thaw(model, step, loss):
         g = model.optimizer._pack(model.layers).g
         arrays = [a for layer in model.layers for a in layer.grads.values()]
         in_place.append(sum(a.base is g for a in arrays))

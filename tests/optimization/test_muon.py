@@ -2,13 +2,11 @@
 
 import itertools
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from phitodeep import layers as nn
-from phitodeep.core.types import Array, Shape
 from phitodeep.data import make_moons
 from phitodeep.errors import ArgumentError, PhitodeepError
 from phitodeep.layers.base import Param
@@ -19,14 +17,14 @@ from phitodeep.optimization.schedules import CosineDecay
 from tests.optimization.test_optimizers import GRADIENTS, START, advance, referenced, values
 
 
-def built(shape: Shape, *layers: nn.Layer, dtype: str = "float64") -> list[nn.Layer]:
+def built(shape, *layers, dtype="float64"):
     """The layers of a chain, made for samples of this shape."""
     chain = nn.Chain(*layers)
     chain.build(shape, seed=0, dtype=dtype)
     return chain.layers
 
 
-def random_gradients(layers: Sequence[nn.Layer], seed: int = 1) -> dict[str, Array]:
+def random_gradients(layers, seed=1):
     """Gradients for all, by path."""
     rng, made = np.random.default_rng(seed), {}
     for i, top in enumerate(layers):
@@ -39,7 +37,7 @@ def random_gradients(layers: Sequence[nn.Layer], seed: int = 1) -> dict[str, Arr
     return made
 
 
-def named(layers: Sequence[nn.Layer]) -> set[str]:
+def named(layers):
     """The paths of the hidden matrices."""
     found = hidden(layers)
     slots = [(i, *pair) for i, top in enumerate(layers) for pair in top.walk(str(i))]
@@ -129,7 +127,7 @@ def test_a_single_number_is_a_vector_and_a_name_means_nothing():
     class Scale(nn.Layer):
         s = Param()
 
-        def create(self, shape: Shape) -> Shape:
+        def create(self, shape):
             self.s = np.ones(())
             return shape
 
@@ -138,7 +136,7 @@ def test_a_single_number_is_a_vector_and_a_name_means_nothing():
     class Mine(nn.Layer):  # a name alone makes no queries
         Wqkv = Param(decay=True)
 
-        def create(self, shape: Shape) -> Shape:
+        def create(self, shape):
             self.Wqkv = np.ones((6, 7))
             return shape
 
@@ -149,7 +147,7 @@ def test_a_single_number_is_a_vector_and_a_name_means_nothing():
     assert named(layers) == {"0.W", "1.W"}  # a frozen head is still the head
 
 
-def parts(layer: nn.Layer, name: str) -> list[Array]:
+def parts(layer, name):
     return [part for stack in layer.matrices(name, layer.params[name]) for part in stack]
 
 

@@ -3,14 +3,12 @@
 import copy
 import inspect
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 
-from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError, PhitodeepError
 from phitodeep.kernels import KERNELS
 from phitodeep.layers import BatchNorm, Chain, Dense, Layer, LayerNorm, PReLU, Residual, Tanh
@@ -35,7 +33,7 @@ STEPS = 12
 
 OWN = {"0.W": {"alpha": 0.3}, "*.W": {"weight_decay": 0.4}, "1.*": {"alpha": 0.0}}  # groups
 
-RULES: dict[str, Callable[[], Optimizer]] = {  # LBFGS takes a loss instead: see test_lbfgs.py
+RULES = {  # LBFGS takes a loss instead: see test_lbfgs.py
     name: partial(getattr(optimizers, name), **settings)
     for name, settings in examples.OPTIMIZERS.items()
     if not getattr(optimizers, name).evaluates_often
@@ -43,7 +41,7 @@ RULES: dict[str, Callable[[], Optimizer]] = {  # LBFGS takes a loss instead: see
 every = pytest.mark.parametrize("make", RULES.values(), ids=RULES)
 
 
-def values(layers: Sequence[Layer]) -> dict[str, Array]:
+def values(layers):
     """Copies of all parameters, by path."""
     return {
         f"{path}.{name}": a.copy()
@@ -53,7 +51,7 @@ def values(layers: Sequence[Layer]) -> dict[str, Array]:
     }
 
 
-def advance(optimizer: Optimizer, layers: Sequence[Layer], steps: Sequence[int]) -> None:
+def advance(optimizer, layers, steps):
     for step in steps:
         give(layers, step)
         optimizer.step(layers)
@@ -76,7 +74,7 @@ def test_trajectory_equals_pytorch_and_memory_keeps_float32(case):
     for dtype in ("float64", "float32"):
         assert compare("optimizer", case, dtype)[1] == []
     assert {len(a) for a in CASES[case].values()} == {STEPS}
-    optimizer: Optimizer = construct(case, optimizers)
+    optimizer = construct(case, optimizers)
     layers = referenced(np.float32)
     for step in range(STEPS):
         advance(optimizer, layers, [step])
@@ -86,7 +84,7 @@ def test_trajectory_equals_pytorch_and_memory_keeps_float32(case):
             assert a.dtype == np.float32, (path, name)
 
 
-def quadratic(optimizer: Optimizer, start: float, steps: int, bottom: float = 5.0) -> list[float]:
+def quadratic(optimizer, start, steps, bottom=5.0):
     """The way of w on (w - bottom)^2."""
     layer = Dense(1, 1, bias=False)
     layer.cast("float64")
@@ -113,10 +111,10 @@ def test_every_rule_comes_to_the_bottom(make):
     assert optimizer.t == 500
 
 
-def nested() -> list[Layer]:
+def nested():
     """Layers of which only the weight matrices decay."""
     net = [Dense(3, 3), PReLU(), Residual(Dense(3, 3), BatchNorm()), Chain(LayerNorm(), Dense(3))]
-    layers: list[Layer] = [*net]
+    layers = [*net]
     rng = np.random.default_rng(3)
     for i, layer in enumerate(layers):
         layer.build((3,), seed=i, dtype="float64")
@@ -124,7 +122,7 @@ def nested() -> list[Layer]:
     return layers
 
 
-def zero_gradients(layers: Sequence[Layer]) -> None:
+def zero_gradients(layers):
     for top in layers:
         for _, layer in top.walk():
             layer.grads = {name: np.zeros_like(a) for name, a in layer.params.items()}
@@ -261,7 +259,7 @@ def test_writing_a_parameter_is_seen_by_the_next_step(make):
 Interrupt = Callable[[Optimizer, list[Layer]], tuple[Optimizer, list[Layer]]]
 
 
-def _frozen_and_back(optimizer: Optimizer, layers: list[Layer]) -> tuple[Optimizer, list[Layer]]:
+def _frozen_and_back(optimizer, layers):
     layers[0].trainable = False
     packed = optimizer._pack(layers)
     assert not any(path.startswith("0.") for path in packed.pieces)
@@ -269,7 +267,7 @@ def _frozen_and_back(optimizer: Optimizer, layers: list[Layer]) -> tuple[Optimiz
     return optimizer, layers
 
 
-def _cast_and_back(optimizer: Optimizer, layers: list[Layer]) -> tuple[Optimizer, list[Layer]]:
+def _cast_and_back(optimizer, layers):
     exact = values(layers)  # nothing is lost: these arrays are replaced by equal ones
     for i, layer in enumerate(layers):
         layer.cast("float32")
@@ -279,14 +277,14 @@ def _cast_and_back(optimizer: Optimizer, layers: list[Layer]) -> tuple[Optimizer
     return optimizer, layers
 
 
-def _replace(optimizer: Optimizer, layers: list[Layer]) -> tuple[Optimizer, list[Layer]]:
+def _replace(optimizer, layers):
     for layer in layers:
         for name, a in layer.params.items():
             layer.params[name] = a.copy()
     return optimizer, layers
 
 
-INTERRUPTS: dict[str, Interrupt] = {
+INTERRUPTS = {
     "frozen": _frozen_and_back,
     "cast": _cast_and_back,
     "replaced": _replace,
@@ -363,7 +361,7 @@ def test_accumulated_gradients_add_up_to_one_big_batch(make):
     small = big.copy()
     one, other = make(), make()
 
-    def backward(model: Chain, rows: slice) -> None:
+    def backward(model, rows):
         P = model.forward(X[rows])
         model.backward(loss.loss_gradient(P, T[rows], total=20))
 
@@ -393,9 +391,9 @@ def test_what_was_held_is_used_once():
 
 
 def test_the_rate_comes_from_the_schedule():
-    asked: list[int] = []
+    asked = []
 
-    def schedule(step: int) -> float:
+    def schedule(step):
         asked.append(step)
         return 1 / (1 + step)
 
@@ -426,7 +424,7 @@ def test_a_bad_rate_from_a_schedule_is_refused_before_anything_changes(bad):
 
 BAD_NUMBERS = [-0.1, np.nan, np.inf, "1", None, True, [1]]
 NO_NONE = [bad for bad in BAD_NUMBERS if bad is not None]
-REFUSED: dict[str, list[Any]] = {  # values that these settings refuse in every rule
+REFUSED = {  # values that these settings refuse in every rule
     "alpha weight_decay l1 l2 psi adam_ratio tolerance_grad tolerance_change": BAD_NUMBERS,
     "beta1 beta2 rho momentum": [1, 1.0, 1.5, *BAD_NUMBERS],
     "clip_norm clip_value": [0, *NO_NONE],
@@ -437,7 +435,7 @@ REFUSED: dict[str, list[Any]] = {  # values that these settings refuse in every 
 BAD = {option: bad for options, bad in REFUSED.items() for option in options.split()}
 
 
-def settings_of(kind: type[Optimizer]) -> set[str]:
+def settings_of(kind):
     makers = [each.__init__ for each in kind.__mro__ if issubclass(each, Optimizer)]
     return {name for make in makers for name in inspect.signature(make).parameters}
 
@@ -496,7 +494,7 @@ def test_a_replicas_gradients_are_its_own():
     assert_same(values(twins), expected, rtol=1e-13, atol=1e-15)
 
 
-def stepped(model: Sequential) -> None:
+def stepped(model):
     model.backward(np.ones_like(model.forward(np.ones((2, 2)))))
     model.optimizer.step(model.layers)
 
@@ -516,7 +514,7 @@ def test_step_on_another_models_layers_is_refused(steps):
     assert not np.array_equal(values(other.layers)["0.W"], before["0.W"])
 
 
-def spoiled(i: int, name: str, gradient: Any) -> list[Layer]:
+def spoiled(i, name, gradient):
     """Layers of which one lacks a gradient, or has another one."""
     layers = referenced()
     give(layers, 0)
@@ -551,7 +549,7 @@ def test_a_refused_step_changes_nothing(layers, error):
 
 def test_a_rule_of_ones_own_is_one_method():
     class Signs(Optimizer):
-        def update(self, theta: Array, g: Array, lr: float) -> None:
+        def update(self, theta, g, lr):
             theta -= lr * np.sign(g)
 
     layers = referenced()
@@ -569,7 +567,7 @@ def test_repr_is_the_call_that_makes_it(make):
             assert getattr(again, name) == value
 
 
-def averages(optimizer: Optimizer, layers: Sequence[Layer]) -> dict[str, Array]:
+def averages(optimizer, layers):
     with optimizer.averaged(layers):
         return values(layers)
 

@@ -5,8 +5,6 @@ import inspect
 import json
 import math
 import pickle
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +27,7 @@ from phitodeep.optimization.schedules import (
     check_rate,
 )
 
-EXAMPLES: dict[str, Callable[[], Any]] = {
+EXAMPLES = {
     "Constant": lambda: Constant(0.3),
     "StepDecay": lambda: StepDecay(0.8, 3, 0.5),
     "ExponentialDecay": lambda: ExponentialDecay(0.8, 4, 0.25),
@@ -53,7 +51,7 @@ def test_every_public_schedule_is_tested():
     assert public - helpers == set(EXAMPLES)
 
 
-VALUES: list[tuple[str, list[float]]] = [
+VALUES = [
     ("Constant", [0.3, 0.3, 0.3]),
     ("StepDecay", [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2]),
     ("ExponentialDecay", [0.8, 0.8 / math.sqrt(2), 0.4, 0.4 / math.sqrt(2), 0.2]),
@@ -109,7 +107,7 @@ def test_schedules_and_their_copies_are_pure_and_give_python_floats(make):
             assert repr(twin) == repr(schedule)
 
 
-def heard(schedule: ReduceOnPlateau, losses: list[float]) -> list[float]:
+def heard(schedule, losses):
     rates = []
     for loss in losses:
         schedule.observe(loss)
@@ -131,7 +129,7 @@ def test_reduce_on_plateau_by_hand():
 X = np.random.default_rng(0).standard_normal((20, 3)).astype(np.float32)
 
 
-def plateau(alpha: Any) -> list[float]:
+def plateau(alpha):
     """The rates of a training whose loss cannot fall."""
     model = Sequential(Dense(3, 1), optimizer="sgd", alpha=alpha, seed=0, batch_size=10)
     return model.train(X, np.zeros(20), epochs=5, shuffle=False, verbose=0).rates
@@ -140,10 +138,10 @@ def plateau(alpha: Any) -> list[float]:
 def test_training_follows_the_schedule_and_passes_it_each_epochs_loss():
     rates = plateau(ReduceOnPlateau(1e-30, factor=0.5, patience=2))
     assert rates == [1e-30, 1e-30, 1e-30, 5e-31, 5e-31]
-    told: list[float] = []
+    told = []
 
     class Listening(ReduceOnPlateau):
-        def observe(self, loss: float) -> None:
+        def observe(self, loss):
             told.append(loss)
 
     model = Sequential(Dense(3, 1), alpha=Listening(0.01), seed=0)
@@ -164,7 +162,7 @@ RATE = [-1.0, math.nan, math.inf, "1", None, True]
 COUNT = [0, -1, 2.5, "1", None, True]
 POSITIVE = [0.0, *RATE]
 ONE = {"alpha": 1.0}
-BAD: list[tuple[str, dict[str, Any], dict[str, list[Any]]]] = [
+BAD = [
     ("Constant", {}, {"alpha": RATE}),
     ("StepDecay", {**ONE, "every": 2}, {"alpha": RATE, "every": COUNT, "factor": POSITIVE}),
     ("ExponentialDecay", {**ONE, "steps": 2}, {"alpha": RATE, "steps": COUNT, "factor": POSITIVE}),
@@ -189,7 +187,7 @@ def test_a_wrong_setting_is_refused_where_it_is_made(name, given, fields):
 
 
 def test_check_rate_and_as_schedule():
-    def own(step: int) -> float:
+    def own(step):
         return 0.5
 
     assert check_rate(own) is own
@@ -203,7 +201,7 @@ def test_check_rate_and_as_schedule():
 
 
 def test_a_plateau_goes_on_from_its_state():
-    def plateau() -> ReduceOnPlateau:
+    def plateau():
         return ReduceOnPlateau(0.5, factor=0.5, patience=3, min_delta=0.1)
 
     whole, losses = plateau(), [3.0, 2.0, 2.5, 1.95, 1.9, 1.0, 1.1, math.inf, 0.95, 0.95, 0.95, 0.2]

@@ -49,7 +49,7 @@ def recurrent():
     return model
 
 
-MODELS: dict[str, Any] = {
+MODELS = {
     "inception": inception,
     "gpt": lambda: gpt(2),
     "recurrent": recurrent,

@@ -1,9 +1,5 @@
 """The callback Histograms: what it keeps, when, and that training does not notice."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -27,7 +23,7 @@ def net():
 
 
 def test_counts_are_those_of_arrays_after_each_step_and_of_predictions():
-    seen: list[tuple[Any, Any]] = []
+    seen = []
     copy = LambdaCallback(
         on_batch_end=lambda model, *_: seen.append(
             (model.layers[0].W.copy(), model.layers[0].grads["W"].copy())

@@ -1,9 +1,6 @@
 """The numbers that pictures draw are the numbers that were computed."""
 
-from __future__ import annotations
-
 import io
-from typing import Any
 
 import numpy as np
 import pytest
@@ -375,7 +372,7 @@ def test_what_is_refused(call, error):
     check_refused(call, error, globals())
 
 
-SINGLE: dict[str, Any] = {
+SINGLE = {
     "confusion_matrix": lambda **o: plots.confusion_matrix([0, 1], [0, 1], **o),
     "decision_boundary": lambda **o: plots.decision_boundary(
         classifier(), PLANE, HALVES, grid_resolution=5, **o
@@ -401,7 +398,7 @@ def test_a_picture_is_drawn_where_it_is_asked_for(name, tmp_path):
         SINGLE[name](ax=np.array([ax]))
 
 
-SEVERAL: dict[str, Any] = {
+SEVERAL = {
     "attention": lambda: plots.attention(gpt(), np.arange(5), HEADS, labels=["one"] * 5),
     "filters in columns": lambda: plots.filters(convolutions(), "2"),
     "feature maps of a sequence": lambda: plots.feature_maps(gpt(), np.arange(5), "2"),

@@ -25,7 +25,7 @@ def test_the_checks_of_scikit_learn_pass(estimator):
         results = check_estimator(
             estimator, expected_failed_checks=EXPECTED, on_skip=None, on_fail="raise"
         )
-    by_status: dict[str, set[str]] = {}
+    by_status = {}
     for result in results:
         by_status.setdefault(result["status"], set()).add(result["check_name"])
     assert by_status.pop("skipped", set()) <= SKIPPED

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,11 +28,11 @@ TWO_X, TWO_Y = datasets.make_classification(200, 6, n_informative=4, random_stat
 MANY_X, MANY_Y = datasets.make_multilabel_classification(300, 8, n_classes=4, random_state=0)
 
 
-def same(a: Any, b: Any, rows: Any = X) -> bool:
+def same(a, b, rows=X):
     return np.array_equal(a.decision_function(rows), b.decision_function(rows))
 
 
-def fitted(rows: Any = X, labels: Any = y, w: Any = None, **settings: Any) -> PhitoClassifier:
+def fitted(rows=X, labels=y, w=None, **settings):
     """A classifier that has learnt these samples, with random_state=0 unless it is given."""
     est = PhitoClassifier(**{"random_state": 0, "batch_size": 16, **settings})
     return est.fit(rows, labels, sample_weight=w)
@@ -171,7 +170,7 @@ def test_hidden_layers_are_those_that_were_asked_for():
 
 
 def test_own_layers_get_the_output_layer_that_they_lack():
-    def layers(builder: SequentialBuilder) -> list[Any]:
+    def layers(builder):
         return fitted(model=builder, epochs=1).model_.layers
 
     builder = SequentialBuilder().dense(5).gelu()
@@ -186,7 +185,7 @@ def test_own_layers_get_the_output_layer_that_they_lack():
     assert repr(builder) == before  # which is used twice
 
 
-WRONG: list[tuple[dict[str, Any], str]] = [
+WRONG = [
     ({"model": SequentialBuilder().dense(3).softmax()}, r"ends with Softmax\(\): leave it out"),
     ({"model": SequentialBuilder().alpha(0.1)}, "model sets alpha.*use learning_rate= instead"),
     ({"model": SequentialBuilder(seed=0)}, "model sets seed.*use random_state= instead"),
@@ -204,7 +203,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"class_weight": {0: np.nan}}, r"class_weight\[0\] must be >= 0, got nan"),
     ({"class_weight": {0: 0, 1: 0, 2: 0}}, "class_weight gives every sample the weight 0"),
 ]
-WRONG_TYPES: list[tuple[dict[str, Any], str]] = [
+WRONG_TYPES = [
     ({"model": Sequential(Dense(4, 3))}, "a SequentialBuilder that has not been built"),
     ({"model": Softmax}, r"That is the class: write Softmax\(\)"),
     ({"optimizer": AdamW}, r"That is the class: write AdamW\(\)"),
@@ -240,7 +239,7 @@ def test_targets_that_do_not_fit_are_refused():
 
 
 def test_the_dtype_is_that_of_x_unless_it_is_set():
-    def dtype(rows: Any, **settings: Any) -> str:
+    def dtype(rows, **settings):
         return str(fitted(rows, epochs=1, **settings).model_.dtype)
 
     assert dtype(X) == "float64"
@@ -268,7 +267,7 @@ def test_early_stopping_keeps_the_weights_of_the_best_epoch():
     assert est.model_.evaluate(est.encode(held), labels)["loss"] == pytest.approx(est.best_loss_)
 
 
-def split_of(est: PhitoClassifier) -> Any:
+def split_of(est):
     """The parts that `fit` used: its first random number is the seed of the split."""
     seed = int(est._rng().integers(1 << 31))
     return train_test_split(

@@ -5,12 +5,9 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from multiprocessing import resource_tracker
-from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -48,7 +45,7 @@ X, y = X[:160], y[:160]
 
 
 @pytest.fixture(autouse=True)
-def _limit() -> Iterator[None]:
+def _limit():
     """A test that waits for too long shows where each thread is, and ends the process."""
     faulthandler.dump_traceback_later(LIMIT, exit=True, file=sys.__stderr__)
     yield
@@ -56,7 +53,7 @@ def _limit() -> Iterator[None]:
 
 
 @contextmanager
-def workers(**environ: str) -> Iterator[Client]:
+def workers(**environ):
     """Start a cluster of two processes with one thread each, and end it: no process is left.
 
     No variable limits their threads, apart from those given; Dask sets some in this process too.
@@ -79,17 +76,17 @@ def workers(**environ: str) -> Iterator[Client]:
     assert processes() <= before
 
 
-def processes() -> set[int]:
+def processes():
     return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
+def client():
     with nullcontext() if LONG else numpy_kernels(), workers() as client:
         yield client
 
 
-def in_dask(search: Any) -> Any:
+def in_dask(search):
     with parallel_config(backend="dask"):
         return search.fit(X, y)
 
@@ -97,7 +94,7 @@ def in_dask(search: Any) -> Any:
 # --- results -----------------------------------------------------------------------------------
 
 
-def assert_same_search(one: Any, other: Any) -> None:
+def assert_same_search(one, other):
     """Both found the same, bit for bit."""
     assert one.best_params_ == other.best_params_
     assert one.best_score_ == other.best_score_
@@ -139,11 +136,11 @@ def test_a_search_in_two_workers_finds_what_one_process_finds(client):
 # --- threads -----------------------------------------------------------------------------------
 
 
-def blas_threads() -> set[int]:
+def blas_threads():
     return {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
 
 
-def record(folder: Path, *_: Any) -> None:
+def record(folder, *_):
     """Write down this process, what phitodeep and BLAS may use, and phitodeep's own threads."""
     helpers = sum(thread.name == "phitodeep" for thread in threading.enumerate())
     seen = f"{os.getpid()} {phitodeep.get_threads()} {max(blas_threads())} {helpers}\n"
@@ -151,7 +148,7 @@ def record(folder: Path, *_: Any) -> None:
         file.write(seen)
 
 
-def assert_one_thread(client: Client, folder: Path) -> None:
+def assert_one_thread(client, folder):
     """A search whose steps two threads would share uses one thread in each worker."""
     units, batch = 600, 128
     assert 6 * batch * units**2 > TWO_PARTS

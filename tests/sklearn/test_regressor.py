@@ -1,7 +1,5 @@
 """PhitoRegressor: one output or several, in any unit."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -20,7 +18,7 @@ X, y = make_regression(300, 6, n_informative=4, noise=5.0, random_state=0)
 TWO = np.stack([y, 1000 - 3 * X[:, 0]], axis=1)
 
 
-def regressor(**settings: Any) -> PhitoRegressor:
+def regressor(**settings):
     return PhitoRegressor((50,), **{"batch_size": 25, "random_state": 0, **settings})
 
 

@@ -1,7 +1,5 @@
 """Tables: standardised numbers, category columns through an embedding, and sparse matrices."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -31,11 +29,11 @@ VALUE = np.vectorize(EFFECT.get)(COLOUR) + (SIZE == 20) + 0.1 * (LENGTH - 100)
 FRAME = pd.DataFrame({"length": LENGTH, "colour": COLOUR, "size": SIZE})
 
 
-def regressor(**settings: Any) -> PhitoRegressor:
+def regressor(**settings):
     return PhitoRegressor((50,), **{"batch_size": 25, "random_state": 0, **settings})
 
 
-def embedding(est: Any) -> Embedding:
+def embedding(est):
     return next(layer for _, layer in est.model_.walk() if isinstance(layer, Embedding))
 
 
@@ -87,7 +85,7 @@ def test_all_kinds_of_missing_values_are_one(known):
 
 
 def test_categories_are_named_numbered_or_found():
-    def fitted(frame: Any, categories: Any) -> PhitoRegressor:
+    def fitted(frame, categories):
         return regressor(categories=categories, epochs=1).fit(frame, VALUE)
 
     reference = fitted(FRAME, ["colour"]).predict(FRAME)
@@ -137,7 +135,7 @@ def test_categories_are_learnt():
 
 
 COLUMN = FRAME[["length"]]
-REFUSED: list[tuple[Any, Any, str]] = [
+REFUSED = [
     (COLOUR, [0], "Expected 2D array, got 1D array"),
     (COLOUR[:, None, None], [0], "Found array with dim 3"),
     (pd.Series(LENGTH), "auto", "Expected a 2-dimensional container but got .*Series"),

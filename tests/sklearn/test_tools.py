@@ -4,7 +4,6 @@ import pickle
 import subprocess
 import sys
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 import pytest
@@ -149,7 +148,7 @@ def test_files_and_pickles_predict_and_go_on_the_same(tmp_path):
         np.testing.assert_array_equal(copy.predict_proba(X), est.predict_proba(X))
 
 
-def fit_and_predict(seed: int) -> Any:
+def fit_and_predict(seed):
     """The probabilities of a new network, and the number of cores that it may use."""
     return PhitoClassifier(random_state=seed, epochs=2).fit(X, y).predict_proba(X), cores()
 
@@ -160,7 +159,7 @@ def test_joblibs_back_ends_change_no_bit():
         check_back_ends()
 
 
-def check_back_ends() -> None:
+def check_back_ends():
     alone = [fit_and_predict(seed)[0] for seed in range(2)]
     grid = {"optimizer": [None, AdamW(0.01, weight_decay=0.1)]}
     search = GridSearchCV(clone(NET).set_params(epochs=2), grid, cv=3)
@@ -186,7 +185,7 @@ def test_nothing_of_the_process_changes():
     assert state == random_numbers()
 
 
-def random_numbers() -> Any:
+def random_numbers():
     """The state of NumPy's global generator, which scikit-learn uses for random_state=None."""
     return check_random_state(None).get_state()[2], check_random_state(None).get_state()[1].tolist()
 
@@ -219,7 +218,7 @@ def test_scikit_learn_is_imported_with_the_first_estimator(monkeypatch):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("False ")
     assert "PhitoClassifier" in done.stdout
-    names: dict[str, Any] = {}
+    names = {}
     exec("from phitodeep.sklearn import *", names)
     assert names["PhitoRegressor"] is PhitoRegressor
     monkeypatch.setitem(sys.modules, "sklearn", None)

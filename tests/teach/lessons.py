@@ -1,11 +1,8 @@
 """The classes of the lessons: their solutions, blank ones, and ones with a mistake."""
 
-from __future__ import annotations
-
 import itertools
 import linecache
 from dataclasses import replace
-from typing import Any
 
 from course import make_notebooks as tool
 from phitodeep.teach import EXERCISES
@@ -25,7 +22,7 @@ def made(name, source):
     path = f"<{name} {next(NUMBER)}>"
     text = f"{cell(name, '')}\n\n\n{source}\n"
     linecache.cache[path] = len(text), None, text.splitlines(keepends=True), path
-    scope: dict[str, Any] = {"__name__": "lesson"}
+    scope = {"__name__": "lesson"}
     exec(compile(text, path, "exec"), scope)
     return scope[tool.class_name(LESSONS[name])]
 

@@ -1,9 +1,6 @@
 """Grading: solutions pass, blanks do not, and whatever a class does, there is a verdict."""
 
-from __future__ import annotations
-
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -82,7 +79,7 @@ def test_hidden_batches_differ_and_lines_of_code_in_hints_are_right(name):
             inside = any(step in loop.body for loop in loops)
             seen = scope.at(0) if inside else scope
             if isinstance(step, Sum):
-                values: dict[str, Any] = {"np": np, **{n: seen[n] for n in step.operands}}
+                values = {"np": np, **{n: seen[n] for n in step.operands}}
                 exec(code_of(step, scope), values)
                 assert np.allclose(values[step.symbol], seen[step.symbol])
                 sums += 1

@@ -1,9 +1,6 @@
 """The notebooks: up to date, blank for students, and the solutions run and pass."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import pytest
 
@@ -73,7 +70,7 @@ def test_each_lesson_has_its_parts_and_students_do_not_see_the_solution(name):
     assert [r.splitlines()[0] for r in raw][:2] == ["# ASSIGNMENT CONFIG", "# BEGIN QUESTION"]
     tests = [source for source in sources(otter) if "BEGIN TEST CONFIG" in source]
     total = sum(int(source.partition("points: ")[2].split()[0]) for source in tests)
-    scope: dict[str, Any] = {}
+    scope = {}
     exec(f"{cell(name, '')}\n{cell(name, 'solution')}", scope)
     for source in tests:
         exec(source, scope)
@@ -83,7 +80,7 @@ def test_each_lesson_has_its_parts_and_students_do_not_see_the_solution(name):
 
 @each
 def test_a_solution_runs_from_top_to_bottom_and_passes(name, capsys):
-    scope: dict[str, Any] = {"__name__": "notebook"}
+    scope = {"__name__": "notebook"}
     grades = []
     for number, source in enumerate(sources(tool.notebook(tool.solution(name)))):
         path = f"<{name} cell {number}>"

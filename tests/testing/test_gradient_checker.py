@@ -591,7 +591,7 @@ def test_only_trivial_parameters_are_perturbed_and_the_mode_counts(X):
             seen.append(self.W.copy())
             return super().forward(X)
 
-    seen: list[Array] = []
+    seen = []
     layer = Seen(D, 4)
     layer.build((D,), seed=0, dtype=np.float64)
     check_gradients(layer, X)

@@ -22,7 +22,7 @@ def test_it_can_be_switched_off_and_needs_mallopt(monkeypatch):
 
 
 def test_training_does_it_and_import_does_not(monkeypatch):
-    calls: list[int] = []
+    calls = []
     monkeypatch.setattr(loop, "keep_freed_memory", lambda: calls.append(1))
     model = convolutional()
     assert not calls

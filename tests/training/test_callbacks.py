@@ -2,12 +2,10 @@
 
 import copy
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 
-from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, PhitodeepError
 from phitodeep.layers import BatchNorm, Dense
 from phitodeep.model import Sequential
@@ -25,7 +23,7 @@ X = rng.standard_normal((12, 3)).astype(np.float32)
 Y = X.sum(axis=1, keepdims=True)
 
 
-def net(**given: Any) -> Sequential:
+def net(**given):
     options = {"optimizer": "sgd", "alpha": 0.05, "seed": 0, "batch_size": 5, "epochs": 2}
     return Sequential(Dense(3, 4), BatchNorm(), Dense(4, 1), **{**options, **given})
 
@@ -37,15 +35,15 @@ MOMENTS |= {"on_epoch_begin": "epoch begins", "on_epoch_end": "epoch ends"}
 class Diary(LambdaCallback):
     """Notes every call."""
 
-    def __init__(self, name: str = "", notes: list[tuple[Any, ...]] | None = None) -> None:
-        self.notes: list[tuple[Any, ...]] = [] if notes is None else notes
+    def __init__(self, name="", notes=None):
+        self.notes = [] if notes is None else notes
 
-        def noting(what: str) -> Any:
+        def noting(what):
             return lambda model, *args: self.notes.append((name + what, *map(copy.copy, args)))
 
         super().__init__(**{moment: noting(what) for moment, what in MOMENTS.items()})
 
-    def order(self) -> list[str]:
+    def order(self):
         return [" ".join(map(str, note[:2])) if note[0] != "batch" else "b" for note in self.notes]
 
 
@@ -74,7 +72,7 @@ def test_the_order_of_calls():
 
 
 def test_lambda_callbacks_and_callbacks_of_the_model_which_come_first():
-    seen: list[Any] = []
+    seen = []
     callback = LambdaCallback(
         on_batch_end=lambda model, step, loss: seen.append(step),
         on_train_end=lambda model: seen.append("end"),
@@ -83,7 +81,7 @@ def test_lambda_callbacks_and_callbacks_of_the_model_which_come_first():
     assert seen == [1, 2, 3, "end"]
     with pytest.raises(ArgumentError, match=r"on_epoch_end.*got 'on_epoch'"):
         LambdaCallback(on_epoch=print)
-    notes: list[tuple[Any, ...]] = []
+    notes = []
     model = net(callbacks=[Diary("own ", notes)], batch_size=None, epochs=1)
     model.train(X, Y, callbacks=[Diary("call ", notes)], verbose=0)
     parts = ["train begins", "epoch begins", "batch", "epoch ends", "train ends"]
@@ -112,8 +110,8 @@ STOPS = {
 
 @pytest.mark.parametrize("method", STOPS)
 def test_any_callback_may_end_training(method):
-    def end(error: BaseException) -> LambdaCallback:
-        def raising(*_: Any) -> None:
+    def end(error):
+        def raising(*_):
             raise error
 
         return LambdaCallback(**{method: raising})
@@ -134,7 +132,7 @@ def test_any_callback_may_end_training(method):
 
 @pytest.mark.parametrize(("method", "batches"), [("on_epoch_end", "bbb"), ("on_batch_end", "b")])
 def test_all_callbacks_get_the_moment_at_which_one_ends_training(method, batches):
-    def stop(*_: Any) -> None:
+    def stop(*_):
         raise StopTraining
 
     diary = Diary()
@@ -144,7 +142,7 @@ def test_all_callbacks_get_the_moment_at_which_one_ends_training(method, batches
     ]
 
 
-def fed(callback: EarlyStopping, values: list[float], key: str = "test_loss") -> int:
+def fed(callback, values, key="test_loss"):
     """After how many epochs it stops, fed with these values."""
     model = net()
     callback.on_train_begin(model)
@@ -192,7 +190,7 @@ def test_it_watches_the_training_loss_without_test_data_and_refuses_what_is_not_
 )
 def test_early_stopping_gives_back_the_best_weights_and_state(restore, patience, epochs):
     """Also if the epochs run out; the next training starts over."""
-    kept: dict[int, dict[str, Array]] = {}
+    kept = {}
     keep = LambdaCallback(on_epoch_end=lambda m, e, logs: kept.__setitem__(e, m.get_weights()))
     stop = EarlyStopping(patience, restore_best=restore)
     model = net(alpha=0.3, optimizer="adam" if patience == 3 else "sgd")

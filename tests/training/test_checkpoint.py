@@ -16,7 +16,7 @@ import phitodeep
 from phitodeep.core import files
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, PhitodeepWarning
 from phitodeep.io.model_file import open_model
-from phitodeep.layers import Dense, Layer, Tanh
+from phitodeep.layers import Dense, Tanh
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import Callback, LambdaCallback, ModelCheckpoint, StopTraining
 from tests.conftest import assert_same, press
@@ -28,22 +28,22 @@ Y = rng.standard_normal((12, 2)).astype(np.float32)
 STEPS = 3  # per epoch
 
 
-def net(**options: Any) -> Sequential:
-    layers: list[Layer] = [Dense(4, 3), Tanh(), Dense(3, 2)]
+def net(**options):
+    layers = [Dense(4, 3), Tanh(), Dense(3, 2)]
     return Sequential(*layers, batch_size=4, seed=0, **options)
 
 
-def train(keeper: Callback, epochs: int = 5, *others: Callback, **options: Any) -> Any:
+def train(keeper, epochs=5, *others, **options):
     model = options.pop("model", None) or net()
     options = {"epochs": epochs, "verbose": 0, "callbacks": [*others, keeper], **options}
     return model.train(X, Y, **options)
 
 
-def names(folder: Path) -> set[str]:
+def names(folder):
     return {name.removesuffix(".safetensors") for name in os.listdir(folder)}
 
 
-def place(path: Path) -> tuple[int, int]:
+def place(path):
     """The finished epochs and the steps after them in a checkpoint, which must be whole."""
     phitodeep.load(path)
     with open_model(path) as file:
@@ -51,15 +51,15 @@ def place(path: Path) -> tuple[int, int]:
     return state["model"]["epoch"], state["place"]["step"]
 
 
-def places(folder: Path) -> dict[str, tuple[int, int]]:
+def places(folder):
     return {path.stem: place(path) for path in folder.glob("*.safetensors")}
 
 
-def observed(keeper: ModelCheckpoint, epochs: int, folder: Path, **options: Any) -> list[Any]:
+def observed(keeper, epochs, folder, **options):
     """The files after each pause."""
     seen = []
 
-    def look(model: Any, run: Any) -> None:
+    def look(model, run):
         if folder.exists():
             seen.append((model.epoch, run.step, names(folder)))
 
@@ -71,7 +71,7 @@ def test_path_is_the_newest_after_every_pause(tmp_path):
     keeper = ModelCheckpoint(tmp_path / "ck.safetensors", every=2, every_steps=2)
     found = []
 
-    def look(model: Any, run: Any) -> None:
+    def look(model, run):
         path = tmp_path / "ck.safetensors"
         found.append(place(path) if path.exists() else None)
 
@@ -124,7 +124,7 @@ def test_the_best_epoch_stays(monitor, mode, best, every, tmp_path):
     values = {1: 5.0, 2: 3.0, 3: 7.0, 4: 4.0, 5: float("nan")}
 
     class Values(ModelCheckpoint):
-        def on_epoch_end(self, model: Any, epoch: int, logs: Any) -> None:
+        def on_epoch_end(self, model, epoch, logs):
             value = values[epoch]
             super().on_epoch_end(model, epoch, {"test_loss": value, "test_accuracy": value})
 
@@ -157,7 +157,7 @@ def test_ctrl_c_and_stopping_write_the_last_state(keyboard, tmp_path):
     assert train(keeper, 5, press(8)).interrupted
     assert places(tmp_path / "a") == {"ck": (2, 2), "ck-step8": (2, 2)}
 
-    def stop(model: Any, epoch: int, logs: Any) -> None:
+    def stop(model, epoch, logs):
         if epoch == 2:
             raise StopTraining
 
@@ -212,7 +212,7 @@ def test_a_run_removes_only_its_own_files(tmp_path):
 def test_a_file_that_came_into_the_place_of_a_checkpoint_stays(tmp_path):
     """Even under a name that this run has written."""
 
-    def swap(model: Any, epoch: int) -> None:
+    def swap(model, epoch):
         if epoch == 2:
             (tmp_path / "ck-epoch1.safetensors").write_bytes(b"mine")
         if epoch == 3:
@@ -244,7 +244,7 @@ def test_two_runs_under_one_name_at_the_same_time(tmp_path):
     """Neither removes what the other wrote last."""
     path, inner = tmp_path / "ck.safetensors", ModelCheckpoint(tmp_path / "ck.safetensors", keep=1)
 
-    def another(model: Any, epoch: int, logs: Any) -> None:
+    def another(model, epoch, logs):
         if epoch == 3:
             with pytest.warns(PhitodeepWarning, match="this run|another training"):
                 train(inner, 2)  # writes ck-epoch1 and ck-epoch2
@@ -257,11 +257,11 @@ class Crash(Exception):
     pass
 
 
-def crash_at(monkeypatch: pytest.MonkeyPatch, count: int, what: str) -> None:
+def crash_at(monkeypatch, count, what):
     """Let call number `count` of a function in os fail in a way that nothing catches."""
     real, calls = getattr(os, what), iter(range(1, 10**6))
 
-    def call(*args: Any, **options: Any) -> Any:
+    def call(*args, **options):
         if next(calls) == count:
             raise Crash
         return real(*args, **options)
@@ -283,7 +283,7 @@ def test_leftovers_of_a_crash_are_pruned_after_resume(what, tmp_path, monkeypatc
         folder = tmp_path / f"{what}{count}"
         path = folder / "ck.safetensors"
 
-        def keeper(path: Path = path) -> ModelCheckpoint:
+        def keeper(path=path):
             return ModelCheckpoint(path, every_steps=1)
 
         with monkeypatch.context() as patch:
@@ -307,7 +307,7 @@ def test_leftovers_of_a_crash_are_pruned_after_resume(what, tmp_path, monkeypatc
 def test_another_training_with_the_same_path_is_noticed(tmp_path):
     path = tmp_path / "ck.safetensors"
 
-    def other(model: Any, epoch: int) -> None:
+    def other(model, epoch):
         if epoch == 2:
             with pytest.warns(PhitodeepWarning, match="another training that is running") as told:
                 train(ModelCheckpoint(path), 2)
@@ -321,7 +321,7 @@ def test_another_training_with_the_same_path_is_noticed(tmp_path):
 def test_another_training_that_writes_first_is_noticed(tmp_path):
     path, held = tmp_path / "ck.safetensors", list[Any]()
 
-    def write(model: Any) -> None:
+    def write(model):
         path.write_bytes(b"of another training")
         held.append(files.lock(path))
 
@@ -344,7 +344,7 @@ def test_drafts_of_a_killed_process_are_removed(tmp_path):
     assert {name for _, name in files.drafts(tmp_path)} == set(others)
 
 
-def full(*args: Any, **options: Any) -> Any:
+def full(*args, **options):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -353,7 +353,7 @@ def test_a_disk_that_fails_later_does_not_end_training(what, tmp_path):
     """It is full for two epochs, or the folder has disappeared, which is created again."""
     folder, patch = tmp_path / "run", pytest.MonkeyPatch()
 
-    def fill(model: Any, epoch: int) -> None:
+    def fill(model, epoch):
         if epoch == 4 and what == "rmtree":
             shutil.rmtree(folder)
         elif epoch == 4:
@@ -375,7 +375,7 @@ def test_a_disk_that_fails_later_does_not_end_training(what, tmp_path):
 
 
 def test_a_disk_that_allows_only_one_name_per_file(tmp_path, monkeypatch):
-    def no_links(*args: Any, **options: Any) -> None:
+    def no_links(*args, **options):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     monkeypatch.setattr(os, "link", no_links)
@@ -386,13 +386,13 @@ def test_a_disk_that_allows_only_one_name_per_file(tmp_path, monkeypatch):
 
 
 class Odd(Callback):
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value):
         self.value = value
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         return {"value": self.value}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state):
         self.value = state["value"]
 
 
@@ -489,7 +489,7 @@ def test_its_state_is_json_and_keeps_the_best_so_far(tmp_path):
 
 
 def test_the_error_of_another_callback_is_the_one_that_is_raised(tmp_path):
-    def fails(*_: Any) -> None:
+    def fails(*_):
         raise RuntimeError("mine")
 
     callbacks = [LambdaCallback(on_train_begin=fails), ModelCheckpoint(tmp_path / "a.st")]

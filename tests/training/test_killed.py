@@ -80,7 +80,7 @@ def test_training_that_is_killed_again_and_again_ends_with_the_same_bits(tmp_pat
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
     environment["PHITODEEP_KERNELS"] = "numpy"  # Numba takes a second to import
 
-    def start(result: str, folder: str) -> subprocess.Popen[bytes]:
+    def start(result, folder):
         path = tmp_path / folder / "ck.safetensors"
         arguments = [script, marks, str(EPOCHS), tmp_path / result, path]
         strict = [sys.executable, "-W", "error::UserWarning"]

@@ -11,10 +11,8 @@ import pickle
 import signal
 import struct
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -33,7 +31,7 @@ rng = np.random.default_rng(0)
 X = rng.standard_normal((12, 3)).astype(np.float32)
 Y = X.sum(axis=1, keepdims=True)
 
-KINDS: dict[str, Callable[..., Any]] = {
+KINDS = {
     "csv": CSVLogger,
     "jsonl": JSONLogger,
     "tensorboard": lambda path, append=True: TensorBoard(path),
@@ -43,24 +41,24 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 each_file = pytest.mark.parametrize("kind", FILES)
 
 
-def net(**given: Any) -> Sequential:
+def net(**given):
     options = {"optimizer": "adam", "alpha": 0.05, "seed": 0, "batch_size": 5, "epochs": 2}
     return Sequential(Dense(3, 4), Dense(4, 1), **{**options, **given})
 
 
-def mean_error(P: Any, T: Any) -> float:
+def mean_error(P, T):
     return float(np.mean(P - T))
 
 
-def rows(path: Path) -> list[dict[str, str]]:
+def rows(path):
     with path.open(newline="", encoding="utf-8") as stream:
         return list(csv.DictReader(stream))
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
+def lines(path):
     """The objects of a file of JSON lines; NaN and infinity are not JSON."""
 
-    def refuse(name: str) -> None:
+    def refuse(name):
         raise ValueError(name)
 
     text = path.read_text()
@@ -68,11 +66,11 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
 
 
-def epochs_of(path: Path) -> list[dict[str, Any]]:
+def epochs_of(path):
     return [line for line in lines(path) if line["event"] == "epoch"]
 
 
-def events(path: Path) -> Iterator[Any]:
+def events(path):
     """The events of one file, whose checksums are right."""
     from tensorboardX.proto.event_pb2 import Event
     from tensorboardX.record_writer import masked_crc32c
@@ -89,9 +87,9 @@ def events(path: Path) -> Iterator[Any]:
         data = data[16 + length :]
 
 
-def shown(folder: Path) -> dict[str, list[tuple[int, Any]]]:
+def shown(folder):
     """What TensorBoard shows for each tag: points after a restart replace those from its step."""
-    points: dict[str, list[tuple[int, Any]]] = {}
+    points = {}
     for path in sorted(folder.iterdir()):
         first, *others = events(path)
         assert first.file_version == "brain.Event:2"
@@ -106,7 +104,7 @@ def shown(folder: Path) -> dict[str, list[tuple[int, Any]]]:
     return points
 
 
-def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+def scalars(folder):
     return {
         tag: [(step, value.simple_value) for step, value in found]
         for tag, found in shown(folder).items()
@@ -114,7 +112,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-def numbers(kind: str, path: Path) -> list[tuple[int, float]]:
+def numbers(kind, path):
     """The epochs in a log of any kind, with their training losses in float32."""
     if kind == "tensorboard":
         return scalars(path)["loss/train"]
@@ -122,7 +120,7 @@ def numbers(kind: str, path: Path) -> list[tuple[int, float]]:
     return [(int(row["epoch"]), float(np.float32(row["train_loss"]))) for row in found]
 
 
-def losses(history: list[tuple[float, float]], first: int = 1) -> list[tuple[int, float]]:
+def losses(history, first=1):
     return [(i, float(np.float32(train))) for i, (train, _) in enumerate(history, first)]
 
 
@@ -130,10 +128,10 @@ class Crash(Exception):
     """The computer is switched off."""
 
 
-def crash(epoch: int) -> Callback:
+def crash(epoch):
     """A crash after an epoch, when all callbacks of before have seen it."""
 
-    def check(model: Any, done: int, logs: Any) -> None:
+    def check(model, done, logs):
         if done == epoch:
             raise Crash
 
@@ -183,7 +181,7 @@ def test_the_json_has_a_line_an_epoch_and_null_for_nan(tmp_path):
     (tmp_path := tmp_path / "next").mkdir()
     path = tmp_path / "log.jsonl"
 
-    def spoil(model: Any, epoch: int, logs: Any) -> None:
+    def spoil(model, epoch, logs):
         logs.update(train_nan=math.nan, train_inf=-math.inf, train_f32=np.float32(0.5))
 
     first = LambdaCallback(on_epoch_end=spoil)
@@ -211,7 +209,7 @@ def test_tensorboard_has_a_point_an_epoch(tmp_path):
     assert charts(log.log_dir) == [both]  # once, as the charts stay the same
 
 
-def charts(folder: Path) -> list[dict[str, list[str]]]:
+def charts(folder):
     """The charts of the tab "Custom scalars", each time that they were given."""
     from tensorboardX.proto.layout_pb2 import Layout
 
@@ -222,7 +220,7 @@ def charts(folder: Path) -> list[dict[str, list[str]]]:
     ]
 
 
-def settings_in(kind: str, path: Path) -> list[dict[str, Any]]:
+def settings_in(kind, path):
     if kind == "csv":
         return [json.loads(row["settings"]) for row in rows(path) if row["settings"]]
     if kind == "jsonl":
@@ -282,7 +280,7 @@ def test_a_model_too_long_for_a_cell_is_only_named(tmp_path, monkeypatch):
 
 @each_kind
 def test_a_value_that_only_some_epochs_have(kind, tmp_path):
-    def add(model: Any, epoch: int, logs: Any) -> None:
+    def add(model, epoch, logs):
         logs |= {2: {"train_extra": 7.0}, 4: {"train_late": 8.0}}.get(epoch, {})
 
     path = tmp_path / "log"
@@ -381,7 +379,7 @@ def test_two_calls_are_one_curve_of_tensorboard_and_weights_are_histograms(tmp_p
     assert scalars(tmp_path)["loss/train"] == losses(other)  # instead of those of before
     (tmp_path := tmp_path / "next").mkdir()
 
-    def spoil(model: Any, epoch: int, logs: Any) -> None:
+    def spoil(model, epoch, logs):
         if epoch == 2:
             model.layers[1].b[:] = math.nan
 
@@ -410,7 +408,7 @@ def resumed(kind, tmp_path, *, crashes, meanwhile=lambda path: None, **every):
     return whole, crashed, history
 
 
-def half(path: Path) -> None:
+def half(path):
     """Cut the last record short."""
     path.write_bytes(path.read_bytes()[:-9])
 
@@ -460,7 +458,7 @@ def test_half_lines_are_removed_and_no_line_is_added_without_an_epoch(tmp_path):
 
 
 def test_a_number_that_was_cut_short_is_not_read(tmp_path):
-    def cut(path: Path) -> None:
+    def cut(path):
         head, first, second, *_ = path.read_bytes().splitlines(keepends=True)
         path.write_bytes(head + first + second.rstrip(b",\r\n")[:-3])
 
@@ -476,7 +474,7 @@ def test_a_number_that_was_cut_short_is_not_read(tmp_path):
 def test_a_log_that_lost_epochs_goes_on_with_a_warning(kind, crashes, kept, lost, tmp_path):
     """The head and 2 epochs stay, or nothing at all."""
 
-    def drop(path: Path) -> None:
+    def drop(path):
         content = path.read_bytes().splitlines(keepends=True)
         path.unlink()
         if kept:
@@ -521,7 +519,7 @@ def test_a_second_crash_and_resume(kind, tmp_path):
 
 @each_kind
 def test_an_interrupted_epoch_is_replaced_by_the_whole_one(keyboard, kind, tmp_path):
-    def press(model: Any, step: int, loss: float) -> None:
+    def press(model, step, loss):
         if step == 5 and not file.exists():  # the second of three in epoch 2
             signal.raise_signal(signal.SIGINT)
 
@@ -546,7 +544,7 @@ def test_an_interrupted_epoch_is_replaced_by_the_whole_one(keyboard, kind, tmp_p
 def test_a_line_does_not_continue_one_that_another_program_cut(cut, tmp_path):
     path = tmp_path / "log"
 
-    def shorten(model: Any, epoch: int, logs: Any) -> None:
+    def shorten(model, epoch, logs):
         if epoch == 1:
             os.truncate(path, path.stat().st_size - cut)
 
@@ -624,19 +622,19 @@ def test_a_file_that_cannot_be_written_fails_before_training(kind, where, tmp_pa
 class Full(Callback):
     """While these epochs run, no file may grow beyond the size that it had before, and a bit."""
 
-    def __init__(self, path: Path, epochs: set[int], room: int) -> None:
+    def __init__(self, path, epochs, room):
         self.path, self.epochs, self.room = path, epochs, room
         self.system = pytest.importorskip("resource", reason="Windows limits no files")
 
-    def on_epoch_begin(self, model: Any, epoch: int) -> None:
+    def on_epoch_begin(self, model, epoch):
         if epoch in self.epochs:
             size = max(p.stat().st_size for p in [self.path, *self.path.glob("*")] if p.is_file())
             self.limit(size + self.room)
 
-    def on_epoch_end(self, *_: Any) -> None:
+    def on_epoch_end(self, *_):
         self.limit(self.system.RLIM_INFINITY)
 
-    def limit(self, size: int) -> None:
+    def limit(self, size):
         self.system.setrlimit(self.system.RLIMIT_FSIZE, (size, self.system.RLIM_INFINITY))
 
 
@@ -645,7 +643,7 @@ class Full(Callback):
 def test_a_disk_that_is_full_for_a_while_costs_nothing(kind, room, tmp_path):
     path = tmp_path / "log"
     full = Full(path, {2, 3}, room)
-    seen: list[Any] = []
+    seen = []
     look = LambdaCallback(on_epoch_end=lambda *_: seen.append(len(numbers(kind, path))))
     with pytest.warns(PhitodeepWarning, match="Training continues; records not") as caught:
         history = net(epochs=5).train(X, Y, callbacks=[KINDS[kind](path), full, look], verbose=0)
@@ -659,7 +657,7 @@ def test_a_disk_that_stays_full_says_how_much_is_missing(tmp_path, monkeypatch):
     logger, calls, write = CSVLogger(tmp_path / "log.csv", append=True), [0], module.atomic_write
 
     @contextmanager
-    def once(path: Any) -> Iterator[IO[bytes]]:
+    def once(path):
         calls[0] += 1
         with write(path) as stream:
             yield stream

@@ -16,7 +16,6 @@ import pytest
 from phitodeep import errors as errors_
 from phitodeep import layers as L
 from phitodeep.core.call import current
-from phitodeep.core.types import Array
 from phitodeep.loss import CategoricalCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
@@ -32,52 +31,52 @@ LABELS = (X[:, 0] + 0.3 * rng.standard_normal(N) > 0).astype(int) + (X[:, 1] > 0
 Y = (X @ rng.standard_normal((4, 2))).astype(np.float32)
 
 
-def classifier(**given: Any) -> Sequential:
-    options: dict[str, Any] = {"loss_class": CategoricalCrossEntropy(), "seed": 0, "alpha": 0.02}
+def classifier(**given):
+    options = {"loss_class": CategoricalCrossEntropy(), "seed": 0, "alpha": 0.02}
     layers = (L.Dense(4, 8), L.BatchNorm(), L.ReLU(), L.Dropout(0.2), L.Dense(8, 3), L.Softmax())
     return Sequential(*layers, **{**options, "batch_size": 16, "epochs": 3, **given})
 
 
-def plain(**given: Any) -> Sequential:
+def plain(**given):
     """Without anything that looks at the whole batch, or at chance."""
-    options: dict[str, Any] = {"optimizer": "sgd", "seed": 0, "alpha": 0.05, "dtype": "float64"}
+    options = {"optimizer": "sgd", "seed": 0, "alpha": 0.05, "dtype": "float64"}
     layers = (L.Dense(4, 6), L.Tanh(), L.Dense(6, 2))
     return Sequential(*layers, **{**options, "batch_size": 16, "epochs": 3, **given})
 
 
-def train(model: Sequential, *data: Any, **given: Any) -> History:
+def train(model, *data, **given):
     return model.train(*data, **{"verbose": 0, **given})
 
 
 class Spy(L.Layer):
     """Notes the samples that go by in training, and every call."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.batches: list[Array] = []
+        self.batches = []
 
-    def forward(self, X: Array) -> Array:
+    def forward(self, X):
         if current().training:
             self.batches.append(X.copy())
         return X.copy()
 
-    def backward(self, dY: Array) -> Array:
+    def backward(self, dY):
         return dY.copy()
 
 
-def numbered(n: int) -> Array:
+def numbered(n):
     """Samples that tell their number."""
     return np.arange(n, dtype=np.float32)[:, None]
 
 
-def visits(n: int, **given: Any) -> list[list[list[int]]]:
+def visits(n, **given):
     """For each epoch, the numbers of the samples of each batch."""
     model = Sequential(Spy(), L.Dense(1, 1), alpha=0.0, seed=3)
     spy = model.layers[0]
     assert isinstance(spy, Spy)
-    epochs: list[list[list[int]]] = []
+    epochs = []
 
-    def collect(*_: Any) -> None:
+    def collect(*_):
         epochs.append([batch[:, 0].astype(int).tolist() for batch in spy.batches])
         spy.batches.clear()
 
@@ -104,9 +103,9 @@ def test_each_epoch_has_a_new_order_in_which_targets_and_weights_stay_with_their
     assert list(range(30)) not in orders
     straight = visits(30, batch_size=7, epochs=2, shuffle=False)
     assert [np.concatenate(batches).tolist() for batches in straight] == [list(range(30))] * 2
-    seen: list[tuple[float, float]] = []
+    seen = []
 
-    def together(P: Array, T: Array) -> float:
+    def together(P, T):
         seen.extend(zip(P[:, 0].tolist(), T[:, 0].tolist(), strict=True))
         return 0.0
 
@@ -147,7 +146,7 @@ def test_a_seed_repeats_everything_and_decides_order_and_masks():
     starts = [classifier(seed=seed).layers[0].W for seed in (0, 1, None, None)]
     assert len({W.tobytes() for W in starts}) == 4
 
-    def built(seed: int, *layers: L.Layer) -> Sequential:
+    def built(seed, *layers):
         made = [Sequential(*layers, seed=s, alpha=0.1, batch_size=8) for s in (0, seed)]
         made[1].set_weights(made[0].get_weights())
         return made[1]
@@ -199,7 +198,7 @@ def test_a_copy_goes_on_as_the_model_would(through):
 def test_predictions_and_evaluations_between_leave_no_trace():
     quiet, busy = classifier(), classifier()
 
-    def look(model: Any, *_: Any) -> None:
+    def look(model, *_):
         model.predict(X)
         model.evaluate(X, LABELS, metrics=["accuracy"])
         model.summary()
@@ -244,14 +243,14 @@ def test_accumulated_batches_are_one_big_batch(weighted):
         assert_weights(big, small, rtol=1e-6)
 
 
-def plain_classifier(**given: Any) -> Sequential:
-    options: dict[str, Any] = {"loss_class": "categorical_cross_entropy", "seed": 0, "alpha": 0.1}
+def plain_classifier(**given):
+    options = {"loss_class": "categorical_cross_entropy", "seed": 0, "alpha": 0.1}
     options |= {"optimizer": "sgd", "dtype": "float64", "epochs": 3}
     return Sequential(L.Dense(4, 6), L.Tanh(), L.Dense(6, 3), L.Softmax(), **{**options, **given})
 
 
 def test_masks_are_fresh_at_every_step_however_a_batch_is_split():
-    def net(size: int) -> Sequential:
+    def net(size):
         layers = (L.Dense(4, 6), L.Dropout(0.5), L.Tanh(), L.Dense(6, 2))
         return Sequential(*layers, optimizer="sgd", alpha=0.1, seed=0, batch_size=size)
 
@@ -346,7 +345,7 @@ def test_a_history_is_a_pair_an_epoch():
     assert set(without_test.metrics) == {"train_accuracy"}
 
 
-def constant_loss(P: Array, T: Array) -> float:
+def constant_loss(P, T):
     return 7.0
 
 
@@ -357,7 +356,7 @@ def test_metrics_with_awkward_names_are_kept_apart():
     assert history == expected
     assert history.metrics == {"train_constant_loss": [7, 7], "test_constant_loss": [7, 7]}
 
-    def loss(P: Array, T: Array) -> float:
+    def loss(P, T):
         return 7.0
 
     for refused in ([loss], [lambda P, T: 1.0, lambda P, T: 2.0]):
@@ -413,7 +412,7 @@ def test_ctrl_c_ends_training_after_the_batch_and_twice_at_once(keyboard):
     assert math.isnan(history[1][1])
     assert len(train(model, X, LABELS)) == 3  # and on
 
-    def on_batch_end(*_: Any) -> None:
+    def on_batch_end(*_):
         for _ in range(2):
             signal.raise_signal(signal.SIGINT)
 
@@ -427,7 +426,7 @@ def test_ctrl_c_ends_training_after_the_batch_and_twice_at_once(keyboard):
 
 @pytest.mark.parametrize(("moment", "epochs"), [("on_epoch_end", 2), ("on_train_end", 3)])
 def test_ctrl_c_after_an_epoch_keeps_its_history(keyboard, moment, epochs):
-    def on_end(model: Any, *_: Any) -> None:
+    def on_end(model, *_):
         if model.epoch >= 2:
             signal.raise_signal(signal.SIGINT)
 
@@ -485,7 +484,7 @@ def test_a_model_that_a_callback_rebuilds_is_refused(moment):
 def test_an_optimizer_that_a_callback_sets_takes_the_next_step():
     model = classifier()
 
-    def on_epoch_end(model: Any, epoch: int, logs: Any) -> None:
+    def on_epoch_end(model, epoch, logs):
         if epoch == 1:
             model.setoptimizer("sgd")
 
@@ -495,7 +494,7 @@ def test_an_optimizer_that_a_callback_sets_takes_the_next_step():
 
 
 def test_training_outside_the_main_thread_needs_no_signals():
-    found: list[History] = []
+    found = []
     thread = threading.Thread(target=lambda: found.append(train(classifier(), X, LABELS)))
     thread.start()
     thread.join()
@@ -528,7 +527,7 @@ def test_divergence_leaves_nothing_for_the_next_training():
     bad = X.copy()
     bad[7] = 1e25  # its square is not finite in float32
 
-    def net() -> Sequential:
+    def net():
         return Sequential(L.Dense(4, 2), optimizer="sgd", alpha=0.01, seed=0, batch_size=5)
 
     model, fresh = net(), net()
@@ -542,16 +541,16 @@ def test_divergence_leaves_nothing_for_the_next_training():
     assert_weights(model, fresh)
 
 
-def peak_of_a_step(size: int) -> int:
+def peak_of_a_step(size):
     """The most bytes that a step of the second epoch or later adds to what was there."""
     data = rng.standard_normal((4 * size, 784), np.float32)
     labels = rng.integers(0, 10, len(data))
     builder = SequentialBuilder(784, seed=0).dense(128).relu().dense(64).relu().dense(10).softmax()
     model = builder.loss("categorical_cross_entropy").alpha(0.001).batch(size).build()
-    peaks: list[int] = []
+    peaks = []
     before = 0
 
-    def measure(model: Any, step: int, loss: float) -> None:
+    def measure(model, step, loss):
         nonlocal before
         if step > 5 and step % 4 != 1:  # an epoch's first batch is after its order was drawn
             peaks.append(tracemalloc.get_traced_memory()[1] - before)
@@ -581,7 +580,7 @@ def test_buffers_serve_all_batches_and_are_given_back():
     assert all(not layer._frame.buffers for _, layer in model.walk())
     model, seen = plain(batch_size=16), []
 
-    def look(model: Any, *_: Any) -> None:
+    def look(model, *_):
         seen.append([id(a) for layer in model.layers for a in layer._frame.buffers.values()])
 
     train(model, X, Y, epochs=3, callbacks=[LambdaCallback(on_epoch_end=look)])  # 16, 16, 16, 2
@@ -596,7 +595,7 @@ def test_one_dtype_from_end_to_end(dtype, given_dtype):
     data, seen = (10 * np.abs(X)).astype(given_dtype), set[Any]()
     rule = Adam(weight_decay=0.01, l1=0.01, clip_norm=1.0, clip_value=1.0)
 
-    def note(model: Any, *_: Any) -> None:
+    def note(model, *_):
         for _, layer in model.walk():
             stores = layer.params, layer.state, layer.grads
             seen.update(a.dtype for store in stores for a in store.values())
@@ -616,9 +615,9 @@ def test_threads_may_predict_and_evaluate_at_once():
     model = classifier()
     train(model, X, LABELS)
     expected, scores = model.predict(X, batch_size=7), model.evaluate(X, LABELS, batch_size=7)
-    failures: list[Any] = []
+    failures = []
 
-    def work() -> None:
+    def work():
         try:
             for _ in range(8):
                 np.testing.assert_array_equal(model.predict(X, batch_size=7), expected)
@@ -636,7 +635,7 @@ def test_threads_may_predict_and_evaluate_at_once():
 
 def test_nothing_goes_back_through_layers_below_the_first_that_learns():
     class Wall(L.Tanh):
-        def backward(self, dY: Array) -> Array:
+        def backward(self, dY):
             raise AssertionError("nobody needs dX here")
 
     model = Sequential(Wall(), L.Dense(4, 3), L.Tanh(), L.Dense(3, 2), seed=0)
@@ -652,10 +651,10 @@ def test_nothing_goes_back_through_layers_below_the_first_that_learns():
     ids=str,
 )
 def test_callbacks_see_the_gradients_of_the_loss_alone(options):
-    def gradients(optimizer: SGD) -> list[Array]:
-        seen: list[Array] = []
+    def gradients(optimizer):
+        seen = []
 
-        def look(model: Any, *_: Any) -> None:
+        def look(model, *_):
             seen.extend(a.copy() for layer in model.layers for a in layer.grads.values())
 
         model = plain(optimizer=optimizer, alpha=0.0)

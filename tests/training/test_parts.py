@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from tests.conftest import assert_weights
 Cut = Callable[[int], None]
 
 
-def net(dtype: str = "float64", dropout: float = 0.2) -> Sequential:
+def net(dtype="float64", dropout=0.2):
     inner = SequentialBuilder().layer_norm().dense(16).layers
     builder = SequentialBuilder(6, seed=0).dense(16).relu().dropout(dropout).residual(*inner)
     builder = builder.dense(3).softmax().loss("categorical_cross_entropy").metrics("accuracy")
@@ -28,7 +27,7 @@ def net(dtype: str = "float64", dropout: float = 0.2) -> Sequential:
 
 
 @pytest.fixture
-def data(rng: Any) -> tuple[np.ndarray, np.ndarray]:
+def data(rng):
     return rng.standard_normal((67, 6)), rng.integers(0, 3, 67)
 
 
@@ -62,7 +61,7 @@ def test_weights_lengths_and_tied_parameters(rng, cut):
     tokens, lengths = rng.integers(0, 9, (12, 6)), rng.integers(1, 7, 12)
     options = {"sample_weight": np.repeat(rng.random((12, 1)), 6, axis=1), "lengths": lengths}
 
-    def make() -> Sequential:  # Adam would enlarge the keys' bias, whose gradient is rounding alone
+    def make():  # Adam would enlarge the keys' bias, whose gradient is rounding alone
         builder = gpt(9, 6, layers=1, heads=2, dim=8, dropout=0.1).loss("softmax_cross_entropy")
         return builder.optimizer("sgd").dtype("float64").seed(1).build()
 
@@ -75,7 +74,7 @@ def test_few_samples_images_and_sizes_that_wait_for_the_data(data, cut, rng):
     X, y = rng.random((20, 12, 12, 1)), rng.integers(0, 4, 20)
     agree(cut, builder.build().copy, X, y, epochs=2, batch_size=8)
 
-    def make() -> Sequential:
+    def make():
         builder = SequentialBuilder(seed=0).embedding(5, 3).lstm(4).dense(5)
         return builder.loss("softmax_cross_entropy").dtype("float64").build()
 
@@ -83,16 +82,16 @@ def test_few_samples_images_and_sizes_that_wait_for_the_data(data, cut, rng):
     agree(cut, make, tokens, tokens, epochs=2, batch_size=4)
 
 
-def normed() -> Sequential:
+def normed():
     builder = SequentialBuilder(6, seed=0).dense(4).batch_norm().dense(3)
     return builder.loss("softmax_cross_entropy").dtype("float64").build()
 
 
-def part_sizes(model: Sequential, X: Any, **options: Any) -> list[int]:
+def part_sizes(model, X, **options):
     """The number of samples in each forward pass of the first layer during one epoch."""
-    sizes: list[int] = []
+    sizes = []
 
-    def note(event: Any) -> None:
+    def note(event):
         if (event.what, event.when, event.path) == ("forward", "before", "0"):
             sizes.append(len(event.array))
 
@@ -115,7 +114,7 @@ def test_a_callback_may_end_the_splitting_but_not_begin_it(data, cut):
         model = normed()
         model.layers[1].trainable = not frozen
 
-        def turn(model: Any, step: int, loss: float) -> None:
+        def turn(model, step, loss):
             model.layers[1].trainable = step > 1 or not model.layers[1].trainable
 
         callback = LambdaCallback(on_batch_end=turn)
@@ -126,7 +125,7 @@ def test_a_callback_may_end_the_splitting_but_not_begin_it(data, cut):
 def test_an_error_in_a_thread_comes_out(data, cut):
     cut(2)
 
-    def fail(dY: Any, X: Any, Y: Any) -> Any:
+    def fail(dY, X, Y):
         if len(dY) == 7:  # the second thread's part of 14
             raise ValueError("from a thread")
         return dY
@@ -163,18 +162,18 @@ def test_wrong_counts_are_refused(data):
 
 
 def test_settings_that_a_callback_or_a_stream_changes_hold_in_every_part(data, cut):
-    def change(model: Any, step: int, loss: float) -> None:
+    def change(model, step, loss):
         model.layers[2].rate = 0.1 * step
 
     callback = LambdaCallback(on_batch_end=change)
     agree(cut, lambda: net(dropout=0.5), *data, epochs=2, batch_size=16, callbacks=callback)
-    models: list[Sequential] = []
+    models = []
 
-    def make() -> Sequential:
+    def make():
         models.append(net(dropout=0.5))
         return models[-1]
 
-    def batches() -> Any:
+    def batches():
         for i in range(4):
             models[-1].layers[2].rate = 0.1 * i
             models[-1].layers[0].trainable = i != 2
@@ -183,37 +182,37 @@ def test_settings_that_a_callback_or_a_stream_changes_hold_in_every_part(data, c
     agree(cut, make, batches, epochs=2)
 
 
-def centred(A: Any) -> Any:
+def centred(A):
     return A - A.mean(axis=0)
 
 
 class Centred(Layer):
     """Takes the mean of the batch away, and does not say so."""
 
-    def forward(self, X: Any) -> Any:
+    def forward(self, X):
         return centred(X)
 
-    def backward(self, dY: Any) -> Any:
+    def backward(self, dY):
         return centred(dY)
 
 
 class CentredDense(Dense):
     """A layer of the package whose own declaration no longer holds."""
 
-    def forward(self, X: Any) -> Any:
+    def forward(self, X):
         return centred(super().forward(X))
 
-    def backward(self, dY: Any) -> Any:
+    def backward(self, dY):
         return super().backward(centred(dY))
 
 
 class Centring:
     """A mixin that is no layer."""
 
-    def forward(self, X: Any) -> Any:
+    def forward(self, X):
         return super().forward(centred(X))
 
-    def backward(self, dY: Any) -> Any:
+    def backward(self, dY):
         return centred(super().backward(dY))
 
 
@@ -222,17 +221,17 @@ class MixedDense(Centring, Dense):
 
 
 class CentredBackward(Dense):
-    def backward(self, dY: Any) -> Any:
+    def backward(self, dY):
         return super().backward(centred(dY))
 
 
 class Spread(MeanSquaredError):
     """A loss of the whole batch: the squared mean error."""
 
-    def value(self, P: Any, T: Any, w: Any, total: Any) -> float:
+    def value(self, P, T, w, total):
         return float(np.square((P - T).mean(axis=0)).sum())
 
-    def gradient(self, P: Any, T: Any, w: Any, total: Any) -> Any:
+    def gradient(self, P, T, w, total):
         return np.broadcast_to(2 * (P - T).mean(axis=0) / len(P), P.shape).copy()
 
 
@@ -266,7 +265,7 @@ def test_layers_and_mixins_that_declare_it_are_split(rng, cut):
     class Doubling:
         independent_samples = True
 
-        def forward(self, X: Any) -> Any:
+        def forward(self, X):
             return 2 * super().forward(X)
 
     class Doubled(Doubling, Dense):
@@ -283,11 +282,11 @@ def test_layers_and_mixins_that_declare_it_are_split(rng, cut):
     class Twice(Layer):
         independent_samples = True
 
-        def forward(self, X: Any) -> Any:
+        def forward(self, X):
             sizes.append(len(X))
             return 2 * X
 
-        def backward(self, dY: Any) -> Any:
+        def backward(self, dY):
             return 2 * dY
 
     model = Sequential(Dense(6, 4), Twice(), Dense(4, 2), seed=0)
@@ -297,7 +296,7 @@ def test_layers_and_mixins_that_declare_it_are_split(rng, cut):
 
 
 def test_a_metric_of_ones_own_sees_the_whole_batch(rng, cut):
-    def rmse(P: Any, T: Any) -> float:
+    def rmse(P, T):
         return float(np.sqrt(np.square(P - T).mean()))
 
     X, Y = rng.standard_normal((40, 6)), rng.standard_normal((40, 2))
@@ -314,15 +313,15 @@ def test_no_buffer_of_a_users_own_is_taken_for_a_gradient(rng, cut):
         independent_samples = True
         s = Param()
 
-        def create(self, shape: Any) -> Any:
+        def create(self, shape):
             self.s = np.ones(shape[-1])
             return shape
 
-        def forward(self, X: Any) -> Any:
+        def forward(self, X):
             self.save_for_backward(X=X)
             return self.s * X
 
-        def backward(self, dY: Any) -> Any:
+        def backward(self, dY):
             np.sum(dY * self.saved("X"), axis=0, out=self.grad_array("s"))
             self.buffer("ds", self.s.shape, dY.dtype).fill(9)
             return self.s * dY
@@ -340,7 +339,7 @@ class Routed(Parallel):
 
     independent_samples = True
 
-    def forward(self, X: Any) -> Any:
+    def forward(self, X):
         Y, rows = np.zeros((len(X), 2), X.dtype), []
         for i, expert in enumerate(self.branches):
             rows.append(X[:, 0] == i)
@@ -349,7 +348,7 @@ class Routed(Parallel):
         self.save_for_backward(rows=rows, shape=X.shape)
         return Y
 
-    def backward(self, dY: Any) -> Any:
+    def backward(self, dY):
         rows, shape = self.saved("rows", "shape")
         dX = np.zeros(shape, dY.dtype)
         for expert, mine in zip(self.branches, rows, strict=True):
@@ -358,7 +357,7 @@ class Routed(Parallel):
         return dX
 
 
-def routed(kind: type[Routed] = Routed) -> Sequential:
+def routed(kind=Routed):
     layer = kind(Dense(3, 2), Dense(3, 2), merge="add")
     return Sequential(layer, optimizer="sgd", seed=0, dtype="float64")
 
@@ -374,7 +373,7 @@ class Covered(Routed):
 
     independent_samples = True
 
-    def backward(self, dY: Any) -> Any:
+    def backward(self, dY):
         dX = super().backward(dY)
         for expert, mine in zip(self.branches, self.saved("rows"), strict=True):
             if not mine.any():
@@ -402,14 +401,14 @@ def test_read_only_gradients_are_added(rng, cut):
         independent_samples = True
         b = Param()
 
-        def create(self, shape: Any) -> Any:
+        def create(self, shape):
             self.b = np.zeros(shape[-1])
             return shape
 
-        def forward(self, X: Any) -> Any:
+        def forward(self, X):
             return X + self.b
 
-        def backward(self, dY: Any) -> Any:
+        def backward(self, dY):
             self.grads["b"] = np.broadcast_to(dY.sum(), self.b.shape)
             return dY
 
@@ -420,7 +419,7 @@ def test_read_only_gradients_are_added(rng, cut):
 
 def test_what_is_large_follows_from_the_first_batch(monkeypatch):
     model, X = normed(), np.zeros((64, 6))
-    seen: list[int] = []
+    seen = []
     monkeypatch.setattr(BatchSplitter, "blas", lambda team, n: seen.append(n) or nullcontext())
     y = np.zeros(64, int)
     for given in ((X, y), (lambda: iter([(X, y)]),), ([(X[:3], y[:3])],)):

@@ -4,7 +4,6 @@ import io
 import re
 import sys
 import types
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ X = np.random.default_rng(0).standard_normal((40, 3)).astype(np.float32)
 Y = X.sum(axis=1, keepdims=True)
 
 
-def train(epochs: int = 3, verbose: int = 1, **given: Any) -> Sequential:
+def train(epochs=3, verbose=1, **given):
     model = Sequential(Dense(3, 1), seed=0, batch_size=10, metrics=["mae"])
     model.train(X, Y, epochs=epochs, verbose=verbose, **given)
     return model
@@ -51,7 +50,7 @@ def test_one_line_an_epoch_where_the_output_is_no_terminal(capsys):
 
 
 def test_the_numbers_shown_are_those_of_the_history(capsys):
-    def stop(model: Any, epoch: int, logs: Any) -> None:
+    def stop(model, epoch, logs):
         if epoch == 3:
             raise StopTraining("that will do")
 
@@ -67,12 +66,12 @@ def test_the_numbers_shown_are_those_of_the_history(capsys):
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+def terminal(monkeypatch):
     """What rich writes to a terminal that is 120 wide."""
     out = io.StringIO()
     real = rich.console.Console
 
-    def made(*args: Any, **kwargs: Any) -> rich.console.Console:
+    def made(*args, **kwargs):
         return real(
             file=out, force_terminal=True, force_jupyter=False, width=120, color_system=None
         )
@@ -85,10 +84,10 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
 @pytest.fixture
 def drawn(terminal, monkeypatch):
     """The batches done, those of all epochs, and whether the time left is shown, of each bar."""
-    shown: list[tuple[int, int | None, bool]] = []
+    shown = []
     draw = progress.Terminal.draw
 
-    def spy(self: Any, count: int, head: str, text: str) -> None:
+    def spy(self, count, head, text):
         shown.append((count, self.total, text.endswith("left")))
         draw(self, count, head, text)
 
@@ -135,7 +134,7 @@ def test_many_epochs_leave_few_lines_in_a_terminal(terminal):
     ],
 )
 def test_the_cursor_comes_back_when_a_callback_fails(terminal, error, method):
-    def fail(*_: Any) -> None:
+    def fail(*_):
         raise error
 
     with pytest.raises(type(error)):
@@ -151,10 +150,10 @@ def test_training_in_a_training_shows_both(terminal):
 
 
 def test_a_notebook_gets_html_that_is_written_again(monkeypatch):
-    shown: list[str] = []
+    shown = []
 
     class Handle:
-        def update(self, html: str) -> None:
+        def update(self, html):
             shown.append(html)
 
     fake = types.ModuleType("IPython.display")

@@ -5,7 +5,6 @@ import math
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,13 +21,13 @@ X = rng.standard_normal((200, 5)).astype(np.float32)
 Y = np.tanh(X @ rng.standard_normal((5, 2))).astype(np.float32)
 
 
-def net(**given: Any) -> Sequential:
+def net(**given):
     layers = (Dense(5, 8), BatchNorm(), Tanh(), Dropout(0.1), Dense(8, 2))
     return Sequential(*layers, **{"seed": 0, "batch_size": 20, "metrics": ["mae"], **given})
 
 
 def test_the_model_is_not_changed():
-    seen: list[int] = []
+    seen = []
     watch = LambdaCallback(on_batch_end=lambda model, step, loss: seen.append(step))
     model, twin = net(alpha=0.01), net(alpha=0.01)
     for one in (model, twin):

@@ -8,7 +8,6 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,7 +44,7 @@ EPOCHS = 3
 STRIDE = 1 if LONG else 2  # steps between the checkpoints from which training is resumed
 
 
-def net(optimizer: optim.Optimizer | str = "adam", **options: Any) -> Sequential:
+def net(optimizer="adam", **options):
     inner = nn.Residual(nn.Dense(8, 8), nn.BatchNorm(), nn.Tanh(), nn.Dropout(0.3))
     layers = nn.Dense(4, 8), nn.LayerNorm(), nn.Tanh(), inner, nn.Dropout(0.2), nn.Dense(8, 2)
     options = {"seed": 3, "batch_size": 5, "metrics": ["mae"], **options}
@@ -54,20 +53,20 @@ def net(optimizer: optim.Optimizer | str = "adam", **options: Any) -> Sequential
     return model
 
 
-def classifier(**options: Any) -> Sequential:
+def classifier(**options):
     layers = nn.Dense(4, 6), nn.ReLU(), nn.Dropout(0.2), nn.Dense(6, 3), nn.Softmax()
     loss = "categorical_cross_entropy"
     options = {"seed": 3, "batch_size": 5, "metrics": ["accuracy", "f1"], **options}
     return Sequential(*layers, loss_class=loss, **options)
 
 
-def reader(**options: Any) -> Sequential:
+def reader(**options):
     return Sequential(
         nn.GRU(4, return_sequences=False), nn.Dense(2), seed=3, batch_size=5, **options
     )
 
 
-def frozen() -> Sequential:
+def frozen():
     model = net()
     model.layers[0].trainable = False
     model.layers[3].trainable = False
@@ -77,10 +76,10 @@ def frozen() -> Sequential:
 class Turning(Callback):
     """Changes the rate, the decay and what is frozen while training runs."""
 
-    def on_epoch_end(self, model: Any, epoch: int, logs: Any) -> None:
+    def on_epoch_end(self, model, epoch, logs):
         model.layers[0].trainable = epoch % 2 == 0
 
-    def on_batch_end(self, model: Any, step: int, loss: float) -> None:
+    def on_batch_end(self, model, step, loss):
         model.alpha = 0.05 / step if step % 3 else CosineDecay(0.02, 20)
         model.optimizer.weight_decay = 0.01 * step
 
@@ -88,20 +87,20 @@ class Turning(Callback):
 class Noise(Callback):
     """Counts, draws, and changes the weights by what it remembers."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.count, self.sum = 0, np.zeros(2, np.float32)
         self.draws = np.random.default_rng(5)
 
-    def on_batch_end(self, model: Any, step: int, loss: float) -> None:
+    def on_batch_end(self, model, step, loss):
         self.count += 1
         self.sum += np.float32(self.draws.standard_normal(2) * loss)
         model.layers[-1].b = model.layers[-1].b + 0.1 * self.sum / self.count
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self):
         inner = self.draws.bit_generator.state
         return {"count": self.count, "sum": self.sum.copy(), "draws": inner}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state):
         self.count, self.sum = state["count"], state["sum"].copy()
         self.draws.bit_generator.state = state["draws"]
 
@@ -109,14 +108,14 @@ class Noise(Callback):
 class Once(Callback):
     """Ends training in the middle of an epoch or after one."""
 
-    def __init__(self, step: int | None = None, epoch: int | None = None) -> None:
+    def __init__(self, step=None, epoch=None):
         self.step, self.epoch = step, epoch
 
-    def on_batch_end(self, model: Any, step: int, loss: float) -> None:
+    def on_batch_end(self, model, step, loss):
         if step == self.step:
             raise StopTraining("enough")
 
-    def on_epoch_end(self, model: Any, epoch: int, logs: Any) -> None:
+    def on_epoch_end(self, model, epoch, logs):
         if epoch == self.epoch:
             raise StopTraining("enough epochs")
 
@@ -146,12 +145,12 @@ def run(case, folder, model, resume=None, epochs=EPOCHS, every_step=False, strid
 
 
 @functools.cache
-def uninterrupted() -> dict[str, Any]:
+def uninterrupted():
     """What training without an interruption comes to."""
     return run(Case(), None, net())
 
 
-def outcome(model: Sequential, history: Any, callbacks: list[Callback]) -> dict[str, Any]:
+def outcome(model, history, callbacks):
     found = {
         "weights": model.get_weights(),
         "state": model.state_dict(),
@@ -168,11 +167,11 @@ def outcome(model: Sequential, history: Any, callbacks: list[Callback]) -> dict[
     return found
 
 
-def places(folder: Path) -> list[Path]:
+def places(folder):
     return sorted(path for path in folder.iterdir() if path.stem != "ck")
 
 
-def goes_on_from_everywhere(case: Case, tmp_path: Path, closely: bool) -> list[Path]:
+def goes_on_from_everywhere(case, tmp_path, closely):
     first, again = tmp_path / "first", tmp_path / "again"
     whole = run(case, first, case.model(), epochs=case.epochs, stride=STRIDE)
     if case.epochs > EPOCHS:  # early stopping
@@ -191,39 +190,39 @@ def goes_on_from_everywhere(case: Case, tmp_path: Path, closely: bool) -> list[P
     return files
 
 
-def on_disk(a: Any) -> Any:
+def on_disk(a):
     with tempfile.TemporaryFile() as stream:
         file = np.memmap(stream, a.dtype, "w+", shape=a.shape)
     file[...] = a
     return file
 
 
-def dataset(streaming: bool) -> Any:
+def dataset(streaming):
     import datasets
 
     found = datasets.Dataset.from_dict({"x": X, "y": Y})
     return found.to_iterable_dataset() if streaming else found
 
 
-def built() -> Sequential:
+def built():
     builder = SequentialBuilder(4, seed=3).dense(8).tanh().dropout(0.3).dense(2).alpha(0.02)
     return builder.callbacks(Noise()).batch(5).build()
 
 
-def pairs() -> list[tuple[Any, Any]]:
+def pairs():
     return [(X[i : i + 5], Y[i : i + 5]) for i in range(0, 24, 5)]
 
 
-def hot(**options: Any) -> Sequential:
+def hot(**options):
     return net(optim.Adam(0.3), **options)
 
 
-def labelled(data: tuple[Any, ...], **options: Any) -> Case:
+def labelled(data, **options):
     return Case(classifier, options=options, data=lambda: data)
 
 
 KINDS = ("adam", "averages", "plateau", "plateau after a warm-up", "groups")  # others: test_state
-CASES: dict[str, Case] = {
+CASES = {
     **{name: Case(lambda make=OPTIONS[name]: net(make())) for name in KINDS},
     "groups in float64": Case(lambda: net(OPTIONS["groups"](), dtype="float64")),
     "accumulation": Case(options={"accumulate": 2}),  # 5 batches: 2, 2, 1
@@ -300,7 +299,7 @@ def test_training_goes_on_from_every_step(name, tmp_path):
 
 
 def test_the_checkpoint_is_one_of_the_models_own_callbacks(tmp_path):
-    def make() -> Sequential:
+    def make():
         return net(callbacks=[ModelCheckpoint(tmp_path / "ck.safetensors", every_steps=1, keep=99)])
 
     whole, options = make(), {"epochs": 3, "verbose": 0}
@@ -316,7 +315,7 @@ def test_the_checkpoint_is_one_of_the_models_own_callbacks(tmp_path):
 
 
 def test_a_second_call_of_train_is_resumed_with_its_own_epochs(tmp_path):
-    def first(model: Sequential) -> Sequential:
+    def first(model):
         model.train(X, Y, epochs=2, verbose=0)
         return model
 
@@ -378,9 +377,9 @@ def test_a_model_without_a_seed_and_the_same_model_go_on(tmp_path):
 
 
 def test_the_state_at_a_pause_is_a_copy():
-    kept: list[Any] = []
+    kept = []
 
-    def take(model: Any, run: Any) -> None:
+    def take(model, run):
         kept.append((run.state_dict(), copy.deepcopy(run.state_dict())))
 
     net().train(X, Y, epochs=2, verbose=0, callbacks=[LambdaCallback(on_pause=take), Noise()])
@@ -424,7 +423,7 @@ def test_ctrl_c_is_resumed(keyboard, at, tmp_path):
     path = tmp_path / "ck.safetensors"
     whole = uninterrupted()
 
-    def keeper() -> ModelCheckpoint:
+    def keeper():
         return ModelCheckpoint(path, every=None, every_steps=10**6)
 
     history = net().train(X, Y, epochs=3, callbacks=[press(at), keeper()], verbose=0)
@@ -441,7 +440,7 @@ def test_ctrl_c_between_steps_and_epochs(keyboard, when, tmp_path):
     """One that comes after the checkpoint's turn ends training after the next step."""
     pressed = []
 
-    def press(model: Any, *args: Any) -> None:
+    def press(model, *args):
         if (model.epoch or getattr(args[0], "step", 0) == 2) and not pressed:
             pressed.append(signal.raise_signal(signal.SIGINT))
 
@@ -468,12 +467,12 @@ BEFORE_STEPS = (
 def test_ctrl_c_before_the_first_step_ends_training_after_it(keyboard, name, monkeypatch, tmp_path):
     original, pressed = pkgutil.resolve_name(name), []
 
-    def press(*args: Any) -> Any:
+    def press(*args):
         if not pressed:
             pressed.append(signal.raise_signal(signal.SIGINT))
         return original(*args)
 
-    def callbacks() -> list[Callback]:
+    def callbacks():
         return [JSONLogger(tmp_path / "log.jsonl"), ModelCheckpoint(path)]
 
     monkeypatch.setattr(name, press)
@@ -486,26 +485,26 @@ def test_ctrl_c_before_the_first_step_ends_training_after_it(keyboard, name, mon
     assert_equal(outcome(other, history, []), uninterrupted())
 
 
-def other_layers() -> Sequential:
+def other_layers():
     model = net()
     return Sequential(*model.layers[:2], nn.ReLU(), *model.layers[3:], seed=3, metrics=["mae"])
 
 
-def other_rate() -> Sequential:
+def other_rate():
     model = net()
     model.layers[3].layers[3].rate = 0.7
     return model
 
 
-def wider() -> Sequential:
+def wider():
     return Sequential(*net().layers[:5], nn.Dense(8, 9), nn.Dense(9, 2), batch_size=5, seed=1)
 
 
-def with_options(**options: Any) -> Case:
+def with_options(**options):
     return Case(options=options)
 
 
-REFUSED: dict[str, Case] = {
+REFUSED = {
     "batch_size = 5, and this call has 6: ": with_options(batch_size=6),
     "batch_size = 5, and this call has None": Case(lambda: net(batch_size=None)),
     "samples = 24, and this call has 23": Case(data=lambda: (X[1:], Y[1:])),
@@ -536,7 +535,7 @@ REFUSED: dict[str, Case] = {
 
 
 @pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoints(tmp_path_factory):
     """Checkpoints of each step, with a callback that has a state, and with one that has none."""
     folder = tmp_path_factory.mktemp("checkpoints")
     for name, kind in (("noise", Noise), ("turning", Turning)):
@@ -574,7 +573,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(message, when, checkpo
 def test_a_file_that_is_no_checkpoint(tmp_path):
     model, path = net(), tmp_path / "a.safetensors"
 
-    def refused(message: str) -> None:
+    def refused(message):
         before = model.state_dict()
         with pytest.raises(DataError, match=message):
             model.train(X, Y, epochs=2, verbose=0, resume=path)
@@ -594,7 +593,7 @@ def test_a_file_that_is_no_checkpoint(tmp_path):
 
 
 def test_what_a_callback_changed_stays_changed_unless_the_script_says_otherwise(tmp_path):
-    def turn(model: Any, epoch: int, logs: Any) -> None:
+    def turn(model, epoch, logs):
         model.optimizer.alpha, model.optimizer.clip_norm = 0.5**epoch, 2.0
 
     case = Case(callbacks=lambda: [LambdaCallback(on_epoch_end=turn)])
@@ -614,7 +613,7 @@ def test_what_a_callback_changed_stays_changed_unless_the_script_says_otherwise(
     assert model.optimizer.weight_decay == 0.5
 
 
-SPOILED: list[tuple[str, Any, str]] = [
+SPOILED = [
     ("place", None, "has the unknown|lacks"),
     ("place/first", 0, "first must be >= 1"),
     ("place/step", -1, "step must be >= 0"),

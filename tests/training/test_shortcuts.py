@@ -1,7 +1,6 @@
 """The shortcuts: equal to the long way, finite where that is not, and pairs that cannot match."""
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +8,7 @@ import pytest
 from phitodeep import layers as nn
 from phitodeep import loss as losses
 from phitodeep import watching
-from phitodeep.core.call import Event, inference
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.call import inference
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepWarning, ShapeError
 from phitodeep.layers.dense import DenseReLU
 from phitodeep.model import Sequential, SequentialBuilder
@@ -20,13 +18,13 @@ from phitodeep.training.shortcuts import FUSED, JOINED, check_pair, fused, rearr
 from tests.conftest import assert_weights
 
 WEIGHTS = [0.5, 2.0, 1.0, 0.25]
-SETTINGS: list[dict[str, Any]] = [
+SETTINGS = [
     {},
     {"ignore_index": 2},
     {"class_weight": WEIGHTS},
     {"class_weight": {1: 3.0}, "ignore_index": -1},
 ]
-PAIRS: list[tuple[nn.Layer, losses.Loss]] = [
+PAIRS = [
     (nn.Sigmoid(), losses.BinaryCrossEntropy()),
     *[(nn.LogSoftmax(), losses.NegativeLogLikelihood(**s)) for s in SETTINGS],
     *[(nn.Softmax(), losses.CategoricalCrossEntropy(**s)) for s in SETTINGS],
@@ -35,7 +33,7 @@ PAIRS: list[tuple[nn.Layer, losses.Loss]] = [
 pairs = pytest.mark.parametrize(("last", "loss"), PAIRS, ids=repr)
 
 
-def targets(loss: losses.Loss, shape: Shape, soft: bool = False) -> Array:
+def targets(loss, shape, soft=False):
     rng = np.random.default_rng(4)
     if isinstance(loss, losses.BinaryCrossEntropy):
         return rng.random(shape) if soft else rng.integers(0, 2, shape)
@@ -112,14 +110,14 @@ def test_other_pairs_have_no_shortcut():
 
 ANY = [losses.MeanSquaredError(), losses.MeanAbsoluteError(), losses.Huber(), losses.LogCosh()]
 ANY += [losses.Hinge(), losses.SquaredHinge(), losses.PoissonNLL(), losses.CosineSimilarityLoss()]
-BY_WANT: dict[str, list[losses.Loss]] = {
+BY_WANT = {
     "probabilities": [losses.CategoricalCrossEntropy(), losses.BinaryCrossEntropy()],
     "log-probabilities": [losses.NegativeLogLikelihood(), losses.KLDivergence()],
     "logits": [losses.SoftmaxCrossEntropy(), losses.BinaryCrossEntropyWithLogits()],
 }
-NUMBERS: list[nn.Layer | None] = [nn.Dense(4), nn.ReLU(), nn.Tanh(), nn.Chain(nn.Dense(4))]
-PROBABILITIES: list[nn.Layer | None] = [nn.Softmax(), nn.Sigmoid(), nn.HardSigmoid()]
-UNKNOWN: list[nn.Layer | None] = [nn.Dropout(0.5), None]
+NUMBERS = [nn.Dense(4), nn.ReLU(), nn.Tanh(), nn.Chain(nn.Dense(4))]
+PROBABILITIES = [nn.Softmax(), nn.Sigmoid(), nn.HardSigmoid()]
+UNKNOWN = [nn.Dropout(0.5), None]
 ALL = NUMBERS + PROBABILITIES + [nn.LogSoftmax()] + UNKNOWN
 FINE = [
     *[(last, loss) for last in ALL for loss in ANY],
@@ -128,7 +126,7 @@ FINE = [
     *[(nn.LogSoftmax(), loss) for loss in BY_WANT["log-probabilities"]],
     *[(last, loss) for last in NUMBERS for loss in BY_WANT["logits"]],
 ]
-ACTIVATIONS: list[nn.Layer | None] = [nn.GELU(), nn.PReLU()]
+ACTIVATIONS = [nn.GELU(), nn.PReLU()]
 REFUSED = [
     *((last, BY_WANT["probabilities"][0]) for last in ACTIVATIONS),
     *[(last, loss) for last in [*NUMBERS, nn.LogSoftmax()] for loss in BY_WANT["probabilities"]],
@@ -191,7 +189,7 @@ def test_only_what_the_table_names_is_swapped_and_several_pools_pass_one_relu():
 def test_training_swaps_and_comes_to_the_same(monkeypatch, rng):
     X, y = rng.standard_normal((20, 6, 6, 1)), rng.integers(0, 3, 20)
 
-    def trained(**options: Any) -> tuple[Any, Sequential]:
+    def trained(**options):
         model = convolutional()
         return model.train(X, y, X, y, epochs=3, batch_size=8, verbose=0, **options), model
 
@@ -205,7 +203,7 @@ def test_training_swaps_and_comes_to_the_same(monkeypatch, rng):
     assert_weights(model, other)
 
 
-def convolutional() -> Sequential:
+def convolutional():
     builder = SequentialBuilder(6, 6, 1, seed=0).conv2d(4, 3).relu().max_pool2d(2).flatten()
     return builder.dense(3).softmax().loss("categorical_cross_entropy").alpha(0.01).build()
 
@@ -215,7 +213,7 @@ def test_training_runs_what_the_plan_says(shortcuts, rng):
     X, y = rng.standard_normal((8, 6, 6, 1)), rng.integers(0, 3, 8)
     model, seen = convolutional(), list[str]()
 
-    def watcher(event: Event) -> None:
+    def watcher(event):
         counted = event.path if event.what == "forward" else event.what == "loss"
         if event.when == "before" and counted:
             seen.append(type(event.source).__name__)
@@ -280,7 +278,7 @@ def test_a_layer_that_is_unfrozen_in_training_learns(rng):
     model.layers[0].trainable = False
     seen = [model.get_weights()["0.W"]]
 
-    def unfreeze(model: Sequential, epoch: int, logs: Any) -> None:
+    def unfreeze(model, epoch, logs):
         seen.append(model.get_weights()["0.W"])
         model.layers[0].trainable = True
 
@@ -298,7 +296,7 @@ def test_watchers_and_errors_name_the_layers_as_written(rng):
     assert "DenseReLU" not in seen
 
     class Broken(nn.Tanh):
-        def value(self, X: Array) -> Array:
+        def value(self, X):
             raise ShapeError("broken.")
 
     model = Sequential(nn.Dense(4, 3), nn.ReLU(), Broken(), nn.Dense(3, 1), seed=0)
@@ -312,11 +310,11 @@ def test_watchers_and_errors_name_the_layers_as_written(rng):
 class Skipping(Sequential):
     """Adds the outputs of the last two layers."""
 
-    def forward(self, X: Array, **options: Any) -> Array:
+    def forward(self, X, **options):
         H = self.layers[1].forward(self.layers[0].forward(X))
         return H + self.layers[2].forward(H)
 
-    def backward(self, dY: Array) -> Array | None:
+    def backward(self, dY):
         dH = dY + self.layers[2].backward(dY)
         return self.layers[0].backward(self.layers[1].backward(dH))
 

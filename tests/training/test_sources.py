@@ -1,9 +1,6 @@
 """What goes into training: arrays, files, datasets and streams of batches."""
 
 import tracemalloc
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +8,7 @@ import pytest
 from phitodeep.data import windows
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.loss import CategoricalCrossEntropy
-from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.model import SequentialBuilder
 from phitodeep.training.inputs import Share
 from phitodeep.training.sources import Epoch, Shard, as_source
 from tests.conftest import assert_weights, in_parts
@@ -19,29 +16,29 @@ from tests.conftest import assert_weights, in_parts
 N, D, K = 120, 6, 3
 
 
-def classifier() -> Sequential:
+def classifier():
     builder = SequentialBuilder(D, seed=3).dense(8).tanh().dropout(0.1).dense(K).softmax()
     return builder.loss("categorical_cross_entropy").metrics("accuracy").alpha(0.01).build()
 
 
 @pytest.fixture
-def arrays(rng: Any) -> tuple[np.ndarray, np.ndarray]:
+def arrays(rng):
     X = rng.standard_normal((N, D)).astype(np.float32)
     return X, X[:, :K].argmax(axis=1)
 
 
-def on_disk(path: Path, a: np.ndarray) -> np.memmap:
+def on_disk(path, a):
     file = np.memmap(path, a.dtype, "w+", shape=a.shape)
     file[...] = a
     file.flush()
     return np.memmap(path, a.dtype, "r", shape=a.shape)
 
 
-def pairs(X: Any, y: Any, size: int = 16) -> list[tuple[Any, Any]]:
+def pairs(X, y, size=16):
     return [(X[i : i + size], y[i : i + size]) for i in range(0, len(X), size)]
 
 
-def dataset_of(X: Any, y: Any) -> Any:
+def dataset_of(X, y):
     import datasets
 
     return datasets.Dataset.from_dict({"pixels": X, "label": y})
@@ -50,7 +47,7 @@ def dataset_of(X: Any, y: Any) -> Any:
 SIZE = {"batch_size": 16}
 
 
-def trained(y: Any, loss: Any = None, **options: Any) -> Sequential:
+def trained(y, loss=None, **options):
     """A classifier after some steps on fixed inputs."""
     X = np.random.default_rng(5).standard_normal((N, D)).astype(np.float32)
     model = classifier()
@@ -86,7 +83,7 @@ def test_balanced_counts_the_classes_that_occur(name, missing):
 def test_balanced_weighs_the_two_classes_of_one_output(loss, smooth, rng):
     X, y = rng.standard_normal((40, 3)), (np.arange(40) % 5 == 0).astype(int)
     positive, negative = 40 / (2 * 8), 40 / (2 * 32)
-    T: Any = 2 * y - 1 if loss == "hinge" else y * (1 - 2 * smooth) + smooth
+    T = 2 * y - 1 if loss == "hinge" else y * (1 - 2 * smooth) + smooth
     low = -1 if loss == "hinge" else 0
     models = []
     for options in (
@@ -205,10 +202,10 @@ def test_memory_stays_under_a_quarter_of_the_file(kind, tmp_path):
     y = np.arange(n) % K
     arrow = 0
     if kind == "file":
-        data: Any = (X, y)
+        data = (X, y)
     elif kind == "function":
 
-        def read() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        def read():
             with (tmp_path / "X").open("rb") as file:
                 for i in range(0, n, 64):
                     rows = np.frombuffer(file.read(64 * 4 * width), np.float32)
@@ -262,13 +259,13 @@ def test_what_a_file_needs_and_that_a_bad_row_is_named(arrays, tmp_path):
 class Loader:
     """Batches that can be gone through again, as those of a DataLoader."""
 
-    def __init__(self, batches: list[Any]) -> None:
+    def __init__(self, batches):
         self.batches = batches
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         return iter(self.batches)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.batches)
 
 
@@ -297,7 +294,7 @@ def test_batches_train_as_the_array_in_its_own_order(make, arrays):
 WEIGHTS, CLASSES = np.linspace(0, 1, N), {0: 2.0, 2: 0.0}
 NAMED = {"columns": ("pixels", "label")}
 # what is trained on, given X and y; its options; options of the same training on arrays
-ALIKE: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = {
+ALIKE = {
     "class weights": (pairs, {"class_weight": CLASSES}, {"class_weight": CLASSES}),
     "accumulated": (pairs, {"accumulate": 3}, {"accumulate": 3}),  # 8 batches: 3, 3 and 2
     "triples": (
@@ -398,7 +395,7 @@ def test_a_rank_reads_batches_of_its_own_size_from_a_stream():
 
 
 @pytest.fixture
-def dataset(arrays: Any) -> Any:
+def dataset(arrays):
     pytest.importorskip("datasets")
     return dataset_of(*arrays)
 

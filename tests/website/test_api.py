@@ -1,14 +1,11 @@
 """The API reference: every public name is on a page, and docstrings become correct Markdown."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util
 import inspect
 import re
 from functools import cache
-from typing import Any
 
 import pytest
 
@@ -60,10 +57,10 @@ def test_every_public_name_is_in_the_api(face):
 @cache
 def objects_shown():
     """All objects that the API shows: those of its entries, and what its modules export."""
-    found: list[Any] = []
+    found = []
     for path in SHOWN:
         try:
-            thing: Any = importlib.import_module(path)
+            thing = importlib.import_module(path)
         except ModuleNotFoundError:
             module, _, name = path.rpartition(".")
             with contextlib.suppress(ImportError):  # an extra is missing
@@ -75,10 +72,9 @@ def objects_shown():
 
 
 def html(docstrings, text):
-    found: str = library.markdown(
+    return library.markdown(
         docstrings.markdown(text), extensions=["def_list", "tables", "fenced_code"]
     )
-    return found
 
 
 def test_docstrings_become_html(docstrings):

@@ -1,9 +1,6 @@
 """The pages of optimizers: their rules are those of the code, and their paths were really run."""
 
-from __future__ import annotations
-
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +23,7 @@ def test_each_public_optimizer_has_one_page_its_memory_and_its_path():
     valley = VALLEYS[0]
     path = walk(FACTS[0].cls(0.01), valley, steps=3)
     x, y = valley.start
-    by_hand: list[Any] = [(x, y)]
+    by_hand = [(x, y)]
     for _ in range(3):
         dx, dy = valley.slope(x, y)
         x, y = x - 0.01 * dx, y - 0.01 * dy

@@ -1,12 +1,8 @@
 """What once went wrong in training on several ranks; `behaviour.py` prints what this found."""
 
-from __future__ import annotations
-
 import copy
 import warnings
-from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 from networks import error_of, mlp
@@ -18,11 +14,11 @@ from phitodeep.layers.base import Layer, State
 from phitodeep.model.callbacks import Callback, LambdaCallback
 from phitodeep.optimization.optimizers import SGD
 
-found: dict[str, Any] = {}
+found = {}
 Seen = list[float]
 
 
-def net(together: bool, **options: Any) -> Any:
+def net(together, **options):
     sharded = options.pop("shard_optimizer", False)
     rule = SGD(0.1, ema=0.9)
     model, X, y, _ = mlp(
@@ -38,16 +34,16 @@ class Averages(Callback):
 
     every_rank = True
 
-    def __init__(self, X: Any, y: Any, seen: Seen) -> None:
+    def __init__(self, X, y, seen):
         self.X, self.y, self.seen = X, y, seen
 
-    def on_epoch_end(self, model: Any, epoch: int, logs: Any) -> None:
+    def on_epoch_end(self, model, epoch, logs):
         with model.averaged():
             self.seen.append(model.evaluate(self.X, self.y)["loss"])
 
 
 # averages during and after training, in shards or not, with weights that rank 0 alone has
-seen: dict[str, Seen] = {}
+seen = {}
 for name, together, sharded in (("alone", 0, 0), ("ranks", 1, 0), ("shards", 1, 1)):
     model, X, y = net(bool(together), shard_optimizer=bool(sharded))
     if not together or rank() == 0:
@@ -62,10 +58,10 @@ found["averages"] = max(
 
 # what all ranks must do together, asked by a callback of rank 0 alone
 model, X, y = net(True, shard_optimizer=True)
-asked: dict[str, str] = {}
+asked = {}
 
 
-def ask(model: Any, epoch: int, logs: Any) -> None:
+def ask(model, epoch, logs):
     asked["memory"] = error_of(model.optimizer.memory)
     asked["copy"] = error_of(model.copy)
     asked["train"] = error_of(lambda: net(True)[0].train(X, y, epochs=1, verbose=0))
@@ -80,7 +76,7 @@ found["asked"] = asked
 class Nested(Callback):
     every_rank = True
 
-    def on_epoch_end(self, model: Any, epoch: int, logs: Any) -> None:
+    def on_epoch_end(self, model, epoch, logs):
         found["nested"] = error_of(lambda: model.train(X, y, epochs=1, verbose=0))
 
 
@@ -95,15 +91,15 @@ class Counts(Layer):
     independent_samples = True
     seen = State()
 
-    def create(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def create(self, shape):
         self.seen = np.zeros((), self.dtype)
         return shape
 
-    def forward(self, X: Any) -> Any:
+    def forward(self, X):
         self.seen[...] += 1
         return X.copy()
 
-    def backward(self, dY: Any) -> Any:
+    def backward(self, dY):
         return dY
 
 
@@ -123,7 +119,7 @@ model, X, y = net(True, shard_optimizer=True)
 class Fails(Callback):
     every_rank = True
 
-    def on_epoch_end(self, model: Any, epoch: int, logs: Any) -> None:
+    def on_epoch_end(self, model, epoch, logs):
         raise phitodeep.errors.ArgumentError("on every rank")
 
 
@@ -150,7 +146,7 @@ for sharded in (False, True):
 model, X, y = net(True)
 
 
-def parts() -> Iterator[Any]:
+def parts():
     for i in range(1 if rank() else 4):
         yield X[6 * i : 6 * i + 3], y[6 * i : 6 * i + 3]
 
@@ -158,13 +154,13 @@ def parts() -> Iterator[Any]:
 model.train(shard(parts), epochs=2, verbose=0)
 found["own parts"] = model.optimizer.t
 # buckets start during the backward pass, and with shards a rank keeps its part of the memory alone
-started: list[int] = []
-own_parts: list[bool] = []
+started = []
+own_parts = []
 exchange.BUCKET = 256
 finish = exchange.Summation.finish
 
 
-def counted(self: Any, packing: Any, held: Any) -> None:
+def counted(self, packing, held):
     started.append(self.started)
     finish(self, packing, held)
 
@@ -178,7 +174,7 @@ found["early"] = [min(started), len(model._ranks.exchange.buckets)]
 class Looks(Callback):
     every_rank = True
 
-    def on_batch_end(self, model: Any, step: int, loss: float) -> None:
+    def on_batch_end(self, model, step, loss):
         vector = model.optimizer._slots["v"]
         mine = model._ranks.exchange.mine(model.optimizer._packing)
         others = np.delete(vector, np.arange(mine.start, mine.stop))

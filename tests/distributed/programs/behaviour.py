@@ -3,8 +3,6 @@
 python behaviour.py FOLDER
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import json
@@ -12,7 +10,6 @@ import os
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from networks import error_of, mlp, regression
@@ -30,16 +27,16 @@ from phitodeep.model.callbacks import (
 from phitodeep.optimization.optimizers import SGD, Adam, Muon
 
 folder = Path(sys.argv[1])
-found: dict[str, Any] = {"rank": rank(), "size": size(), "quiet": False}
+found = {"rank": rank(), "size": size(), "quiet": False}
 group.hide_compilation = lambda: found.update(quiet=True)  # of notices that rank 0 prints
 
 
-def model(seed: int | None = 1, **options: Any) -> Any:
+def model(seed=1, **options):
     made, X, y, _ = mlp(np.random.default_rng(5), seed=seed, dtype="float64", **options)
     return DataParallel(made, timeout=30), X, y
 
 
-def digest(net: Any) -> str:
+def digest(net):
     weights = sorted((k, a.tobytes()) for k, a in net.get_weights().items())
     return hashlib.sha256(repr(weights).encode()).hexdigest()
 
@@ -58,17 +55,17 @@ found["repeats"] = runs[0] == runs[1]
 found["unseeded"] = first
 
 # callbacks: on rank 0, unless every_rank
-calls: list[str] = []
+calls = []
 
 
 class Everywhere(Callback):
     every_rank = True
 
-    def on_epoch_end(self, model: Any, epoch: int, logs: Any) -> None:
+    def on_epoch_end(self, model, epoch, logs):
         calls.append(f"every {epoch}")
 
 
-def stop(model: Any, step: int, loss: float) -> None:
+def stop(model, step, loss):
     calls.append("once")
     if step == 3:
         raise StopTraining("three are enough")
@@ -93,7 +90,7 @@ found["scores"] = repr(net.evaluate(X, y))
 net, X, y = model()
 
 
-def meddle(model: Any, epoch: int, logs: Any) -> None:
+def meddle(model, epoch, logs):
     model.layers[0].W *= 2
 
 
@@ -144,7 +141,7 @@ net.train(X, y, epochs=2, batch_size=8, verbose=0)
 found["statistics"] = digest(net)
 
 
-def other_code(call: Any) -> None:
+def other_code(call):
     """Call this as if rank 0 ran another script."""
     main = sys.modules["__main__"]
     file = main.__file__

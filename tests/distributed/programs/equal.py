@@ -3,13 +3,10 @@
 python equal.py [bucket size in bytes]
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
 import sys
-from typing import Any
 
 import numpy as np
 from networks import NETWORKS
@@ -58,7 +55,7 @@ def difference(network, rule, dtype, options, **parallel):
     }
 
 
-def report(**case: Any) -> None:
+def report(**case):
     line = json.dumps({"rank": phitodeep.distributed.rank(), **case})
     os.write(1, f"{line}\n".encode())  # at once: lines of two ranks do not mix
 

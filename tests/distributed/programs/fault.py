@@ -3,14 +3,11 @@
 `python fault.py resumes FOLDER` goes on from there, and compares with a whole training.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import sys
 import time
-from typing import Any
 
 import numpy as np
 from networks import mlp
@@ -24,7 +21,7 @@ what = sys.argv[1]
 class Fault(Callback):
     every_rank = True
 
-    def on_batch_end(self, model: Any, step: int, loss: float) -> None:
+    def on_batch_end(self, model, step, loss):
         if rank() != 1 or step != 8:
             return
         if what in ("raises", "catches"):
@@ -42,7 +39,7 @@ job.GRACE = 1.0
 model = DataParallel(model, timeout=1 if what == "hangs" else 60)
 if what == "leaves" and rank() == 1:
     sys.exit(0)
-callbacks: list[Callback] = [Fault()]
+callbacks = [Fault()]
 resume = None
 if len(sys.argv) > 2:
     path = os.path.join(sys.argv[2], "ck.safetensors")

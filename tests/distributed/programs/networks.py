@@ -1,8 +1,5 @@
 """Networks and data for the programs that the tests run on several ranks."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +11,7 @@ from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError, SoftmaxCro
 Case = tuple[Sequential, Any, Any, dict[str, Any]]
 
 
-def error_of(call: Callable[[], Any]) -> str:
+def error_of(call):
     """Return the kind and the message of the error that a call raises, or ""."""
     try:
         call()
@@ -23,7 +20,7 @@ def error_of(call: Callable[[], Any]) -> str:
     return ""
 
 
-def mlp(rng: np.random.Generator, **options: Any) -> Case:
+def mlp(rng, **options):
     """Dropout, ignored labels, and sizes that no number of ranks divides."""
     model = Sequential(
         nn.Dense(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.Dense(16, 5), nn.Softmax(),
@@ -32,7 +29,7 @@ def mlp(rng: np.random.Generator, **options: Any) -> Case:
     return model, rng.normal(size=(37, 6)), rng.integers(-1, 5, 37), {}
 
 
-def cnn(rng: np.random.Generator, **options: Any) -> Case:
+def cnn(rng, **options):
     """Convolution with batch statistics of all ranks, and sample weights."""
     model = Sequential(
         nn.Conv2D(4, 3, bias=False), nn.BatchNorm(sync=True), nn.ReLU(), nn.MaxPool2D(2),
@@ -42,7 +39,7 @@ def cnn(rng: np.random.Generator, **options: Any) -> Case:
     return model, X, rng.integers(0, 3, 21), {"sample_weight": rng.uniform(0.2, 3, 21)}
 
 
-def lstm(rng: np.random.Generator, **options: Any) -> Case:
+def lstm(rng, **options):
     """Sequences of different lengths."""
     model = Sequential(
         nn.Embedding(11, 8), nn.LSTM(12), nn.Dropout(0.2), nn.Dense(4),
@@ -52,7 +49,7 @@ def lstm(rng: np.random.Generator, **options: Any) -> Case:
     return model, X, y, {"lengths": 1 + np.arange(23) % 7}
 
 
-def gpt(rng: np.random.Generator, **options: Any) -> Case:
+def gpt(rng, **options):
     """A transformer block in a checkpoint, with an embedding that is used twice."""
     tokens = nn.Embedding(13, 8)
     block = nn.TransformerBlock(2, causal=True, dropout=0.1, checkpoint=True)
@@ -65,7 +62,7 @@ def gpt(rng: np.random.Generator, **options: Any) -> Case:
     return model, X, rng.integers(0, 13, (19, 6)), {}
 
 
-def regression(rng: np.random.Generator, **options: Any) -> Case:
+def regression(rng, **options):
     """Batch statistics of each rank's own rows: not those of one process."""
     layers = nn.Dense(4, 8), nn.BatchNorm(), nn.ReLU(), nn.Dense(8, 1)
     model = Sequential(*layers, loss_class=MeanSquaredError(), **options)
@@ -73,4 +70,4 @@ def regression(rng: np.random.Generator, **options: Any) -> Case:
     return model, X, X.sum(1, keepdims=True), {}
 
 
-NETWORKS: dict[str, Callable[..., Case]] = {"mlp": mlp, "cnn": cnn, "lstm": lstm, "gpt": gpt}
+NETWORKS = {"mlp": mlp, "cnn": cnn, "lstm": lstm, "gpt": gpt}

@@ -1,14 +1,10 @@
 """Folders in the format of the hub, written without its libraries."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from phitodeep.core.types import Array
 from phitodeep.exchange.hub.pretrained import read_plan
 from phitodeep.io.tensors import write_tensors
 
@@ -24,7 +20,7 @@ LLAMA = {
 }  # fmt: skip
 
 
-def arrays_of(folder: Path) -> dict[str, Array]:
+def arrays_of(folder):
     """Return random arrays for the folder's config.json, under the names of the library."""
     rng = np.random.default_rng(1)
     return {
@@ -34,7 +30,7 @@ def arrays_of(folder: Path) -> dict[str, Array]:
     }
 
 
-def written(folder: Path, config: dict[str, Any], **changed: Any) -> Path:
+def written(folder, config, **changed):
     """Write a folder with this config and random weights; `changed` are changed keys."""
     folder.mkdir(exist_ok=True)
     write_config(folder, config)
@@ -43,5 +39,5 @@ def written(folder: Path, config: dict[str, Any], **changed: Any) -> Path:
     return folder
 
 
-def write_config(folder: Path, config: dict[str, Any]) -> None:
+def write_config(folder, config):
     (folder / "config.json").write_text(json.dumps(config))

@@ -5,16 +5,12 @@ weights, their index, and the tokenizer. All of it is a function of one number, 
 can be run again: see `damage`.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +22,7 @@ from tests.rows import times
 LONGROPE = {"rope_type": "longrope", "short_factor": [1.0] * 2, "long_factor": [2.0] * 2}
 YARN = {"type": "yarn", "factor": 3.0, "original_max_position_embeddings": 8, "mscale": 1.0}
 LLAMA3 = {"rope_type": "llama3", "factor": 4, "low_freq_factor": 1, "high_freq_factor": 4}
-CONFIGS: dict[str, dict[str, Any]] = {
+CONFIGS = {
     "plain gpt2": GPT2 | {"n_inner": 5, "activation_function": "gelu", "n_layer": 1},
     "longrope": LLAMA | {"head_dim": 4, "rope_parameters": LONGROPE, "mlp_bias": True},
     "yarn": LLAMA | {"rope_scaling": YARN, "rope_theta": 500.0, "tie_word_embeddings": True},
@@ -44,14 +40,14 @@ WORDS = (  # values that mean something in these files
 class HostileFolder(Hostile):
     """The damage of `Hostile`, with the words of these files."""
 
-    def value(self, depth: int = 0) -> Any:
+    def value(self, depth=0):
         if self.rng.random() < 0.3:
             return self.rng.choice(WORDS)
         return super().value(depth)
 
 
 @functools.cache
-def base(name: str) -> dict[str, bytes]:
+def base(name):
     """Return the files of a folder by name."""
     if name in CONFIGS:
         import tempfile
@@ -64,10 +60,10 @@ def base(name: str) -> dict[str, bytes]:
     return files
 
 
-def damage(name: str, number: int) -> dict[str, bytes]:
+def damage(name, number):
     """Return the files of a damaged folder that differ from the base."""
     rng, files = random.Random(f"{name} {number}"), base(name)
-    changed: dict[str, bytes] = {}
+    changed = {}
     for _ in range(rng.choice((1, 1, 1, 2))):
         file = rng.choice(sorted(files))
         content = changed.get(file, files[file])
@@ -83,7 +79,7 @@ def damage(name: str, number: int) -> dict[str, bytes]:
     return changed
 
 
-def damaged_json(rng: random.Random, content: bytes) -> bytes:
+def damaged_json(rng, content):
     weights = next(c for file, c in base("plain gpt2").items() if file.endswith(".safetensors"))
     hostile = HostileFolder(rng, weights)
     try:
@@ -100,7 +96,7 @@ def damaged_json(rng: random.Random, content: bytes) -> bytes:
     return dumped(value).encode("utf-8", "surrogatepass")
 
 
-def use(folder: Path) -> None:
+def use(folder):
     model = from_pretrained(folder)
     predicted(model)
     if model.tokenizer is not None:
@@ -108,7 +104,7 @@ def use(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def place(tmp_path_factory):
     """A folder that is written again and again, in memory if possible."""
     folder = tmp_path_factory.mktemp("fuzz")
     if os.access(SHM, os.W_OK):
@@ -118,7 +114,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def prepare(name: str, place: Path, changed: dict[str, bytes]) -> Path:
+def prepare(name, place, changed):
     """Write a folder; a file that is mapped into memory must not change, so it is a new one."""
     folder = place / name
     folder.mkdir(exist_ok=True)
@@ -132,18 +128,14 @@ def prepare(name: str, place: Path, changed: dict[str, bytes]) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_damaged_folders_load_or_are_refused(
-    name: str, place: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_folders_load_or_are_refused(name, place, capfd):
     """The tokenizers library prints its panics."""
     folders = ((i, prepare(name, place, damage(name, i))) for i in range(times(75)))
     refused_and_used((i, functools.partial(use, folder)) for i, folder in folders)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_damaged_folder_takes_much_memory(
-    name: str, place: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_damaged_folder_takes_much_memory(name, place, capfd):
     for number in range(30_000, 30_000 + times(4)):
         folder = prepare(name, place, damage(name, number))
         size = sum(path.stat().st_size for path in folder.iterdir())

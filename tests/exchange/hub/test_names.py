@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,10 +25,10 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
     asked: list[str]
 
-    def do_HEAD(self) -> None:
+    def do_HEAD(self):
         self.do_GET()
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self.asked.append(self.path)
         parts = self.path.strip("/").partition("?")[0].split("/")
         if parts[:5] == ["api", "models", "tiny", "model", "tree"]:
@@ -47,7 +46,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
         else:
             self.answer(None)
 
-    def info(self, parts: list[str]) -> dict[str, object]:
+    def info(self, parts):
         revision = parts[5] if len(parts) > 5 else "main"
         commit = COMMITS.get(revision)
         if commit is None:
@@ -56,7 +55,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
         siblings = [{"rfilename": name} for name in sorted(files)]
         return {"id": "tiny/model", "modelId": "tiny/model", "sha": commit, "siblings": siblings}
 
-    def answer(self, content: bytes | None, commit: str = "") -> None:
+    def answer(self, content, commit=""):
         self.send_response(404 if content is None else 200)
         if content is None:
             wrong = "RevisionNotFound" if "tiny/model" in self.path else "RepoNotFound"
@@ -69,12 +68,12 @@ class Hub(http.server.BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(content or b"")
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_):
         pass
 
 
 @pytest.fixture
-def hub() -> Iterator[str]:
+def hub():
     Hub.asked = []
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     thread = threading.Thread(target=server.serve_forever)
@@ -105,9 +104,7 @@ for call in sys.argv[1:]:
 """
 
 
-def results(
-    calls: Iterable[str], folder: Path, endpoint: str, without: tuple[str, ...] = (), **more: str
-) -> list[str]:
+def results(calls, folder, endpoint, without=(), **more):
     """What `from_pretrained` gives or raises in another process, whose hub is at `endpoint`."""
     off = [f"HF_HUB_DISABLE_{what}" for what in ("PROGRESS_BARS", "XET", "TELEMETRY")]
     env = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "home"), **more}
@@ -131,7 +128,7 @@ LOST = {
 }
 
 
-def test_a_name_is_downloaded_once_and_then_works_offline(hub: str, tmp_path: Path) -> None:
+def test_a_name_is_downloaded_once_and_then_works_offline(hub, tmp_path):
     """A folder of this name is taken first; what the hub does not have is refused."""
     (tmp_path / "tiny").mkdir()
     written(tmp_path / "tiny" / "local", GPT2)
@@ -152,12 +149,12 @@ def test_a_name_is_downloaded_once_and_then_works_offline(hub: str, tmp_path: Pa
     assert_offline(offline[1])
 
 
-def assert_offline(text: str) -> None:
+def assert_offline(text):
     assert text.startswith("DataError cannot get tiny/model from the hub: ")
     assert "Offline, pass the path of a folder with config.json and model.safe" in text
 
 
-def test_the_libraries_are_needed_only_for_names_and_tokenizers(tmp_path: Path) -> None:
+def test_the_libraries_are_needed_only_for_names_and_tokenizers(tmp_path):
     written(tmp_path / "local", GPT2)
     calls = ['"local"', '"a/b"', repr(str(STORED / "gpt2")), "with the libraries", NAME]
     without = ("tokenizers", "huggingface_hub", "torch")
@@ -169,7 +166,7 @@ def test_the_libraries_are_needed_only_for_names_and_tokenizers(tmp_path: Path) 
     assert_offline(unreached)
 
 
-def test_refusals_that_ask_nobody(tmp_path: Path) -> None:
+def test_refusals_that_ask_nobody(tmp_path):
     for name in ("gpt2", "a/b/c", "a b/c", "/no/such", "org/name\n", Path("a/b")):
         with pytest.raises(DataError, match="not a folder with a model"):
             from_pretrained(name)

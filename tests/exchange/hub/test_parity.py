@@ -3,18 +3,12 @@
 The configs are drawn from a seed each, so that a case that fails can be run again.
 """
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from phitodeep.core.types import Array
 from phitodeep.exchange.hub.pretrained import read_plan
-from phitodeep.model import Sequential
 from phitodeep.model.architectures import from_pretrained
 from tests.rows import few
 
@@ -27,13 +21,13 @@ STEPS = 24
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> None:
+def one_thread():
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
 
 
-def gpt2_config(rng: np.random.Generator, **more: Any) -> Any:
+def gpt2_config(rng, **more):
     heads = int(rng.integers(1, 5))
     chosen = {
         "vocab_size": int(rng.integers(20, 90)), "n_positions": int(rng.integers(STEPS, 40)),
@@ -48,7 +42,7 @@ def gpt2_config(rng: np.random.Generator, **more: Any) -> Any:
     return transformers.GPT2Config(**(chosen | NONE | more))
 
 
-def llama_config(rng: np.random.Generator, **more: Any) -> Any:
+def llama_config(rng, **more):
     heads, shared = int(rng.integers(1, 4)), int(rng.integers(1, 4))
     d = 2 * int(rng.integers(2, 7))
     chosen = {
@@ -66,11 +60,11 @@ def llama_config(rng: np.random.Generator, **more: Any) -> Any:
     return transformers.LlamaConfig(**(chosen | NONE | more))
 
 
-def rope(rng: np.random.Generator, d: int, kind: str | None = None) -> dict[str, Any]:
+def rope(rng, d, kind=None):
     """Draw rotary angles; sequences of STEPS are longer than some of the first contexts."""
     kind = kind or str(rng.choice(["default", "linear", "dynamic", "llama3", "yarn", "longrope"]))
     base = float(rng.choice([10000.0, 500000.0, 17.0]))
-    found: dict[str, Any] = {"rope_type": kind, "rope_theta": base}
+    found = {"rope_type": kind, "rope_theta": base}
     first = int(rng.integers(8, 40))
     if kind in ("linear", "dynamic", "llama3", "yarn", "longrope"):
         found["factor"] = float(rng.uniform(1, 9))
@@ -94,7 +88,7 @@ def rope(rng: np.random.Generator, d: int, kind: str | None = None) -> dict[str,
 CONFIGS = {"GPT2": gpt2_config, "Llama": llama_config}
 
 
-def theirs(family: str, rng: np.random.Generator, head: str = "LMHeadModel", **more: Any) -> Any:
+def theirs(family, rng, head="LMHeadModel", **more):
     """Return a model with random biases and scales of norms, since 0 and 1 would hide mistakes.
 
     Its matrices keep the size of what they multiply, so that float32 is precise enough.
@@ -111,21 +105,21 @@ def theirs(family: str, rng: np.random.Generator, head: str = "LMHeadModel", **m
     return model
 
 
-def tokens(model: Any, rng: np.random.Generator, n: int = 2, steps: int = STEPS) -> Array:
+def tokens(model, rng, n=2, steps=STEPS):
     return rng.integers(0, model.config.vocab_size, (n, steps))
 
 
-def logits(model: Any, X: Array) -> Array:
+def logits(model, X):
     with torch.no_grad():
         return model(torch.tensor(X)).logits.float().numpy()
 
 
-def saved(model: Any, folder: Path, **options: Any) -> Path:
+def saved(model, folder, **options):
     model.save_pretrained(folder, **options)
     return folder
 
 
-def assert_same_logits(ours: Sequential, model: Any, rng: np.random.Generator) -> None:
+def assert_same_logits(ours, model, rng):
     X = tokens(model, rng)
     found = ours.predict(X)
     assert found.dtype == np.float32
@@ -134,7 +128,7 @@ def assert_same_logits(ours: Sequential, model: Any, rng: np.random.Generator) -
 
 @pytest.mark.parametrize("seed", few(range(25), 8))
 @pytest.mark.parametrize("family", CONFIGS)
-def test_logits_of_random_configs(family: str, seed: int, tmp_path: Path) -> None:
+def test_logits_of_random_configs(family, seed, tmp_path):
     rng = np.random.default_rng([seed, len(family)])
     model = theirs(family, rng)
     assert_same_logits(from_pretrained(saved(model, tmp_path)), model, rng)
@@ -142,7 +136,7 @@ def test_logits_of_random_configs(family: str, seed: int, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("seed", few(range(6), 2))
 @pytest.mark.parametrize("kind", ["default", "linear", "dynamic", "llama3", "yarn", "longrope"])
-def test_every_kind_of_rotary_angles(kind: str, seed: int, tmp_path: Path) -> None:
+def test_every_kind_of_rotary_angles(kind, seed, tmp_path):
     """With sequences shorter and longer than the first context, in the old spelling and the new."""
     rng = np.random.default_rng(seed)
     angles = rope(rng, 8, kind)
@@ -171,7 +165,7 @@ def test_every_kind_of_rotary_angles(kind: str, seed: int, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("seed", few(range(10), 3))
 @pytest.mark.parametrize("family", CONFIGS)
-def test_gradients_of_every_parameter(family: str, seed: int, tmp_path: Path) -> None:
+def test_gradients_of_every_parameter(family, seed, tmp_path):
     rng = np.random.default_rng([seed, 1])
     off = {f"{at}_pdrop": 0.0 for at in ("embd", "attn", "resid")} if family == "GPT2" else {}
     model = theirs(family, rng, **off)
@@ -198,7 +192,7 @@ def test_gradients_of_every_parameter(family: str, seed: int, tmp_path: Path) ->
 
 @pytest.mark.parametrize("seed", few(range(8), 3))
 @pytest.mark.parametrize("family", CONFIGS)
-def test_the_same_greedy_tokens(family: str, seed: int, tmp_path: Path) -> None:
+def test_the_same_greedy_tokens(family, seed, tmp_path):
     rng = np.random.default_rng([seed, 2])
     model = theirs(family, rng)
     ours = from_pretrained(saved(model, tmp_path))
@@ -217,7 +211,7 @@ def test_the_same_greedy_tokens(family: str, seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("family", CONFIGS)
-def test_half_precision_becomes_float32(family: str, dtype: str, tmp_path: Path) -> None:
+def test_half_precision_becomes_float32(family, dtype, tmp_path):
     rng = np.random.default_rng(5)
     model = theirs(family, rng).to(getattr(torch, dtype))
     ours = from_pretrained(saved(model, tmp_path))
@@ -226,7 +220,7 @@ def test_half_precision_becomes_float32(family: str, dtype: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-def test_a_checkpoint_without_a_head(family: str, tmp_path: Path) -> None:
+def test_a_checkpoint_without_a_head(family, tmp_path):
     rng = np.random.default_rng(3)
     base = theirs(family, rng, head="Model", tie_word_embeddings=True)
     ours = from_pretrained(saved(base, tmp_path))
@@ -238,7 +232,7 @@ def test_a_checkpoint_without_a_head(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["yarn", "longrope", "llama3"])
-def test_the_first_context_may_be_written_outside(kind: str, tmp_path: Path) -> None:
+def test_the_first_context_may_be_written_outside(kind, tmp_path):
     rng = np.random.default_rng(8)
     saved(theirs("Llama", rng, head_dim=8, rope_parameters=rope(rng, 8, kind)), tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -249,7 +243,7 @@ def test_the_first_context_may_be_written_outside(kind: str, tmp_path: Path) -> 
     assert_same_logits(from_pretrained(tmp_path), again, rng)
 
 
-def test_mistral_without_a_sliding_window(tmp_path: Path) -> None:
+def test_mistral_without_a_sliding_window(tmp_path):
     rng = np.random.default_rng(4)
     torch.manual_seed(4)
     config = transformers.MistralConfig(
@@ -260,7 +254,7 @@ def test_mistral_without_a_sliding_window(tmp_path: Path) -> None:
     assert_same_logits(from_pretrained(saved(model, tmp_path)), model, rng)
 
 
-def test_the_ends_of_the_shapes_that_people_use(tmp_path: Path) -> None:
+def test_the_ends_of_the_shapes_that_people_use(tmp_path):
     """SmolLM2, TinyLlama and Llama 3 with fewer and smaller layers, from configs as they are."""
     shared = {"model_type": "llama", "vocab_size": 50, "num_hidden_layers": 2, "head_dim": None}
     smol = {"hidden_size": 36, "num_attention_heads": 9, "num_key_value_heads": 3}

@@ -1,13 +1,10 @@
 """Folders that do not fit: each is refused by the name of what is wrong, before it costs memory."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -74,7 +71,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("family", WRONG)
-def test_wrong_configs(family: str, tmp_path: Path) -> None:
+def test_wrong_configs(family, tmp_path):
     config = {"gpt2": GPT2, "llama": LLAMA | {"head_dim": 4}}[family]
     folder = written(tmp_path, config)
     for changed, message in WRONG[family]:
@@ -93,13 +90,13 @@ def test_wrong_configs(family: str, tmp_path: Path) -> None:
         (LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2}}, "more than 2 features, got 2"),
     ],
 )
-def test_sizes_that_no_layer_accepts(config: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_sizes_that_no_layer_accepts(config, message, tmp_path):
     """Even if the weights have the sizes that the config says."""
     with pytest.raises(PhitodeepError, match=message):
         from_pretrained(written(tmp_path, {**config, "rope_scaling": None}, **config))
 
 
-def test_a_tied_head_may_be_stored_as_a_copy(tmp_path: Path) -> None:
+def test_a_tied_head_may_be_stored_as_a_copy(tmp_path):
     folder = written(tmp_path, GPT2)
     arrays = arrays_of(folder)
     wanted = from_pretrained(folder).get_weights()
@@ -114,9 +111,7 @@ def test_a_tied_head_may_be_stored_as_a_copy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bare", [True, False])
 @pytest.mark.parametrize("config", [GPT2, LLAMA | {"tie_word_embeddings": True}])
-def test_buffers_are_ignored_and_a_base_model_has_no_prefix(
-    config: dict[str, Any], bare: bool, tmp_path: Path
-) -> None:
+def test_buffers_are_ignored_and_a_base_model_has_no_prefix(config, bare, tmp_path):
     folder = written(tmp_path, config)
     wanted = from_pretrained(folder).get_weights()
     prefix = {"gpt2": "transformer.", "llama": "model."}[config["model_type"]]
@@ -136,7 +131,7 @@ def test_buffers_are_ignored_and_a_base_model_has_no_prefix(
         from_pretrained(folder)
 
 
-def test_types_that_no_weight_has(tmp_path: Path) -> None:
+def test_types_that_no_weight_has(tmp_path):
     folder = written(tmp_path, GPT2)
     arrays = arrays_of(folder)
     for dtype in ("float64", "int32", "int8"):
@@ -147,7 +142,7 @@ def test_types_that_no_weight_has(tmp_path: Path) -> None:
             from_pretrained(folder)
 
 
-def test_files_that_are_missing_or_damaged(tmp_path: Path) -> None:
+def test_files_that_are_missing_or_damaged(tmp_path):
     with pytest.raises(DataError, match=r"cannot read .*config\.json: there is no such"):
         from_pretrained(tmp_path)
     written(tmp_path, GPT2)
@@ -173,7 +168,7 @@ def test_files_that_are_missing_or_damaged(tmp_path: Path) -> None:
     assert not Path("bad").exists()
 
 
-def index(folder: Path, change: Any) -> Path:
+def index(folder, change):
     """Copy the stored Llama, and change the weight_map of its index."""
     shutil.copytree(STORED / "llama", folder)
     path = folder / "model.safetensors.index.json"
@@ -183,7 +178,7 @@ def index(folder: Path, change: Any) -> Path:
     return folder
 
 
-def test_an_index_names_only_files_of_its_folder(tmp_path: Path) -> None:
+def test_an_index_names_only_files_of_its_folder(tmp_path):
     write_tensors(tmp_path / "model.safetensors", {"x": np.zeros(1)}, {})
     folder = index(tmp_path / "llama", lambda names: {"weight_map": names})
     path = folder / "model.safetensors.index.json"
@@ -203,7 +198,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="needs pipes and link
 
 @posix
 @pytest.mark.parametrize("name", [*NAMES, "model.safetensors.index.json"])
-def test_only_regular_files_are_read(name: str, tmp_path: Path) -> None:
+def test_only_regular_files_are_read(name, tmp_path):
     folder = shutil.copytree(STORED / ("llama" if "index" in name else "gpt2"), tmp_path / "a")
     for replace in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
         (folder / name).unlink()
@@ -213,7 +208,7 @@ def test_only_regular_files_are_read(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES[:2])
-def test_texts_are_not_endless(name: str, tmp_path: Path) -> None:
+def test_texts_are_not_endless(name, tmp_path):
     folder = shutil.copytree(STORED / "gpt2", tmp_path / "a")
     os.truncate(folder / name, 1 << 28)  # with a hole
     with pytest.raises(DataError, match=rf"cannot read .*{name}: it has 268,435,456 bytes"):
@@ -222,9 +217,7 @@ def test_texts_are_not_endless(name: str, tmp_path: Path) -> None:
 
 @posix
 @pytest.mark.parametrize("name", NAMES)
-def test_links_lead_out_of_the_folder_only_in_the_cache_of_the_hub(
-    name: str, tmp_path: Path
-) -> None:
+def test_links_lead_out_of_the_folder_only_in_the_cache_of_the_hub(name, tmp_path):
     cache = tmp_path / "models--a--b"
     folder = shutil.copytree(STORED / "gpt2", cache / "snapshots" / "1")
     (cache / "blobs").mkdir()
@@ -245,7 +238,7 @@ def test_links_lead_out_of_the_folder_only_in_the_cache_of_the_hub(
         from_pretrained(plain)
 
 
-def test_an_index_that_does_not_fit_its_files(tmp_path: Path) -> None:
+def test_an_index_that_does_not_fit_its_files(tmp_path):
     first = "model-00001-of-00003.safetensors"
     missing = "model-00009-of-00009.safetensors"
     for i, (change, message) in enumerate(
@@ -268,7 +261,7 @@ def test_an_index_that_does_not_fit_its_files(tmp_path: Path) -> None:
         from_pretrained(folder)
 
 
-def test_tokenizers_that_are_damaged(tmp_path: Path) -> None:
+def test_tokenizers_that_are_damaged(tmp_path):
     folder = shutil.copytree(STORED / "gpt2", tmp_path / "gpt2")
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(ArgumentError, match=r"the text is not a tokenizer\.json") as caught:

@@ -1,9 +1,5 @@
 """The tiny models of references/make_hub_references.py, which need no torch."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -11,7 +7,6 @@ from click.testing import CliRunner
 import phitodeep
 from phitodeep.cli import main
 from phitodeep.core.call import saliency
-from phitodeep.core.types import Array
 from phitodeep.model.architectures import from_pretrained
 from phitodeep.text import HubTokenizer
 from tests.conftest import assert_same
@@ -21,14 +16,14 @@ NEAR = {"rtol": 0, "atol": 1e-5}
 each = pytest.mark.parametrize("name", ["gpt2", "llama"])
 
 
-def reference(name: str) -> dict[str, Array]:
+def reference(name):
     with np.load(STORED / name / "reference.npz") as file:
         return dict(file)
 
 
 @each
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_logits_and_gradient(name: str, dtype: str) -> None:
+def test_logits_and_gradient(name, dtype):
     model, wanted = from_pretrained(STORED / name), reference(name)
     model.cast(dtype)
     tokens = wanted["tokens"]
@@ -42,7 +37,7 @@ def test_logits_and_gradient(name: str, dtype: str) -> None:
 
 
 @each
-def test_text_and_greedy_tokens(name: str) -> None:
+def test_text_and_greedy_tokens(name):
     model, wanted = from_pretrained(STORED / name), reference(name)
     prompt, greedy = wanted["prompt"], wanted["greedy"]
     new = greedy.shape[1] - prompt.shape[1]
@@ -57,7 +52,7 @@ def test_text_and_greedy_tokens(name: str) -> None:
 
 
 @each
-def test_a_saved_model_keeps_its_tokenizer(name: str, tmp_path: Path) -> None:
+def test_a_saved_model_keeps_its_tokenizer(name, tmp_path):
     model, wanted = from_pretrained(STORED / name), reference(name)
     path = tmp_path / "model.safetensors"
     model.save(path)
@@ -72,7 +67,7 @@ def test_a_saved_model_keeps_its_tokenizer(name: str, tmp_path: Path) -> None:
 
 
 @each
-def test_fine_tuning_lowers_the_loss(name: str) -> None:
+def test_fine_tuning_lowers_the_loss(name):
     model, tokens = from_pretrained(STORED / name, seed=1), reference(name)["tokens"]
     X, y = tokens[:, :-1], tokens[:, 1:]
     before = model.evaluate(X, y)["loss"]
@@ -81,7 +76,7 @@ def test_fine_tuning_lowers_the_loss(name: str) -> None:
     assert model.evaluate(X, y)["loss"] < before - 1
 
 
-def test_a_checkpoint_gives_the_same_training() -> None:
+def test_a_checkpoint_gives_the_same_training():
     tokens = reference("gpt2")["tokens"]
     weights = []
     for checkpoint in (False, True):

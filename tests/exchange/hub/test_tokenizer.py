@@ -1,13 +1,9 @@
 """Tokenizers from files, against the library that reads them, and what transformers does."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle
 import shutil
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +23,7 @@ WITHOUT, WITH = (
 )
 
 
-def test_a_text_and_its_tokens() -> None:
+def test_a_text_and_its_tokens():
     tokens = WITHOUT.encode(TEXT)
     assert tokens.dtype == np.int64
     assert WITHOUT.decode(tokens) == TEXT
@@ -37,7 +33,7 @@ def test_a_text_and_its_tokens() -> None:
     assert repr(WITHOUT) == "HubTokenizer(<64 tokens>)"
 
 
-def test_special_tokens() -> None:
+def test_special_tokens():
     tokens = WITH.encode(TEXT)
     assert tokens[0] == 0
     np.testing.assert_array_equal(WITH.encode(TEXT, special=False), tokens[1:])
@@ -46,7 +42,7 @@ def test_special_tokens() -> None:
     np.testing.assert_array_equal(WITHOUT.encode("<|endoftext|>"), [0])
 
 
-def test_truncation_and_padding_are_off() -> None:
+def test_truncation_and_padding_are_off():
     theirs = tokenizers.Tokenizer.from_str(WITHOUT.json)
     theirs.enable_truncation(3)
     theirs.enable_padding(length=50)
@@ -54,7 +50,7 @@ def test_truncation_and_padding_are_off() -> None:
     np.testing.assert_array_equal(ours.encode(TEXT), WITHOUT.encode(TEXT))
 
 
-def test_copies() -> None:
+def test_copies():
     for twin in (copy.deepcopy(WITH), pickle.loads(pickle.dumps(WITH))):
         assert isinstance(twin, Configurable)
         np.testing.assert_array_equal(twin.encode(TEXT), WITH.encode(TEXT))
@@ -62,7 +58,7 @@ def test_copies() -> None:
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 @pytest.mark.parametrize("own", [{}, {"add_bos_token": True}, {"add_bos_token": False}])
-def test_the_tokens_of_transformers(name: str, own: dict[str, Any], tmp_path: Path) -> None:
+def test_the_tokens_of_transformers(name, own, tmp_path):
     """Its settings for special tokens have no effect where there is a tokenizer.json."""
     transformers = pytest.importorskip("transformers")
     folder = shutil.copytree(STORED / name, tmp_path / name)
@@ -76,7 +72,7 @@ def test_the_tokens_of_transformers(name: str, own: dict[str, Any], tmp_path: Pa
         assert ours.decode(tokens) == theirs.decode(tokens, skip_special_tokens=True)
 
 
-def test_refusals() -> None:
+def test_refusals():
     for json_text in ("", "{}", "[", '{"model": {"type": "BPE", "vocab": {}, "merges": [1]}}'):
         with pytest.raises(ArgumentError, match=r"the text is not a tokenizer\.json"):
             HubTokenizer(json_text)
@@ -92,7 +88,7 @@ def test_refusals() -> None:
     assert WITH.decode([1 << 31]) == ""
 
 
-def test_a_panic_of_the_library_is_an_error() -> None:
+def test_a_panic_of_the_library_is_an_error():
     """Which code panics is up to the library: this damage makes version 0.23 do it."""
     damaged = json.loads(WITHOUT.json)
     damaged["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "/////w=="}
@@ -100,7 +96,7 @@ def test_a_panic_of_the_library_is_an_error() -> None:
         HubTokenizer(json.dumps(damaged))
 
 
-def test_generation_from_text_needs_a_tokenizer() -> None:
+def test_generation_from_text_needs_a_tokenizer():
     model = Sequential(Embedding(64, 2), Dense(2, 64), seed=1)
     for call in (model.generate, model.stream):
         with pytest.raises(ArgumentError, match=r"model\.tokenizer is not set"):

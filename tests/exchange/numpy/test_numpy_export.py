@@ -1,7 +1,5 @@
 """Exported files run where only NumPy can be imported, and predict what the model predicts."""
 
-from __future__ import annotations
-
 import functools
 import io
 import json
@@ -15,14 +13,13 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from phitodeep import inference
 from phitodeep import layers as L
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, NotBuiltError
 from phitodeep.exchange import correspondence
 from phitodeep.exchange.correspondence import form_of
@@ -39,7 +36,7 @@ from phitodeep.model import architectures as models
 from phitodeep.testing.examples import data, made
 from tests import random_networks
 from tests.random_networks import Centred, Gate, Ladder, Maker, drawn
-from tests.rows import ALL, LONG, Row
+from tests.rows import ALL, LONG
 
 pytestmark = pytest.mark.xdist_group("export")  # the models are exported once
 
@@ -51,21 +48,21 @@ NOT_OVERFLOWING = (
 )
 
 
-def blocks() -> list[L.Layer]:
+def blocks():
     return [L.LayerNorm(), *(L.Residual(L.Dense(4)) for _ in range(3)), L.Tanh()]
 
 
-def tokens() -> L.Layer:
+def tokens():
     return L.Chain(L.Select([2], tokens=True), L.Embedding(4, 3), L.Flatten())
 
 
-def merges() -> L.Layer:
+def merges():
     pairs = [L.Parallel(L.Dense(2), L.Dense(1)), L.Parallel(L.Dense(1), L.ReLU())]
     sums = [L.Residual(L.Dense(4)), L.Residual(L.Tanh())]
     return L.Chain(L.Residual(L.Parallel(*sums, merge="add")), L.Parallel(*pairs))
 
 
-OTHERS: list[Row] = [
+OTHERS = [
     (lambda: L.Chain(L.Dense(4), L.PReLU()), (3, 4), 0),
     (lambda: L.Residual(L.Dropout(0.5)), (3, 4), 0),
     (lambda: L.Parallel(L.Dense(2), L.Chain(L.Dropout(0.1)), L.ReLU()), (3, 4), 0),
@@ -86,15 +83,15 @@ class Scale(L.Layer):
     s = L.Param()
     shift = L.State()
 
-    def __init__(self, power: int = 2, slopes: tuple[float, ...] = (0.5, float("inf"))) -> None:
+    def __init__(self, power=2, slopes=(0.5, float("inf"))):
         super().__init__()
         self.power, self.slopes = power, slopes
 
-    def create(self, shape: Shape) -> Shape:
+    def create(self, shape):
         self.s, self.shift = np.ones(shape[-1]), np.zeros(shape[-1])
         return shape
 
-    def forward(self, X: Array) -> Array:
+    def forward(self, X):
         return scale(X, self.s, self.shift, self.power, self.slopes)
 
 
@@ -102,25 +99,17 @@ LIMITS = {"low": -12.0, "it's": -float("inf")}
 FAR = (1.5, 'a "quoted" text')
 
 
-def first(numbers: tuple[Any, ...]) -> Any:
+def first(numbers):
     """Called where `scale` is defined, so it must be before it."""
     return numbers[0]
 
 
-def clipped(X: Array) -> Array:
+def clipped(X):
     return np.clip(X, max(LIMITS.values()), 12)
 
 
 @exports(Scale)
-def scale(
-    X: Array,
-    s: Array,
-    shift: Array,
-    power: int,
-    slopes: tuple[float, ...],
-    missing: Any = None,
-    top: float = first(FAR),
-) -> Array:
+def scale(X, s, shift, power, slopes, missing=None, top: float = first(FAR)):
     """Some function."""
     Y = np.minimum(clipped(s * X) ** power, slopes[1]) * slopes[0] * top
     return Y + shift if missing is None else Y
@@ -129,14 +118,14 @@ def scale(
 class Deeper(L.Dense):
     """It changes nothing that matters."""
 
-    def create(self, shape: Shape) -> Shape:
+    def create(self, shape):
         return super().create(shape)
 
-    def backward(self, dY: Array) -> Array | None:
+    def backward(self, dY):
         return super().backward(dY)
 
 
-WHOLE: dict[str, tuple[Callable[[], Any], Shape, int]] = {
+WHOLE = {
     "mlp": (lambda: models.mlp(5, 8, 8, 3, dropout=0.2).softmax(), (4, 5), 0),
     "lenet": (lambda: models.lenet(12, 12, 1).batch_norm(), (3, 12, 12, 1), 0),
     "resnet": (lambda: models.resnet_small(8, 8, 3, blocks=3), (2, 8, 8, 3), 0),
@@ -153,7 +142,7 @@ WHOLE: dict[str, tuple[Callable[[], Any], Shape, int]] = {
 Case = tuple[Sequential, Array]
 
 
-def case(make: Callable[[], Any], shape: Shape, tokens: int, dtype: str) -> Case:
+def case(make, shape, tokens, dtype):
     """A model whose weights and statistics are random, and its input."""
     shape, builder = (max(shape[0], 3), *shape[1:]), isinstance(make(), SequentialBuilder)
     layer = made(lambda: make().dtype(dtype).build() if builder else make(), shape, dtype)
@@ -162,7 +151,7 @@ def case(make: Callable[[], Any], shape: Shape, tokens: int, dtype: str) -> Case
     return model, data(model, shape, tokens)[0]
 
 
-def has_form(layer: L.Layer) -> bool:
+def has_form(layer):
     return not any(
         isinstance(part, L.Lambda) or getattr(part, "rotation", "") == "by length"
         for _, part in layer.walk()
@@ -170,7 +159,7 @@ def has_form(layer: L.Layer) -> bool:
 
 
 ROWS = [*(row for row in [*ALL, *OTHERS] if has_form(row[0]())), *WHOLE.values()]
-CASES: dict[str, Callable[[], Case]] = {  # by the name of a module; the dtypes take turns
+CASES = {  # by the name of a module; the dtypes take turns
     f"case_{n}_{dtype}": functools.cache(partial(case, *row, dtype))
     for n, row in enumerate(ROWS)
     for turn, dtype in enumerate(PRECISION)
@@ -226,7 +215,7 @@ assert not [m for m in sys.modules if m.partition(".")[0] == "phitodeep"]
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Array]]:
+def exported(tmp_path_factory):
     """The folder of all exported files, and what they predict in a process of their own.
 
     That process has no site packages and none of the environment's settings.
@@ -247,7 +236,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
         return folder, dict(file)
 
 
-def test_a_file_predicts_what_its_model_predicts(exported: tuple[Path, dict[str, Array]]) -> None:
+def test_a_file_predicts_what_its_model_predicts(exported):
     for name, make in CASES.items():
         model, X = make()
         Y, dtype = model.predict(X), str(model.dtype)
@@ -258,7 +247,7 @@ def test_a_file_predicts_what_its_model_predicts(exported: tuple[Path, dict[str,
 
 
 @pytest.mark.parametrize("dtype", PRECISION)
-def test_large_values_do_not_overflow(dtype: str) -> None:
+def test_large_values_do_not_overflow(dtype):
     X = np.array([[-900, -90, 0, 1, 90, 900], [900, 900, -900, 900, 0, 0]], dtype)
     for name in NOT_OVERFLOWING.split():
         model = Sequential(getattr(L, name)(), dtype=dtype, seed=0)
@@ -270,7 +259,7 @@ def test_large_values_do_not_overflow(dtype: str) -> None:
         np.testing.assert_allclose(names["X"], Y, rtol=PRECISION[dtype], atol=1e-37, err_msg=name)
 
 
-def test_every_public_layer_is_exported_and_tested() -> None:
+def test_every_public_layer_is_exported_and_tested():
     public = {name: getattr(L, name) for name in L.__all__}
     numpy_rows = {kind for kind, row in correspondence.TABLE.items() if row.numpy is not None}
     known = {kind.__name__ for kind in public.values() if set(kind.__mro__) & numpy_rows}
@@ -279,7 +268,7 @@ def test_every_public_layer_is_exported_and_tested() -> None:
     assert known - tested == set()
 
 
-def test_what_is_in_the_files(exported: tuple[Path, dict[str, Array]]) -> None:
+def test_what_is_in_the_files(exported):
     """Every plain function, so that each of them has run; and no import but NumPy's."""
     own = {n for n, f in vars(plain).items() if getattr(f, "__module__", "") == plain.__name__}
     texts = {name: (exported[0] / f"{name}.py").read_text() for name in CASES}
@@ -298,37 +287,37 @@ def test_what_is_in_the_files(exported: tuple[Path, dict[str, Array]]) -> None:
 
 
 @pytest.fixture
-def mlp(tmp_path: Path) -> Path:
+def mlp(tmp_path):
     """net.py of a small network for X (N, 3), in a folder of its own."""
     export(tmp_path / "net.py")
     return tmp_path / "net.py"
 
 
-def export(path: Path, seed: int = 0, *more: L.Layer) -> Sequential:
+def export(path, seed=0, *more):
     model = Sequential(L.Dense(3, 4), L.ReLU(), L.Dropout(0.5), *more, L.Dense(4, 2), seed=seed)
     model.build((3,))
     model.export_numpy(path)
     return model
 
 
-def exported_text(folder: Path, *layers: L.Layer, shape: Shape) -> str:
+def exported_text(folder, *layers, shape):
     model = Sequential(*layers, seed=0)
     model.build(shape)
     model.export_numpy(folder / "net.py")
     return (folder / "net.py").read_text()
 
 
-def predict(path: Path) -> Callable[..., Array]:
+def predict(path):
     return runpy.run_path(str(path), run_name="net")["predict"]
 
 
-def check_predictions(model: Sequential, X: Any, folder: Path, **precision: float) -> None:
+def check_predictions(model, X, folder, **precision):
     model.export_numpy(folder / "net.py")
     found = predict(folder / "net.py")(X)
     np.testing.assert_allclose(found, model.predict(X), **({"rtol": 0} | precision))
 
 
-def test_the_file_reads_like_the_network(mlp: Path) -> None:
+def test_the_file_reads_like_the_network(mlp):
     text = mlp.read_text()
     assert (
         """
@@ -347,7 +336,7 @@ def test_the_file_reads_like_the_network(mlp: Path) -> None:
     assert "def conv(" not in text
 
 
-def test_layers_that_repeat_are_a_loop(tmp_path: Path) -> None:
+def test_layers_that_repeat_are_a_loop(tmp_path):
     texts = {}
     for name in ("gpt", "resnet"):
         case(*WHOLE[name], "float32")[0].export_numpy(tmp_path / "net.py")
@@ -358,7 +347,7 @@ def test_layers_that_repeat_are_a_loop(tmp_path: Path) -> None:
     assert "    for i in range(2, 8, 2):\n" in texts["resnet"]
 
 
-def test_containers_and_attention_are_several_lines(tmp_path: Path) -> None:
+def test_containers_and_attention_are_several_lines(tmp_path):
     text = exported_text(tmp_path, L.MultiHeadAttention(2, causal=True), shape=(3, 4))
     assert (
         """
@@ -375,7 +364,7 @@ def test_containers_and_attention_are_several_lines(tmp_path: Path) -> None:
     assert 'X = dense(X, W["1.W"], W["1.b"])  # (N, 2, 5)\n' in text
 
 
-def test_the_same_model_gives_the_same_files(mlp: Path, tmp_path: Path) -> None:
+def test_the_same_model_gives_the_same_files(mlp, tmp_path):
     before = mlp.read_bytes(), mlp.with_suffix(".npz").read_bytes()
     model = export(mlp)
     with np.load(mlp.with_suffix(".npz"), allow_pickle=False) as file:
@@ -392,12 +381,10 @@ Script = Callable[..., str]
 
 
 @pytest.fixture
-def script(
-    mlp: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Script:
+def script(mlp, monkeypatch, capsys):
     """Run net.py with these arguments, and return what it prints or says at its end."""
 
-    def run(*arguments: Any) -> str:
+    def run(*arguments):
         monkeypatch.setattr(sys, "argv", [str(mlp), *map(str, arguments)])
         try:
             runpy.run_path(str(mlp), run_name="__main__")
@@ -409,7 +396,7 @@ def script(
     return run
 
 
-def test_it_runs_as_a_script(script: Script, mlp: Path, tmp_path: Path) -> None:
+def test_it_runs_as_a_script(script, mlp, tmp_path):
     source, target = tmp_path / "X.npy", tmp_path / "Y.npy"
     X = np.ones((2, 3))
     np.save(source, X)
@@ -439,7 +426,7 @@ def test_it_runs_as_a_script(script: Script, mlp: Path, tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == len(before)
 
 
-def npy(X: Any) -> bytes:
+def npy(X):
     stream = io.BytesIO()
     np.save(stream, X, allow_pickle=True)
     return stream.getvalue()
@@ -457,7 +444,7 @@ NO_NUMBERS = {
 }
 
 
-def test_a_script_refuses_what_is_no_npy_file(script: Script, tmp_path: Path) -> None:
+def test_a_script_refuses_what_is_no_npy_file(script, tmp_path):
     for name, content in NO_NUMBERS.items():
         assert content != NUMBERS
         (tmp_path / "X.npy").write_bytes(content)
@@ -465,7 +452,7 @@ def test_a_script_refuses_what_is_no_npy_file(script: Script, tmp_path: Path) ->
         assert re.search(r"X\.npy is not an \.npy file of numbers\.$", says), name
 
 
-def test_the_functions_of_the_layers_come_first(tmp_path: Path) -> None:
+def test_the_functions_of_the_layers_come_first(tmp_path):
     export(tmp_path / "net.py", 0, L.GELU(), L.SiLU(), L.Sigmoid())
     text = (tmp_path / "net.py").read_text()
     marks = re.findall(r"^(?:def (\w+)|([A-Z_]{3,}) =|# --- ([\w ]+))", text, re.MULTILINE)
@@ -478,7 +465,7 @@ def test_the_functions_of_the_layers_come_first(tmp_path: Path) -> None:
     ]
 
 
-WRONG_X: list[tuple[Any, type[Exception], str]] = [
+WRONG_X = [
     (np.ones(3), ValueError, r"shape \(N, 3\), got \(3,\).*predict\(\[x\]\)"),
     (np.ones((2, 4)), ValueError, r"shape \(N, 3\), got \(2, 4\)\.$"),
     (np.ones((2, 3, 3)), ValueError, r"got \(2, 3, 3\)\.$"),
@@ -491,7 +478,7 @@ WRONG_X: list[tuple[Any, type[Exception], str]] = [
     ([[1, 2, np.nan]], ValueError, "finite"),
     ([[1, 2, 1e300]], ValueError, "too large"),
 ]
-WRONG_TOKENS: list[tuple[Any, type[Exception], str]] = [
+WRONG_TOKENS = [
     (np.ones((1, 8)), TypeError, "integers, got dtype float64"),
     ([["a"]], TypeError, "integers"),
     ([[0, 13]], ValueError, "tokens must be from 0 to 12, got 13"),
@@ -502,13 +489,13 @@ WRONG_TOKENS: list[tuple[Any, type[Exception], str]] = [
 ]
 
 
-def check_refused(run: Callable[[Any], Array], wrong: list[Any]) -> None:
+def check_refused(run, wrong):
     for X, kind, says in wrong:
         with pytest.raises(kind, match=says):
             run(X)
 
 
-def test_input_may_be_lists_integers_and_booleans(mlp: Path) -> None:
+def test_input_may_be_lists_integers_and_booleans(mlp):
     model, run = export(mlp), predict(mlp)
     for X in ([[1, 2, 3]], np.ones((2, 3), bool), np.ones((2, 3), np.uint8), ((1.5, 2, 3),)):
         Y = run(X)
@@ -521,7 +508,7 @@ def test_input_may_be_lists_integers_and_booleans(mlp: Path) -> None:
             run(np.eye(3), batch_size=size)
 
 
-def test_tokens_are_integers_in_range_and_may_be_fewer(tmp_path: Path) -> None:
+def test_tokens_are_integers_in_range_and_may_be_fewer(tmp_path):
     model, _ = case(*WHOLE["gpt"], "float64")
     model.export_numpy(tmp_path / "net.py")
     run = predict(tmp_path / "net.py")
@@ -532,7 +519,7 @@ def test_tokens_are_integers_in_range_and_may_be_fewer(tmp_path: Path) -> None:
     check_refused(run, WRONG_TOKENS)
 
 
-def test_axes_are_free_only_if_the_weights_fit_other_sizes(tmp_path: Path) -> None:
+def test_axes_are_free_only_if_the_weights_fit_other_sizes(tmp_path):
     for name, (builder, shape, expected) in {
         "pooled": (models.resnet_small(8, 8, 3, blocks=1), (8, 8, 3), "(None, None, 3)"),
         "flat": (models.lenet(12, 12, 1), (12, 12, 1), "(12, 12, 1)"),
@@ -551,7 +538,7 @@ def test_axes_are_free_only_if_the_weights_fit_other_sizes(tmp_path: Path) -> No
             np.testing.assert_allclose(Y, model.predict(X), atol=1e-12)
 
 
-def test_the_most_steps_are_those_of_the_input(tmp_path: Path) -> None:
+def test_the_most_steps_are_those_of_the_input(tmp_path):
     """A layer may change the number of steps before it reaches the one with a limit."""
     same = L.Conv1D(3, 3, stride=2, padding="same")
     for layers, shape, most in (
@@ -575,14 +562,14 @@ def test_the_most_steps_are_those_of_the_input(tmp_path: Path) -> None:
                 run(np.ones((2, most + 1), int))
 
 
-def test_normalisation_of_large_values_does_not_overflow() -> None:
+def test_normalisation_of_large_values_does_not_overflow():
     X = np.array([[1e30, -1e30, 3e30]], np.float32)
     small, one = (X / 1e30).astype(np.float32), np.float32(1)
     for form in (plain.normalise, lambda X, eps: plain.rms_norm(X, one, eps)):
         np.testing.assert_allclose(form(X, 1e-5), form(small, 1e-30), rtol=1e-6, atol=1e-6)
 
 
-def test_functions_refuse_what_does_not_fit() -> None:
+def test_functions_refuse_what_does_not_fit():
     kernel, images = np.ones((3, 3, 1, 1)), np.ones((1, 2, 5, 1))
     with pytest.raises(ValueError, match=r"\(3, 2\) does not fit into \(2, 4\) pixels"):
         plain.center_crop(np.zeros((1, 2, 2, 1)), (3, 2), (0, 1))
@@ -595,7 +582,7 @@ def test_functions_refuse_what_does_not_fit() -> None:
 # --- weights that do not fit ----------------------------------------------------------------------
 
 
-def test_weights_belong_to_one_file(mlp: Path, tmp_path: Path) -> None:
+def test_weights_belong_to_one_file(mlp, tmp_path):
     (tmp_path / "far").mkdir()
     export(tmp_path / "far" / "net.py", seed=1)  # the same shapes
     renamed, weights = tmp_path / "far" / "renamed.py", mlp.with_suffix(".npz")
@@ -624,27 +611,27 @@ def test_weights_belong_to_one_file(mlp: Path, tmp_path: Path) -> None:
 class Own(L.Layer):
     table, power = np.ones(3), 2
 
-    def forward(self, X: Array) -> Array:
+    def forward(self, X):
         return X
 
 
 class OwnContainer(Container):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.inner = L.ReLU()
 
 
 class OwnDense(L.Dense):
-    def product(self, X: Array) -> Array:
+    def product(self, X):
         return 2 * super().product(X)
 
 
 class OwnModel(Sequential):
-    def forward(self, X: Array, **options: Any) -> Array:
+    def forward(self, X, **options):
         return super().forward(X, **options)
 
 
-FUNCTIONS: list[tuple[str, type[Exception], str]] = [  # of Own; what the last line defines
+FUNCTIONS = [  # of Own; what the last line defines
     ("def asks(X, unknown): return X", ArgumentError, r"asks takes 'unknown', but Own\(\)"),
     ("def f(X): return json.dumps(pytest)", ArgumentError, "f uses pytest, but exported"),
     (
@@ -668,7 +655,7 @@ FUNCTIONS: list[tuple[str, type[Exception], str]] = [  # of Own; what the last l
     ("def f(X, power, /): return X", ArgumentError, "takes 'power' by position only.*\"/\""),
     ("def g(X): pass\nh = g\ndef f(X): return h(X)", ArgumentError, "g under the name 'h'"),
 ]
-REFUSED: list[tuple[L.Layer, str]] = [
+REFUSED = [
     (L.Lambda(np.abs, np.multiply), r"layer 1, Lambda\("),
     (Own(), r"layer 1, Own\(\): .*@phitodeep\.exchange\.numpy\.forms\.exports"),
     (L.Residual(L.Tanh(), Own()), r"layer 1\.layers\.1, Own\(\)"),
@@ -684,7 +671,7 @@ WRONG_PATHS = {
 }
 
 
-def test_what_cannot_be_exported_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_refused_and_nothing_is_written(tmp_path):
     for layer, says in REFUSED:
         shape = (3, 4) if isinstance(layer, L.MultiHeadAttention) else (3,)
         model = Sequential(L.Dense(shape[-1]), layer.copy())
@@ -704,9 +691,7 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_functions_that_cannot_be_copied_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_functions_that_cannot_be_copied_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(correspondence, "TABLE", {**correspondence.TABLE})
     linecache.cache["b"] = (1, None, ["def other(X): return 2 * X\n"], "b")
     model = Sequential(L.Dense(3, 3), L.ReLU(), L.Residual(Own()))
@@ -719,13 +704,13 @@ def test_functions_that_cannot_be_copied_are_refused(
         with pytest.raises(kind, match=says):
             model.export_numpy(tmp_path / "net.py")
         assert not (tmp_path / "net.py").exists(), code
-    wrong: list[Any] = [L.Dense(3), dict, "Dense"]
+    wrong = [L.Dense(3), dict, "Dense"]
     for not_a_class in wrong:
         with pytest.raises(ArgumentTypeError, match="exports takes a class of layers"):
             exports(not_a_class)
 
 
-def test_if_one_file_cannot_be_written_the_other_stays(mlp: Path, tmp_path: Path) -> None:
+def test_if_one_file_cannot_be_written_the_other_stays(mlp, tmp_path):
     before = mlp.read_bytes()
     mlp.with_suffix(".npz").unlink()
     mlp.with_suffix(".npz").mkdir()
@@ -741,11 +726,11 @@ def test_if_one_file_cannot_be_written_the_other_stays(mlp: Path, tmp_path: Path
 class HostileChain(L.Chain):
     """Its text would run code if it were copied as it is."""
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return '"""\nraise SystemExit("injected")\n"""\\'
 
 
-def test_names_cannot_inject_code(tmp_path: Path) -> None:
+def test_names_cannot_inject_code(tmp_path):
     name = 'A"""\nraise SystemExit("injected")\n"""'
     kind = type(name, (L.Dense,), {"__module__": __name__})
     model = Sequential(kind(3, 4), HostileChain(L.Dropout(0.5), L.ReLU()), seed=0)
@@ -753,7 +738,7 @@ def test_names_cannot_inject_code(tmp_path: Path) -> None:
     check_predictions(model, np.ones((2, 3)), tmp_path, atol=1e-6)
 
 
-def test_a_loop_counts_the_paths_of_its_own_layers() -> None:
+def test_a_loop_counts_the_paths_of_its_own_layers():
     weight = Weight("b=", "3.a.W")
     assert str(weight) == 'b=W["3.a.W"]'
     assert str(weight.counted("3", "i + 1")) == 'b=W[f"{i + 1}.a.W"]'
@@ -766,7 +751,7 @@ def test_a_loop_counts_the_paths_of_its_own_layers() -> None:
     assert '"3.a{1 / 0}.W"' in next(iter(network.arguments(plain.dense, layer, {})))
 
 
-def test_hundreds_of_branches_with_names_of_their_own(tmp_path: Path) -> None:
+def test_hundreds_of_branches_with_names_of_their_own(tmp_path):
     for merge in ("concat", "add", "multiply"):
         branches = [L.Residual(L.Tanh()) for _ in range(120)]
         model = Sequential(L.Parallel(*branches, merge=merge), dtype="float64")
@@ -778,7 +763,7 @@ def test_hundreds_of_branches_with_names_of_their_own(tmp_path: Path) -> None:
     check_predictions(model, np.array([[0.1, 9.0]]), tmp_path, rtol=1e-12)
 
 
-def test_constants_are_exact() -> None:
+def test_constants_are_exact():
     for value in (
         *(0.1, -1e-300, 5, True, None, "a", "it's", 'say "hi"', "both ' and \"", "a\\b\n", "é"),
         *(np.float64(0.1), np.float32(0.1), np.int64(3), np.bool_(True), float("-inf"), np.nan),
@@ -789,7 +774,7 @@ def test_constants_are_exact() -> None:
         assert type(again) is type(value.item() if isinstance(value, np.generic) else value)
 
 
-def test_a_trained_model_needs_no_build(tmp_path: Path) -> None:
+def test_a_trained_model_needs_no_build(tmp_path):
     X, y = np.random.default_rng(0).standard_normal((8, 6, 6, 1)), np.arange(8) % 2
     model = Sequential(
         *(L.RandomFlip(), L.Conv2D(2, 3), L.BatchNorm(), L.ReLU(), L.Flatten(), L.Dense(2)),
@@ -808,7 +793,7 @@ def test_a_trained_model_needs_no_build(tmp_path: Path) -> None:
 WITHOUT = (L.Lambda, Centred, Gate, Ladder)  # what has no NumPy function
 
 
-def test_random_networks_predict_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_networks_predict_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(correspondence, "TABLE", {**correspondence.TABLE})
     exports(random_networks.Scale)(gain_and_shift)
     kinds = set()
@@ -835,5 +820,5 @@ def test_random_networks_predict_the_same(tmp_path: Path, monkeypatch: pytest.Mo
     assert L.GaussianNoise in kinds
 
 
-def gain_and_shift(X: Array, gain: Array, shift: Array) -> Array:
+def gain_and_shift(X, gain, shift):
     return X * gain + shift

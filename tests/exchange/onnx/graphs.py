@@ -1,11 +1,7 @@
 """Small graphs that tests write, and exported ones rewritten as another exporter might do it."""
 
-from __future__ import annotations
-
 import ast
 import random
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +12,11 @@ helper = onnx.helper
 Arrays = dict[str, Any]
 
 
-def floats(*shape: int) -> Any:
+def floats(*shape):
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
-def nodes(text: str) -> list[Any]:
+def nodes(text):
     """Return nodes such as `Conv x W -> a pads=[1,1]; Relu a`: without an arrow, they give y."""
     found = []
     for line in text.split(";"):
@@ -38,7 +34,7 @@ def nodes(text: str) -> list[Any]:
     return found
 
 
-def proto(text: str | list[Any], shape: Sequence[Any], arrays: Arrays, opset: int = 18) -> Any:
+def proto(text, shape, arrays, opset=18):
     """Return a graph from x (`shape`), float32, to y, with these constants."""
     constants = [
         a if isinstance(a, onnx.TensorProto) else onnx.numpy_helper.from_array(np.asarray(a), name)
@@ -52,23 +48,23 @@ def proto(text: str | list[Any], shape: Sequence[Any], arrays: Arrays, opset: in
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-def write(path: Path, *graph: Any, opset: int = 18) -> Path:
+def write(path, *graph, opset=18):
     """Write a graph, given as for `proto`, into a.onnx in this folder."""
     path = path / "a.onnx"
     path.write_bytes(proto(*graph, opset).SerializeToString())
     return path
 
 
-def mangled(path: Path, seed: int) -> None:
+def mangled(path, seed):
     """Rewrite a file without metadata, with other names, in another order, with Constant nodes."""
     rng = random.Random(seed)
     old = onnx.load_model(path)
     new = onnx.ModelProto(ir_version=old.ir_version, opset_import=old.opset_import)
     graph = new.graph
     graph.name = "g"
-    names: dict[str, str] = {"": ""}
+    names = {"": ""}
 
-    def renamed(name: str) -> str:
+    def renamed(name):
         return names.setdefault(name, f"v{rng.randrange(10**9)}_{len(names)}")
 
     for before, after in ((old.graph.input, graph.input), (old.graph.output, graph.output)):
@@ -95,10 +91,10 @@ def mangled(path: Path, seed: int) -> None:
     path.write_bytes(new.SerializeToString())
 
 
-def in_some_order(left: list[Any], rng: random.Random) -> list[Any]:
+def in_some_order(left, rng):
     """Return the nodes in a random order in which they can run."""
     waiting = {name for node in left for name in node.output}
-    ordered: list[Any] = []
+    ordered = []
     while left:
         node = rng.choice([n for n in left if not waiting & set(n.input)])
         ordered.append(node)

@@ -3,12 +3,7 @@
 Here, ONNX's own reference evaluator runs them; `test_export_runtime.py` does with onnxruntime.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -16,7 +11,6 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from phitodeep import layers as L
-from phitodeep.core.types import Array, Shape
 from phitodeep.core.version import __version__
 from phitodeep.errors import (
     ArgumentError,
@@ -36,14 +30,14 @@ NEWEST = onnx.defs.onnx_opset_version()
 NOT_EXPORTED = {"Lambda", "Layer", "Param", "State"}  # its functions may do anything; base classes
 
 
-def built(*parts: L.Layer, shape: Shape, **settings: Any) -> Sequential:
+def built(*parts, shape, **settings):
     """A model with random parameters and state: 1 and 0 would hide a lost factor."""
     model, rng = Sequential(*parts, seed=1, **settings), np.random.default_rng(1)
     model.build(shape)
     return randomized(model, rng)
 
 
-def randomized(model: Sequential, rng: np.random.Generator) -> Sequential:
+def randomized(model, rng):
     weights = model.get_weights()
     for path, a in weights.items():
         new = rng.uniform(0.5, 2, a.shape) if "var" in path else 0.5 * rng.standard_normal(a.shape)
@@ -52,26 +46,26 @@ def randomized(model: Sequential, rng: np.random.Generator) -> Sequential:
     return model
 
 
-def exported(model: Sequential, path: Path, opset: int = 20) -> Any:
+def exported(model, path, opset=20):
     model.export_onnx(path, opset)
     return onnx.load(path)
 
 
-def operators(proto: Any) -> Counter[str]:
+def operators(proto):
     return Counter(node.op_type for node in proto.graph.node)
 
 
-def shapes(proto: Any) -> list[list[int | str]]:
+def shapes(proto):
     values = (proto.graph.input[0], proto.graph.output[0])
     return [[d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim] for v in values]
 
 
-def gpt(**settings: Any) -> Sequential:
+def gpt(**settings):
     model = models.gpt(11, 8, layers=2, heads=2, dim=8, **settings).build()
     return randomized(model, np.random.default_rng(2))
 
 
-def cnn() -> Sequential:
+def cnn():
     return built(
         *(L.Conv2D(4, 3, padding="same"), L.BatchNorm(), L.ReLU(), L.MaxPool2D(2)),
         *(
@@ -83,7 +77,7 @@ def cnn() -> Sequential:
     )
 
 
-SOME: dict[str, Callable[[], Sequential]] = {
+SOME = {
     "cnn": cnn,
     "gpt": gpt,
     "rotary": lambda: built(
@@ -110,7 +104,7 @@ SOME: dict[str, Callable[[], Sequential]] = {
 }
 
 
-def sample(model: Sequential, n: int, steps: int | None = None) -> Array:
+def sample(model, n, steps=None):
     shape = model.input_shape or ()
     if steps is not None:
         shape = (steps, *shape[1:])
@@ -124,7 +118,7 @@ def sample(model: Sequential, n: int, steps: int | None = None) -> Array:
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_the_reference_evaluator_predicts_the_same(name: str, tmp_path: Path) -> None:
+def test_the_reference_evaluator_predicts_the_same(name, tmp_path):
     model = SOME[name]()
     for opset in (17, 20, min(26, NEWEST)):
         proto = exported(model, tmp_path / "net.onnx", opset)
@@ -143,21 +137,19 @@ def test_the_reference_evaluator_predicts_the_same(name: str, tmp_path: Path) ->
 # --- what is in a file ----------------------------------------------------------------------------
 
 
-def test_every_public_layer_has_a_form() -> None:
+def test_every_public_layer_has_a_form():
     without = {name for name in L.__all__ if not has_form(getattr(L, name))}
     assert without == NOT_EXPORTED
 
 
-def has_form(kind: type) -> bool:
+def has_form(kind):
     return any(
         correspondence.TABLE[base].onnx for base in kind.__mro__ if base in correspondence.TABLE
     )
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_a_file_consists_of_standard_operators_and_our_parameters(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_file_consists_of_standard_operators_and_our_parameters(name, tmp_path):
     model = SOME[name]()
     proto = exported(model, tmp_path / "net.onnx")
     assert {node.domain for node in proto.graph.node} == {""}
@@ -180,7 +172,7 @@ def test_a_file_consists_of_standard_operators_and_our_parameters(
     assert (tmp_path / "net.onnx").stat().st_size < largest + 12_000  # stored once
 
 
-def test_names_are_paths_and_a_tied_weight_is_stored_once(tmp_path: Path) -> None:
+def test_names_are_paths_and_a_tied_weight_is_stored_once(tmp_path):
     proto = exported(gpt(), tmp_path / "net.onnx")
     names = {node.name for node in proto.graph.node}
     assert {"0/Gather", "2.layers.0.layers.1/Softmax", "2.layers.0/Add"} <= names
@@ -191,8 +183,8 @@ def test_names_are_paths_and_a_tied_weight_is_stored_once(tmp_path: Path) -> Non
     assert (tmp_path / "net.onnx").stat().st_size < 2000 * 16 * 4 + 2000
 
 
-def test_axes_are_moved_only_where_the_layout_changes(tmp_path: Path) -> None:
-    def count(model: Sequential) -> int:
+def test_axes_are_moved_only_where_the_layout_changes(tmp_path):
+    def count(model):
         return operators(exported(model, tmp_path / "net.onnx"))["Transpose"]
 
     assert count(cnn()) == 2  # at the start, and before the Flatten
@@ -212,7 +204,7 @@ def test_axes_are_moved_only_where_the_layout_changes(tmp_path: Path) -> None:
     assert count(built(L.Conv1D(3, 2), L.ReLU(), L.Conv1D(3, 2), shape=(9, 3))) == 2
 
 
-def test_positions_are_computed_once(tmp_path: Path) -> None:
+def test_positions_are_computed_once(tmp_path):
     block = {"causal": True, "rope": True}
     model = built(*(L.TransformerBlock(2, **block) for _ in range(3)), shape=(5, 8))
     found = operators(exported(model, tmp_path / "net.onnx"))
@@ -220,7 +212,7 @@ def test_positions_are_computed_once(tmp_path: Path) -> None:
     assert found["Where"] == 3
 
 
-def test_an_operator_is_used_from_the_version_that_has_it(tmp_path: Path) -> None:
+def test_an_operator_is_used_from_the_version_that_has_it(tmp_path):
     for layer, operator, since in (
         (L.GELU(), "Gelu", 20),
         (L.GELU("tanh"), "Gelu", 20),
@@ -234,7 +226,7 @@ def test_an_operator_is_used_from_the_version_that_has_it(tmp_path: Path) -> Non
             assert (operator in used) == (opset >= since)
 
 
-def test_small_models(tmp_path: Path) -> None:
+def test_small_models(tmp_path):
     """ONNX's momentum is the weight of the running statistics, and ours that of the batch."""
     proto = exported(built(L.BatchNorm(momentum=0.3, eps=0.2), shape=(3,)), tmp_path / "net.onnx")
     found = {a.name: a.f for a in proto.graph.node[0].attribute}
@@ -246,7 +238,7 @@ def test_small_models(tmp_path: Path) -> None:
     assert (proto.opset_import[0].version, proto.ir_version) == (20, 9)  # the defaults
 
 
-SIZES: list[tuple[Callable[[], Sequential], str, str]] = [
+SIZES = [
     (cnn, "N 6 6 2", "N 3"),
     (gpt, "N T", "N T 11"),
     (SOME["lstm"], "N T 3", "N 2"),
@@ -272,14 +264,14 @@ SIZES: list[tuple[Callable[[], Sequential], str, str]] = [
 ]
 
 
-def test_sizes_that_may_differ_have_names(tmp_path: Path) -> None:
+def test_sizes_that_may_differ_have_names(tmp_path):
     for make, *expected in SIZES:
         model = make()
         found = shapes(exported(model, tmp_path / "net.onnx"))
         assert [" ".join(map(str, shape)) for shape in found] == expected, model
 
 
-def test_tokens_come_in_and_go_out_as_integers(tmp_path: Path) -> None:
+def test_tokens_come_in_and_go_out_as_integers(tmp_path):
     X, select = np.array([[1, 2, 3.0]], np.float32), L.Select([1, 0], tokens=True)
     for layers, wanted, dtype in (
         ([select], [[2, 1]], np.int64),
@@ -294,9 +286,7 @@ def test_tokens_come_in_and_go_out_as_integers(tmp_path: Path) -> None:
 # --- large models ---------------------------------------------------------------------------------
 
 
-def test_large_weights_are_in_a_file_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_weights_are_in_a_file_of_their_own(tmp_path, monkeypatch):
     model = gpt()
     small = exported(model, tmp_path / "net.onnx")
     monkeypatch.setattr(export, "LARGEST", 1000)
@@ -320,24 +310,24 @@ def test_large_weights_are_in_a_file_of_their_own(
 class Named(L.Dense):
     """A layer that computes what its base class does."""
 
-    def flops(self) -> int:
+    def flops(self):
         return 1
 
 
 @pytest.fixture
-def own_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_forms(monkeypatch):
     monkeypatch.setattr(correspondence, "TABLE", {**correspondence.TABLE})
 
 
 @pytest.mark.usefixtures("own_forms")
-def test_a_layer_of_ones_own(tmp_path: Path) -> None:
+def test_a_layer_of_ones_own(tmp_path):
     @exports(Scale)
-    def scale(graph: Any, layer: Any, x: Any) -> Any:
+    def scale(graph, layer, x):
         product = graph.node("Mul", x, graph.param(layer, "gain"))
         return graph.node("Add", product, graph.param(layer, "shift"))
 
     @exports(Gate)
-    def gate(graph: Any, layer: Any, x: Any) -> Any:
+    def gate(graph, layer, x):
         return graph.node("Mul", *(graph.add(part, x) for part in layer.inside.values()))
 
     assert scale.__name__ == "scale"
@@ -352,11 +342,9 @@ def test_a_layer_of_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("own_forms")
-def test_a_wrong_form_is_found_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_form_is_found_before_anything_is_written(tmp_path, monkeypatch):
     model = built(Scale(), shape=(3,))
-    wrong_forms: list[Any] = [
+    wrong_forms = [
         lambda graph, layer, x: graph.node("Multiply", x, 2.0),
         lambda graph, layer, x: graph.node("Mul", x, np.ones((5, 7), np.float32)),
         lambda graph, layer, x: graph.node("Mul", x, np.ones(3)),  # float64
@@ -370,7 +358,7 @@ def test_a_wrong_form_is_found_before_anything_is_written(
                 patch.setattr(export, "SMALL", min(limit, export.SMALL))
                 with pytest.raises(ArgumentError, match="the graph is not valid ONNX"):
                     model.export_onnx(tmp_path / "net.onnx")
-    wrong: list[Any] = [Scale(), int, "Scale"]
+    wrong = [Scale(), int, "Scale"]
     for kind in wrong:
         with pytest.raises(ArgumentTypeError, match="exports takes a class of layers"):
             exports(kind)
@@ -380,11 +368,11 @@ def test_a_wrong_form_is_found_before_anything_is_written(
 # --- what is refused ------------------------------------------------------------------------------
 
 
-def square() -> L.Layer:
+def square():
     return L.Lambda(np.square, lambda dY, X, Y: 2 * X * dY)
 
 
-def test_layers_without_an_operator_are_named_by_their_paths(tmp_path: Path) -> None:
+def test_layers_without_an_operator_are_named_by_their_paths(tmp_path):
     gated = Gate(L.Dense(2), Ladder(L.Dense(2)))
     model = built(L.Dense(2), L.Residual(L.Tanh(), square()), gated, shape=(3,))
     with pytest.raises(ArgumentError) as error:
@@ -401,10 +389,10 @@ def test_layers_without_an_operator_are_named_by_their_paths(tmp_path: Path) -> 
         built(square(), shape=(3,)).export_onnx(tmp_path / "net.onnx")
 
 
-def test_a_wrong_opset_or_path_is_refused(tmp_path: Path) -> None:
+def test_a_wrong_opset_or_path_is_refused(tmp_path):
     (tmp_path / "folder.onnx").mkdir()
     model, newest = built(L.Dense(2), shape=(3,)), min(28, NEWEST)
-    opsets: list[Any] = [-1, 0, 16, 29, 10**9]
+    opsets = [-1, 0, 16, 29, 10**9]
     for opset in opsets:
         with pytest.raises(ArgumentError, match=rf"from 17 to {newest}, got {opset}\."):
             model.export_onnx(tmp_path / "net.onnx", opset)
@@ -422,7 +410,7 @@ def test_a_wrong_opset_or_path_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["folder.onnx"]
 
 
-def test_an_export_changes_nothing_in_the_model(tmp_path: Path) -> None:
+def test_an_export_changes_nothing_in_the_model(tmp_path):
     model = cnn()
     before = model.get_weights()
     layer = model.layers[0]

@@ -1,13 +1,8 @@
 """onnxruntime predicts from ONNX files what the models predict: all layers, and random networks."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -15,7 +10,6 @@ import pytest
 
 from phitodeep import inference
 from phitodeep import layers as L
-from phitodeep.core.types import Array
 from phitodeep.errors import ShapeError
 from phitodeep.exchange import correspondence
 from phitodeep.exchange.onnx.write import export
@@ -39,19 +33,17 @@ NO_DOUBLE = (  # what onnxruntime says of operators that it has in float32 only
 )
 
 
-def named(kinds: str) -> list[Callable[[], L.Layer]]:
+def named(kinds):
     return [getattr(L, kind) for kind in kinds.split()]
 
 
-def session(path: Path) -> Any:
+def session(path):
     options = ort.SessionOptions()
     options.log_severity_level = 4
     return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def check(
-    layer: L.Layer, X: Array, path: Path, opset: int = 20, precision: float = PRECISION
-) -> Any:
+def check(layer, X, path, opset=20, precision=PRECISION):
     """Export the layer, and compare the predictions for X and for other sizes; return Y of X."""
     export_onnx(layer, path, opset)
     running = session(path)
@@ -71,7 +63,7 @@ def check(
     return running
 
 
-def shorter(layer: L.Layer, X: Array) -> Iterator[Array]:
+def shorter(layer, X):
     """X without its last steps, if the layer takes it."""
     for steps in {1, X.shape[1] - 1} - {0}:
         with suppress(ShapeError), inference():
@@ -80,7 +72,7 @@ def shorter(layer: L.Layer, X: Array) -> Iterator[Array]:
 
 
 @pytest.mark.parametrize("opset", OPSETS)
-def test_every_layer(opset: int, tmp_path: Path) -> None:
+def test_every_layer(opset, tmp_path):
     if opset > NEWEST:
         pytest.skip("the installed onnx does not know it")
     everything = opset in (17, 18, 20, 21, 23, NEWEST)  # where operators came
@@ -91,7 +83,7 @@ def test_every_layer(opset: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("opset", [17, 20, NEWEST])
-def test_in_float64_where_onnxruntime_has_it(opset: int, tmp_path: Path) -> None:
+def test_in_float64_where_onnxruntime_has_it(opset, tmp_path):
     checked = 0
     for _, make, shape, *tokens in CASES:
         layer = made(make, shape, np.float64)
@@ -103,7 +95,7 @@ def test_in_float64_where_onnxruntime_has_it(opset: int, tmp_path: Path) -> None
     assert checked > 90
 
 
-def has_kernels(path: Path, X: Array, layer: L.Layer) -> bool:
+def has_kernels(path, X, layer):
     """Whether onnxruntime can run a model in float64."""
     try:
         session(path).run(None, {"X": X if layer.takes_tokens else X.astype(layer.dtype)})
@@ -114,7 +106,7 @@ def has_kernels(path: Path, X: Array, layer: L.Layer) -> bool:
     return True
 
 
-def test_sequences_of_a_fixed_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sequences_of_a_fixed_length(tmp_path, monkeypatch):
     """onnxruntime computes with lengths when it loads such a graph, and must like what it finds."""
     monkeypatch.setattr(export, "resized", lambda model, axis: [])
     for _, make, shape, *tokens in CASES:
@@ -126,8 +118,8 @@ def test_sequences_of_a_fixed_length(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("size", [1e2, 1e4, 1e6])
-def test_large_inputs(size: float, tmp_path: Path) -> None:
-    makers: list[Callable[[], L.Layer]] = [
+def test_large_inputs(size, tmp_path):
+    makers = [
         *ELEMENTWISE,
         *named("GELU SiLU Softplus Sigmoid Tanh Softmax LogSoftmax LayerNorm RMSNorm BatchNorm"),
         *(lambda: L.GELU("tanh"), lambda: L.GroupNorm(2)),
@@ -143,7 +135,7 @@ def test_large_inputs(size: float, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("opset", [17, NEWEST])
-def test_late_positions(opset: int, tmp_path: Path) -> None:
+def test_late_positions(opset, tmp_path):
     """Their angles, such as 2999.123, have few digits after the point in float32."""
     rng = np.random.default_rng(5)
     for layer in (
@@ -163,7 +155,7 @@ def test_late_positions(opset: int, tmp_path: Path) -> None:
 
 # --- orders of axes -------------------------------------------------------------------------------
 
-BEHIND_IMAGES: list[Callable[[], L.Layer]] = [
+BEHIND_IMAGES = [
     *named("PReLU Softmax LogSoftmax LayerNorm RMSNorm BatchNorm Flatten Reparameterize"),
     *named("GlobalMaxPool GlobalAvgPool InstanceNorm"),
     *(lambda: L.Softmax(1), lambda: L.Softmax(-2), lambda: L.GroupNorm(2), lambda: L.Dense(3)),
@@ -174,7 +166,7 @@ BEHIND_IMAGES: list[Callable[[], L.Layer]] = [
     *(lambda: L.Parallel(L.Tanh(), L.Dense(3)), lambda: L.SkipConcat(L.Select([0]))),
     lambda: L.Residual(L.Tanh()),
 ]
-BEHIND_STEPS: list[Callable[[], L.Layer]] = [
+BEHIND_STEPS = [
     *named("PReLU Softmax LayerNorm RMSNorm BatchNorm Reparameterize SinusoidalEncoding"),
     *named("GlobalMaxPool GlobalAvgPool InstanceNorm RotaryEmbedding Tanh"),
     *(lambda: L.Softmax(1), lambda: L.GroupNorm(2), lambda: L.Dense(3), lambda: L.Select([2, 0])),
@@ -185,12 +177,12 @@ BEHIND_STEPS: list[Callable[[], L.Layer]] = [
 ]
 
 
-def behind(first: Callable[[], L.Layer], second: Callable[[], L.Layer]) -> L.Layer:
+def behind(first, second):
     return L.Chain(first(), second())
 
 
 @pytest.mark.parametrize("opset", [17, 20, NEWEST])
-def test_layers_behind_others_that_move_the_axes(opset: int, tmp_path: Path) -> None:
+def test_layers_behind_others_that_move_the_axes(opset, tmp_path):
     rng = np.random.default_rng(9)
     for first, shape, makers in (
         (lambda: L.Conv2D(4, 2), (5, 4, 3), BEHIND_IMAGES),
@@ -205,7 +197,7 @@ def test_layers_behind_others_that_move_the_axes(opset: int, tmp_path: Path) -> 
 # --- random settings ------------------------------------------------------------------------------
 
 
-def random_window_layer(rng: random.Random) -> tuple[L.Layer, tuple[int, ...]]:
+def random_window_layer(rng):
     """A convolution or pool of random settings, and a shape that may be too small for it."""
     pick, rank = rng.choice, rng.choice((1, 2))
     size, stride, dilation = ([rng.randint(1, n) for _ in range(rank)] for n in (4, 4, 3))
@@ -221,7 +213,7 @@ def random_window_layer(rng: random.Random) -> tuple[L.Layer, tuple[int, ...]]:
     return getattr(L, f"{kind}{rank}D")(4, size, **settings, bias=pick((True, False))), shape
 
 
-def test_random_windows(tmp_path: Path) -> None:
+def test_random_windows(tmp_path):
     checked = 0
     for seed in range(400):
         rng = random.Random(seed)
@@ -234,7 +226,7 @@ def test_random_windows(tmp_path: Path) -> None:
     assert checked > 300
 
 
-def test_random_crops(tmp_path: Path) -> None:
+def test_random_crops(tmp_path):
     for seed in range(40):
         rng = random.Random(seed)
         size, pads = ([rng.randint(low, 4) for _ in range(2)] for low in (1, 0))
@@ -251,7 +243,7 @@ def test_random_crops(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("opset", [17, 20, NEWEST])
-def test_models(name: str, opset: int, tmp_path: Path) -> None:
+def test_models(name, opset, tmp_path):
     build, shape, _ = MODELS[name]
     model, rng = build().build(), np.random.default_rng(6)
     if model.input_shape is None:
@@ -268,7 +260,7 @@ def test_models(name: str, opset: int, tmp_path: Path) -> None:
     np.testing.assert_allclose(Y, model.predict(X), rtol=0, atol=1e-5 * np.abs(Y).max())
 
 
-def test_a_causal_model_does_not_see_later_tokens(tmp_path: Path) -> None:
+def test_a_causal_model_does_not_see_later_tokens(tmp_path):
     model = Sequential(L.Embedding(5, 8), L.TransformerBlock(2, causal=True, rope=True), L.Dense(5))
     model.build((6,), seed=1)
     model.export_onnx(tmp_path / "net.onnx")
@@ -278,7 +270,7 @@ def test_a_causal_model_does_not_see_later_tokens(tmp_path: Path) -> None:
     np.testing.assert_allclose(whole[:, :3], start, rtol=0, atol=1e-6)
 
 
-def test_steps_of_every_length_with_padding_that_depends_on_it(tmp_path: Path) -> None:
+def test_steps_of_every_length_with_padding_that_depends_on_it(tmp_path):
     model = Sequential(L.Conv1D(2, 4, stride=3, padding="same"), L.MaxPool1D(3, 2, "same"))
     model.build((9, 2), seed=1)
     rng = np.random.default_rng(7)
@@ -286,9 +278,7 @@ def test_steps_of_every_length_with_padding_that_depends_on_it(tmp_path: Path) -
         check(model, rng.standard_normal((2, steps, 2)).astype("f"), tmp_path / "net.onnx")
 
 
-def test_large_weights_in_a_file_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_weights_in_a_file_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "LARGEST", 1000)
     model = models.mlp(6, 40, 3).build()
     model.build((6,))
@@ -300,18 +290,18 @@ def test_large_weights_in_a_file_of_their_own(
 
 
 @pytest.fixture
-def own_form(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_form(monkeypatch):
     monkeypatch.setattr(correspondence, "TABLE", {**correspondence.TABLE})
 
     @exports(Scale)
-    def scale(graph: Any, layer: Any, x: Any) -> Any:
+    def scale(graph, layer, x):
         product = graph.node("Mul", x, graph.param(layer, "gain"))
         return graph.node("Add", product, graph.param(layer, "shift"))
 
 
 @pytest.mark.usefixtures("own_form")
 @pytest.mark.parametrize("start", range(0, 300, 50))
-def test_random_networks(start: int, tmp_path: Path) -> None:
+def test_random_networks(start, tmp_path):
     for seed in range(start, start + 50):
         rng = random.Random(seed)
         size, depth = rng.choice((1, 2, 3, 4)), rng.choice((0, 1, 2))
@@ -323,7 +313,7 @@ def test_random_networks(start: int, tmp_path: Path) -> None:
         check(network.chain, X, tmp_path / "net.onnx", opset, precision=3e-5)
 
 
-def test_columns_from_the_end_of_any_number_of_steps(tmp_path: Path) -> None:
+def test_columns_from_the_end_of_any_number_of_steps(tmp_path):
     model = Sequential(L.Permute(2, 1), L.Select([-1, 0]))
     model.build((4, 3))
     model.export_onnx(tmp_path / "net.onnx")
@@ -333,7 +323,7 @@ def test_columns_from_the_end_of_any_number_of_steps(tmp_path: Path) -> None:
         np.testing.assert_array_equal(running.run(None, {"X": X})[0], model.predict(X))
 
 
-def test_updates_of_a_whole_model(tmp_path: Path) -> None:
+def test_updates_of_a_whole_model(tmp_path):
     rng = np.random.default_rng(0)
     model = models.gpt(9, 12, layers=1, heads=2, dim=8).build()
     model.add_lora("*", rank=2)

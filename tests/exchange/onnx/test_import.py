@@ -1,11 +1,6 @@
 """What `export_onnx` wrote comes back as the same network, from the graph alone."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +8,10 @@ import pytest
 import phitodeep
 from phitodeep import inference
 from phitodeep import layers as L
-from phitodeep.core.types import Array
 from phitodeep.exchange.onnx.write import export
 from phitodeep.exchange.onnx.write.export import export_onnx
 from phitodeep.io import from_onnx
-from phitodeep.layers.base import Layer
-from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
 from phitodeep.testing.examples import EXAMPLES, TOKENS, data, made
 from tests.conftest import noted
@@ -44,13 +37,13 @@ OTHERWISE = (  # layers that come back as others that compute the same
 )
 
 
-def kinds(layer: Layer) -> list[str]:
+def kinds(layer):
     """The classes of the layers inside."""
     parts = [part for path, part in layer.walk() if path]
     return [type(part).__name__ for part in parts if not isinstance(part, NOTHING)]
 
 
-def assert_same(a: Array, b: Array, precision: float = PRECISION) -> None:
+def assert_same(a, b, precision=PRECISION):
     assert a.dtype == b.dtype
     assert a.shape == b.shape
     assert np.abs(a - b).max(initial=0) <= precision * (np.abs(a).max(initial=0) + 1e-9)
@@ -58,7 +51,7 @@ def assert_same(a: Array, b: Array, precision: float = PRECISION) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("opset", [17, 20, min(23, onnx.defs.onnx_opset_version())])
-def test_every_layer_comes_back(opset: int, dtype: str, tmp_path: Path) -> None:
+def test_every_layer_comes_back(opset, dtype, tmp_path):
     path = tmp_path / "a.onnx"
     part = opset % 3 + 3 * (dtype == "float64")  # a sixth of the rows, or all in a long run
     for i, make, shape, *tokens in CASES if LONG else CASES[part::6]:
@@ -75,7 +68,7 @@ def test_every_layer_comes_back(opset: int, dtype: str, tmp_path: Path) -> None:
                 assert kinds(again) == kinds(model)
 
 
-MODELS: dict[str, tuple[Callable[[], SequentialBuilder], tuple[int, ...], int]] = {
+MODELS = {
     "mlp": (lambda: models.mlp(6, 5, 3, activation="tanh", dropout=0.5), (6,), 0),
     "lenet": (lambda: models.lenet(28, 28, 1), (28, 28, 1), 0),
     "resnet": (lambda: models.resnet_small(8, 8, 3, blocks=1), (8, 8, 3), 0),
@@ -88,12 +81,12 @@ MODELS: dict[str, tuple[Callable[[], SequentialBuilder], tuple[int, ...], int]] 
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_models_come_back(name: str, tmp_path: Path) -> None:
+def test_models_come_back(name, tmp_path):
     make, shape, tokens = MODELS[name]
     model = make().seed(3).build()
     model.build(shape)
     rng = np.random.default_rng(3)
-    X: Any = rng.integers(0, tokens, (3, *shape)) if tokens else rng.standard_normal((3, *shape))
+    X = rng.integers(0, tokens, (3, *shape)) if tokens else rng.standard_normal((3, *shape))
     path = tmp_path / "a.onnx"
     model.export_onnx(path)
     mangled(path, seed=3)
@@ -106,7 +99,7 @@ def test_models_come_back(name: str, tmp_path: Path) -> None:
     assert mapped or name in ("vae", "untied")
 
 
-def test_random_networks_come_back(tmp_path: Path) -> None:
+def test_random_networks_come_back(tmp_path):
     path = tmp_path / "a.onnx"
     without = (L.Lambda, Centred, Gate, Ladder, Scale)
     for seed in range(times(40)):
@@ -121,7 +114,7 @@ def test_random_networks_come_back(tmp_path: Path) -> None:
             assert_same(wanted, from_onnx(path).predict(net.X), 1e-9)
 
 
-def test_weights_in_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_in_a_file_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "LARGEST", 0)
     monkeypatch.setattr(export, "SMALL", 16)
     model = models.gpt(9, 12, layers=1, heads=2, dim=8).seed(3).build()
@@ -132,7 +125,7 @@ def test_weights_in_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.Monk
     assert_same(model.predict(X), from_onnx(tmp_path / "a.onnx").predict(X))
 
 
-def test_an_imported_model_can_do_all_that_others_can(tmp_path: Path) -> None:
+def test_an_imported_model_can_do_all_that_others_can(tmp_path):
     model = models.gpt(9, 12, layers=1, heads=2, dim=8).seed(3).build()
     model.build((12,))
     model.export_onnx(tmp_path / "a.onnx")

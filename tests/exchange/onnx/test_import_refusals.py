@@ -1,13 +1,8 @@
 """Graphs written by hand: how `from_onnx` reads them, what it refuses, and files that do harm."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 import tracemalloc
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +13,7 @@ from phitodeep.io import from_onnx
 from phitodeep.layers import BatchNorm, Dense, Mish, MultiHeadAttention, Permute, Reshape
 from phitodeep.model import Sequential
 from tests.conftest import noted
-from tests.exchange.onnx.graphs import Arrays, floats, nodes, write
+from tests.exchange.onnx.graphs import floats, nodes, write
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnx.reference")
@@ -27,13 +22,13 @@ NO_AXES = np.array([], np.int64)
 # --- refused, by name -----------------------------------------------------------------------------
 
 
-def gelu(root: float) -> tuple[str, list[Any], Arrays]:
+def gelu(root):
     text = "Div x c -> a; Erf a -> b; Add b one -> d; Mul x d -> e; Mul e half name=gelu"
     constants = {"c": root, "one": 1, "half": 0.5}
     return text, [None, 3], {name: np.float32(value) for name, value in constants.items()}
 
 
-def gelu_tanh(cubic: float) -> tuple[str, list[Any], Arrays]:
+def gelu_tanh(cubic):
     text = (
         "Pow x three -> a; Mul a c -> b; Add x b -> d; Mul d k -> e; Tanh e -> f; Add f one -> g;"
         "Mul x g -> h; Mul h half name=gelu"
@@ -49,7 +44,7 @@ IF = onnx.helper.make_node(
     *("If", ["c"], ["y"]),
     **dict.fromkeys(("then_branch", "else_branch"), onnx.GraphProto(name="empty")),
 )
-REFUSED: list[tuple[Any, list[Any], Arrays, str]] = [
+REFUSED = [
     ("Sin x name=wave", [None, 3], {}, "'wave'.*Sin"),
     ("Cosh x", [None, 3], {}, "Cosh that computes 'y'"),
     (*gelu(1.4), "Add|Erf"),
@@ -97,7 +92,7 @@ REFUSED: list[tuple[Any, list[Any], Arrays, str]] = [
 ]
 
 
-def test_what_is_not_covered_is_refused_by_name(tmp_path: Path) -> None:
+def test_what_is_not_covered_is_refused_by_name(tmp_path):
     for *graph, named in REFUSED:
         path = write(tmp_path, *graph, opset=17)
         with noted(graph[0]), pytest.raises(PhitodeepError, match=f"(?s){named}"):
@@ -107,7 +102,7 @@ def test_what_is_not_covered_is_refused_by_name(tmp_path: Path) -> None:
         assert type(layer).__name__ == "GELU"
 
 
-def test_several_inputs_or_outputs(tmp_path: Path) -> None:
+def test_several_inputs_or_outputs(tmp_path):
     path = write(tmp_path, "Relu x; ArgMax y -> label axis=1", [None, 3], {})
     proto = onnx.load(path)
     proto.graph.output.append(onnx.helper.make_tensor_value_info("label", 7, [None, 1]))
@@ -123,7 +118,7 @@ def test_several_inputs_or_outputs(tmp_path: Path) -> None:
         from_onnx(path)
 
 
-def test_a_missing_file_and_another_file(tmp_path: Path) -> None:
+def test_a_missing_file_and_another_file(tmp_path):
     with pytest.raises(DataError, match="there is no such file"):
         from_onnx(tmp_path / "none.onnx")
     with pytest.raises(DataError, match="it is a folder"):
@@ -133,9 +128,7 @@ def test_a_missing_file_and_another_file(tmp_path: Path) -> None:
         from_onnx(tmp_path / "a.onnx")
 
 
-def test_without_onnx_the_error_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_onnx_the_error_names_the_extra(tmp_path, monkeypatch):
     model = Sequential(Dense(3, 2))
     model.build((3,))
     monkeypatch.setitem(sys.modules, "onnx", None)
@@ -157,7 +150,7 @@ LAYER_NORM = (
 RMS_NORM = "Mul x x -> s; ReduceMean s last -> v; Add v eps -> w; Pow w power -> r; Mul x r -> n; "
 NORM = {"last": np.array([-1]), "eps": np.float32(0.01), "power": np.float32(-0.5)}
 NORM |= {"g": floats(4), "b": floats(4) + 1, "rows": floats(3, 1) + 2, "other": np.array([1, 2])}
-READ: list[tuple[str, list[Any], Arrays, str]] = [
+READ = [
     (f"{LAYER_NORM}Mul n g -> o; Add o b", [None, 3, 4], NORM, "LayerNorm"),
     (f"{LAYER_NORM}Mul n rows", [None, 3, 4], NORM, ""),
     (f"{RMS_NORM}Mul n g", [None, 4], NORM, "RMSNorm"),
@@ -188,7 +181,7 @@ READ: list[tuple[str, list[Any], Arrays, str]] = [
 ]
 
 
-def assert_computes(path: Path, wanted: Any, x: Any) -> Any:
+def assert_computes(path, wanted, x):
     """Read a file whose input may have its channels moved to the end; return the model."""
     model = from_onnx(path)
     moved = model.input_shape != x.shape[1:]
@@ -198,11 +191,11 @@ def assert_computes(path: Path, wanted: Any, x: Any) -> Any:
     return model
 
 
-def evaluated(path: Path, x: Any) -> Any:
+def evaluated(path, x):
     return onnx.reference.ReferenceEvaluator(str(path)).run(None, {"x": x})[0]
 
 
-def test_graphs_are_read(tmp_path: Path) -> None:
+def test_graphs_are_read(tmp_path):
     for *graph, kinds in READ:
         with noted(graph[0]):
             path, x = write(tmp_path, *graph), floats(2, *graph[1][1:])
@@ -212,7 +205,7 @@ def test_graphs_are_read(tmp_path: Path) -> None:
             assert all(layer.trainable != isinstance(layer, BatchNorm) for layer in model.layers)
 
 
-def test_settings_and_layouts(tmp_path: Path) -> None:
+def test_settings_and_layouts(tmp_path):
     arrays = {name: floats(3) ** 2 for name in "sbmv"}
     text = "BatchNormalization x s b m v momentum=0.8"
     (norm,) = from_onnx(write(tmp_path, text, [None, 3], arrays)).layers
@@ -230,20 +223,20 @@ def test_settings_and_layouts(tmp_path: Path) -> None:
     np.testing.assert_allclose(again.predict(X), model.predict(X), atol=1e-6)
 
 
-def softmax(x: Any) -> Any:
+def softmax(x):
     e = np.exp(x.reshape(-1, 12))
     return e / e.sum(1, keepdims=True)
 
 
-def standardised(x: Any) -> Any:
+def standardised(x):
     scale, shift, mean, var = (floats(3)[:, None] ** 2 + i for i in range(4))
     return scale * (x - mean) / np.sqrt(var + 1e-5) + shift
 
 
-def pooled(function: Callable[..., Any], outside: float) -> Callable[[Any], Any]:
+def pooled(function, outside):
     """Return the pool of windows (2, 2), with one row and one column added at the end."""
 
-    def compute(x: Any) -> Any:
+    def compute(x):
         x = np.pad(x, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=outside)
         return function(np.lib.stride_tricks.sliding_window_view(x, (2, 2), (2, 3)), (-1, -2))
 
@@ -251,7 +244,7 @@ def pooled(function: Callable[..., Any], outside: float) -> Callable[[Any], Any]
 
 
 ENDS = "kernel_shape=[2,2] pads=[0,0,1,1]"
-NOT_THE_EVALUATORS: list[tuple[str, int, tuple[int, ...], Callable[[Any], Any]]] = [
+NOT_THE_EVALUATORS = [
     ("Softmax x", 11, (3, 4), softmax),
     ("BatchNormalization x s b m v", 9, (3, 4), standardised),
     (f"MaxPool x {ENDS}", 18, (2, 4, 5), pooled(np.max, -np.inf)),
@@ -261,7 +254,7 @@ NOT_THE_EVALUATORS: list[tuple[str, int, tuple[int, ...], Callable[[Any], Any]]]
 ]
 
 
-def test_what_the_evaluator_computes_wrongly_is_read(tmp_path: Path) -> None:
+def test_what_the_evaluator_computes_wrongly_is_read(tmp_path):
     arrays = {key: floats(3) ** 2 + i for i, key in enumerate("sbmv")}
     for text, opset, shape, expected in NOT_THE_EVALUATORS:
         path, x = write(tmp_path, text, ["N", *shape], arrays, opset=opset), floats(2, *shape)
@@ -271,9 +264,7 @@ def test_what_the_evaluator_computes_wrongly_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("axes", ["", "axes"])
 @pytest.mark.parametrize("noop", [0, 1])
-def test_a_reduction_without_axes(
-    noop: int, axes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reduction_without_axes(noop, axes, tmp_path, monkeypatch):
     monkeypatch.setattr(verifying, "MOST_NODES", -1)  # the rules alone must be right
     arrays, x = {"c": floats(4), "axes": NO_AXES}, floats(2, 4)
     text = f"ReduceMax c {axes} -> m noop_with_empty_axes={noop} keepdims=0; Add x m"
@@ -284,7 +275,7 @@ def test_a_reduction_without_axes(
         from_onnx(path)
 
 
-def attention(path: Path, change: Callable[[Any], Any], **settings: Any) -> Path:
+def attention(path, change, **settings):
     """Write an attention, with some of its constants changed."""
     model = Sequential(MultiHeadAttention(4, **settings), seed=1)
     model.build((3, 8))
@@ -302,16 +293,16 @@ def attention(path: Path, change: Callable[[Any], Any], **settings: Any) -> Path
     return path
 
 
-def another_scale(a: Any) -> Any:
+def another_scale(a):
     return 0.5 if a.shape == () and a == np.float32(1 / np.sqrt(2)) else None
 
 
-def apart(a: Any) -> Any:
+def apart(a):
     """Keys that serve queries which are not neighbours."""
     return [0, 0, 1, 2, 2] if a.tolist() == [0, 0, 2, 1, 2] else None
 
 
-def test_other_norms_and_attentions_are_refused(tmp_path: Path) -> None:
+def test_other_norms_and_attentions_are_refused(tmp_path):
     for old, new, shape in (
         ("m; Sub", "m keepdims=0; Sub", [4, 4, 4]),
         ("x last", "x other", [None, 3, 4]),
@@ -343,7 +334,7 @@ MASKS = {  # for three steps, and whether they hide the later steps, and nothing
 }
 
 
-def test_a_mask_is_causal_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mask_is_causal_or_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(verifying, "MOST_NODES", -1)  # the rule alone must be right
     x = floats(2, 3, 4)
     S = np.where(np.tri(3), x @ x.swapaxes(1, 2) / 2, -np.inf)
@@ -367,7 +358,7 @@ def test_a_mask_is_causal_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 DOUBLING = "; ".join(f"Concat c{i} c{i} -> c{i + 1} axis=0" for i in range(60))
 RANGE = {"a": np.array(0), "b": np.array(1 << 50), "d": np.array(1), "W": floats(2, 3)}
-BOMBS: list[tuple[str, Arrays]] = [
+BOMBS = [
     ("ConstantOfShape s -> c; Add x c", {"s": np.array([1 << 20, 1 << 20])}),
     ("Expand o s -> c; Add x c", {"o": np.ones(1, np.float32), "s": np.array([1 << 40, 3])}),
     ("Range a b d -> c; Gather W c -> e; Add x e", RANGE),
@@ -388,7 +379,7 @@ HUGE_ARRAYS = {
     "root": np.float32(HUGE**-0.5),
 }
 RMS = "Mul x x -> a; ReduceMean a one -> b; Add b eps -> d; Sqrt d -> f; Div x f"
-HUGE_SIZES: list[tuple[str, list[Any], bool]] = [  # and whether a model can be made
+HUGE_SIZES = [  # and whether a model can be made
     ("Mul x c", [None, HUGE], False),
     ("Relu x", [None, HUGE], True),
     ("LayerNormalization x c", [None, HUGE], False),
@@ -400,7 +391,7 @@ HUGE_SIZES: list[tuple[str, list[Any], bool]] = [  # and whether a model can be 
 ]
 
 
-def assert_little_memory(path: Path, read: bool) -> None:
+def assert_little_memory(path, read):
     tracemalloc.start()
     try:
         if read:
@@ -414,7 +405,7 @@ def assert_little_memory(path: Path, read: bool) -> None:
     assert peak < 20 * path.stat().st_size + (1 << 26)
 
 
-def test_no_file_makes_large_arrays(tmp_path: Path) -> None:
+def test_no_file_makes_large_arrays(tmp_path):
     from_onnx(write(tmp_path, "Relu x", [None, 3], {}))  # imports are made
     for text, arrays in BOMBS:
         with noted(text[:40]):
@@ -425,13 +416,13 @@ def test_no_file_makes_large_arrays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("op", ["Relu x", "Mul x x"])
-def test_many_nodes_take_linear_time(op: str, tmp_path: Path) -> None:
-    def lines(n: int) -> int:  # of Python that run
+def test_many_nodes_take_linear_time(op, tmp_path):
+    def lines(n):  # of Python that run
         chain = [op.replace("x", f"v{i}" if i else "x") + f" -> v{i + 1}" for i in range(n)]
         path = write(tmp_path, nodes("; ".join([*chain, f"Tanh v{n}"])), [None, 3], {})
         counted, before = itertools.count(), sys.gettrace()
 
-        def trace(*_: Any) -> Any:
+        def trace(*_):
             next(counted)
             return trace
 
@@ -450,7 +441,7 @@ def test_many_nodes_take_linear_time(op: str, tmp_path: Path) -> None:
 # --- data in other files --------------------------------------------------------------------------
 
 
-def external(folder: Path, location: str, offset: str = "8", length: str = "24") -> Path:
+def external(folder, location, offset="8", length="24"):
     """Write a Dense whose weights are in another file."""
     tensor = onnx.TensorProto(name="W", data_type=1, dims=[3, 2], data_location=1)
     for key, value in (("location", location), ("offset", offset), ("length", length)):
@@ -458,7 +449,7 @@ def external(folder: Path, location: str, offset: str = "8", length: str = "24")
     return write(folder, "MatMul x W", [None, 3], {"W": tensor})
 
 
-def test_external_data_next_to_the_file(tmp_path: Path) -> None:
+def test_external_data_next_to_the_file(tmp_path):
     (tmp_path / "w.bin").write_bytes(b"\0" * 8 + floats(3, 2).tobytes())
     path = external(tmp_path, "w.bin")
     np.testing.assert_array_equal(from_onnx(path).layers[0].params["W"], floats(3, 2))
@@ -479,9 +470,7 @@ def test_external_data_next_to_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("checked", [True, False])
 @pytest.mark.parametrize("location", ["../w.bin", "sub/w.bin", "ABSOLUTE", "link.bin", "..", ""])
-def test_external_data_is_never_elsewhere(
-    location: str, checked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_external_data_is_never_elsewhere(location, checked, tmp_path, monkeypatch):
     if not checked:  # our own check, if ONNX had none
         monkeypatch.setattr(onnx.checker, "check_model", lambda path: None)
     inside = tmp_path / "inside"
@@ -497,7 +486,7 @@ def test_external_data_is_never_elsewhere(
 # --- the safety net -------------------------------------------------------------------------------
 
 
-def test_a_wrong_rule_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_rule_is_caught(tmp_path, monkeypatch):
     """If a rule were wrong, the comparison with the graph would name the node."""
     path = write(tmp_path, "Softplus x -> a name=soft; Add a c", [None, 3], {"c": floats(3)})
     from_onnx(path)
@@ -508,11 +497,11 @@ def test_a_wrong_rule_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     from_onnx(path)
 
 
-def test_wrong_weights_are_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_weights_are_caught(tmp_path, monkeypatch):
     path = write(tmp_path, "MatMul x W", [None, 3], {"W": floats(3, 3)})
     parts = products.dense_parts
 
-    def transposed(step: Any) -> Any:
+    def transposed(step):
         x, W, b = parts(step)
         return x, W.T, b
 

@@ -1,10 +1,6 @@
 """Models that skl2onnx wrote come in right: they predict the probabilities of scikit-learn."""
 
-from __future__ import annotations
-
 import warnings
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,19 +22,19 @@ NAMES = ("Standard", "MinMax", "Robust", "MaxAbs")
 SCALERS = [None, *(getattr(scaling, f"{name}Scaler") for name in NAMES)]
 
 
-def imported(estimator: Any, X: Any, folder: Path, **options: Any) -> Any:
+def imported(estimator, X, folder, **options):
     proto = skl2onnx.to_onnx(estimator, X[:1], options=options or None)
     (folder / "a.onnx").write_bytes(proto.SerializeToString())
     return from_onnx(folder / "a.onnx")
 
 
-def table(seed: int, classes: int) -> tuple[Any, Any]:
+def table(seed, classes):
     rng = np.random.default_rng(seed)
     X = (rng.standard_normal((60, 3)) * [1, 5, 0.2] + [0, 3, 1]).astype(np.float32)
     return X, rng.permutation(np.arange(60) % classes)
 
 
-def fitted(estimator: Any, scaler: Any, X: Any, y: Any) -> Any:
+def fitted(estimator, scaler, X, y):
     model = estimator if scaler is None else pipeline.make_pipeline(scaler(), estimator)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a few epochs are enough here
@@ -48,11 +44,11 @@ def fitted(estimator: Any, scaler: Any, X: Any, y: Any) -> Any:
 @pytest.mark.parametrize("zipmap", [True, False])
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("kind", ["mlp", "logistic"])
-def test_classifiers(kind: str, classes: int, zipmap: bool, tmp_path: Path) -> None:
+def test_classifiers(kind, classes, zipmap, tmp_path):
     for seed, scaler in enumerate(SCALERS):
         X, y = table(seed, classes)
         labels = np.array(["no", "yes", "maybe"])[y] if seed % 2 else y
-        estimator: Any = linear.LogisticRegression()
+        estimator = linear.LogisticRegression()
         if kind == "mlp":
             activation = ("relu", "tanh", "logistic", "identity", "relu")[seed]
             sizes = (5,) if seed % 2 else (4, 3)
@@ -67,7 +63,7 @@ def test_classifiers(kind: str, classes: int, zipmap: bool, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["mlp", "linear", "ridge", "lasso"])
-def test_regressors(kind: str, tmp_path: Path) -> None:
+def test_regressors(kind, tmp_path):
     for seed, scaler in enumerate(SCALERS):
         X, _ = table(seed, 2)
         y = X @ [1.0, 0.1, -2.0] + 1
@@ -83,13 +79,13 @@ def test_regressors(kind: str, tmp_path: Path) -> None:
         assert np.abs(found[:, 0] - wanted).max() <= PRECISION * max(1, np.abs(wanted).max())
 
 
-def test_several_targets(tmp_path: Path) -> None:
+def test_several_targets(tmp_path):
     X, _ = table(0, 2)
     model = linear.LinearRegression().fit(X, X[:, ::-1])
     np.testing.assert_allclose(imported(model, X, tmp_path).predict(X), model.predict(X), atol=1e-5)
 
 
-def test_a_scaler_is_a_norm_that_does_not_learn(tmp_path: Path) -> None:
+def test_a_scaler_is_a_norm_that_does_not_learn(tmp_path):
     X, y = table(1, 2)
     X = X + np.float32(1000)  # where x scale - offset scale would lose digits
     model = fitted(linear.LogisticRegression(), scaling.StandardScaler, X, y)
@@ -108,7 +104,7 @@ def test_a_scaler_is_a_norm_that_does_not_learn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("scaler", "named"), [(True, "Binarizer|Greater|Not"), (False, "batch")])
-def test_what_is_not_covered_is_named(scaler: bool, named: str, tmp_path: Path) -> None:
+def test_what_is_not_covered_is_named(scaler, named, tmp_path):
     X, y = table(3, 2)
     if scaler:
         model = fitted(linear.LogisticRegression(), lambda: scaling.Binarizer(threshold=0.5), X, y)

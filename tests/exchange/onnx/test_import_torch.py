@@ -1,14 +1,10 @@
 """Networks that PyTorch exported come in right, from both of its exporters, in several opsets."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import random
 import warnings
-from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,11 +25,11 @@ PRECISION = 1e-5
 EXPORTERS = [(True, 18), (True, 20), (False, 17), (False, 18), (False, 20)]
 
 
-def export(module: Any, X: Any, path: Path, dynamo: bool, opset: int, free: str = "N") -> None:
+def export(module, X, path, dynamo, opset, free="N"):
     """Export a module, with the axes of these names free: N, and T."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        settings: dict[str, Any] = {"opset_version": opset, "dynamo": dynamo}
+        settings = {"opset_version": opset, "dynamo": dynamo}
         if dynamo:
             dims = {i: torch.export.Dim(name, max=12) for i, name in enumerate(free)}
             settings |= {"external_data": False, "dynamic_shapes": (dims,), "verbose": False}
@@ -42,7 +38,7 @@ def export(module: Any, X: Any, path: Path, dynamo: bool, opset: int, free: str 
         torch.onnx.export(module, (X,), path, **settings)
 
 
-def randomised(module: Any, seed: int) -> Any:
+def randomised(module, seed):
     """Give a module random parameters and statistics, in evaluation mode."""
     torch.manual_seed(seed)
     for name, p in [*module.named_parameters(), *module.named_buffers()]:
@@ -52,11 +48,11 @@ def randomised(module: Any, seed: int) -> Any:
     return module.eval()
 
 
-def channels_last(a: Any) -> Any:
+def channels_last(a):
     return np.moveaxis(a, 1, -1) if a.ndim > 2 else a
 
 
-def check(module: Any, X: Any, path: Path, first: bool = False) -> list[str]:
+def check(module, X, path, first=False):
     """Compare the imported model with the module, and return the classes of its layers.
 
     first    the module takes and returns channels first
@@ -73,7 +69,7 @@ def check(module: Any, X: Any, path: Path, first: bool = False) -> list[str]:
     return [type(layer).__name__ for layer in model.layers]
 
 
-def block(channels: int) -> Any:
+def block(channels):
     """A residual block of images."""
     first, last = (nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in range(2))
     norms = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
@@ -81,15 +77,15 @@ def block(channels: int) -> Any:
     return Calls(lambda s, x: torch.relu(x + s.inside(x)), inside=inside)
 
 
-def outputs(layer: Any, last: bool = False) -> Any:
+def outputs(layer, last=False):
     """All outputs of a recurrent layer, or the last one."""
     return Calls(lambda s, x: s.layer(x)[0][:, -1] if last else s.layer(x)[0], layer=layer)
 
 
-def attending(D: int, heads: int, causal: bool) -> Any:
+def attending(D, heads, causal):
     """Attention as in small GPT programs."""
 
-    def forward(s: Any, x: Any) -> Any:
+    def forward(s, x):
         N, T, _ = x.shape
         parts = s.qkv(x).split(D, dim=2)
         q, k, v = (a.view(N, T, heads, D // heads).transpose(1, 2) for a in parts)
@@ -99,10 +95,10 @@ def attending(D: int, heads: int, causal: bool) -> Any:
     return Calls(forward, qkv=nn.Linear(D, 3 * D), out=nn.Linear(D, D))
 
 
-def gpt(vocab: int, T: int, D: int) -> Any:
+def gpt(vocab, T, D):
     """A small GPT with tied embeddings."""
 
-    def forward(s: Any, x: Any) -> Any:
+    def forward(s, x):
         x = s.tokens(x) + s.positions(torch.arange(x.shape[1]))
         x = x + s.attention(s.norm(x))
         return s.head(x + s.inside(x))
@@ -126,9 +122,9 @@ ACTIVATIONS = [
 Net = tuple[Any, tuple[int, ...], bool]  # the module, a shape, and whether channels are first
 
 
-def mlp(rng: random.Random) -> Net:
+def mlp(rng):
     sizes = [rng.choice((2, 3, 5, 8)) for _ in range(rng.choice((2, 3, 4)))]
-    layers: list[Any] = []
+    layers = []
     for a, b in pairwise(sizes):
         layers += [nn.Linear(a, b, bias=rng.random() < 0.8), rng.choice(ACTIVATIONS)()]
         layers += [nn.Dropout(0.5)] if rng.random() < 0.3 else []
@@ -139,11 +135,11 @@ def mlp(rng: random.Random) -> Net:
     return nn.Sequential(*layers), (3, 4, sizes[0]), False
 
 
-def cnn(rng: random.Random) -> Net:
+def cnn(rng):
     c, f, size = rng.choice((1, 2, 3)), rng.choice((2, 4)), rng.choice((7, 8))
     pad = rng.choice((0, 1, "same"))
     pool = rng.choice((nn.MaxPool2d, nn.AvgPool2d))
-    layers: list[Any] = [
+    layers = [
         nn.Conv2d(c, f, 3, stride=1 if pad == "same" else rng.choice((1, 2)), padding=pad),
         rng.choice((nn.BatchNorm2d(f), nn.GroupNorm(2, f), nn.InstanceNorm2d(f, affine=True))),
         rng.choice(ACTIVATIONS)(),
@@ -163,36 +159,34 @@ def cnn(rng: random.Random) -> Net:
     return nn.Sequential(*layers), (2, c, size, size), True
 
 
-def recurrent(rng: random.Random) -> Net:
+def recurrent(rng):
     kind = rng.choice((nn.LSTM, nn.GRU, nn.RNN))
     both = rng.random() < 0.5
     layer = kind(3, 4, batch_first=True, bidirectional=both, num_layers=rng.choice((1, 2)))
     return outputs(layer, last=not both and rng.random() < 0.5), (2, 5, 3), False
 
 
-def convolution_of_steps(rng: random.Random) -> Net:
+def convolution_of_steps(rng):
     layers = [nn.Conv1d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(4, 2, 2)]
     return nn.Sequential(*layers), (2, 3, 8), True
 
 
-def attention(rng: random.Random) -> Net:
+def attention(rng):
     return attending(8, rng.choice((1, 2, 4)), rng.random() < 0.5), (2, 5, 8), False
 
 
-def decoder(rng: random.Random) -> Net:
+def decoder(rng):
     return gpt(7, 5, 8), (2, 5), False
 
 
-NETS: list[Callable[[random.Random], Net]] = [
+NETS = [
     *(mlp, cnn, recurrent, convolution_of_steps, attention, decoder),
 ]
 
 
 @pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)
 @pytest.mark.parametrize(("dynamo", "opset"), EXPORTERS)
-def test_random_modules(
-    make: Callable[[random.Random], Net], dynamo: bool, opset: int, tmp_path: Path
-) -> None:
+def test_random_modules(make, dynamo, opset, tmp_path):
     path = tmp_path / "a.onnx"
     for seed in range(2 if dynamo else 5):
         torch.manual_seed(seed)
@@ -204,7 +198,7 @@ def test_random_modules(
             check(module, X, path, first)
 
 
-def test_an_encoder_layer(tmp_path: Path) -> None:
+def test_an_encoder_layer(tmp_path):
     module = randomised(
         nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation="gelu"), 1
     )
@@ -213,7 +207,7 @@ def test_an_encoder_layer(tmp_path: Path) -> None:
     assert check(module, X, tmp_path / "a.onnx") == ["Residual", "LayerNorm"] * 2
 
 
-def test_layers_come_back_as_themselves(tmp_path: Path) -> None:
+def test_layers_come_back_as_themselves(tmp_path):
     layers = nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
     module = randomised(nn.Sequential(*layers, nn.Linear(4 * 4 * 3, 3)), 2)
     X = torch.randn(2, 2, 8, 6)
@@ -229,7 +223,7 @@ def test_layers_come_back_as_themselves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dynamo", [True, False])
-def test_a_batch_of_fixed_size(dynamo: bool, tmp_path: Path) -> None:
+def test_a_batch_of_fixed_size(dynamo, tmp_path):
     layers = nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 2)
     module = randomised(nn.Sequential(*layers), 3)
     X = torch.randn(1, 1, 6, 6)
@@ -239,7 +233,7 @@ def test_a_batch_of_fixed_size(dynamo: bool, tmp_path: Path) -> None:
     check(module, more, tmp_path / "a.onnx", first=True)
 
 
-def test_steps_before_samples(tmp_path: Path) -> None:
+def test_steps_before_samples(tmp_path):
     module = randomised(outputs(nn.GRU(3, 4)), 4)
     X = torch.randn(5, 2, 3)  # (T, N, D)
     export(module, X, tmp_path / "a.onnx", False, 18, free="")
@@ -250,7 +244,7 @@ def test_steps_before_samples(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
-def squeeze() -> Any:
+def squeeze():
     """Squeeze and excitation, which no layer computes."""
     inside = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(3, 3, 1), nn.Sigmoid())
     return Calls(lambda s, x: x * s.inside(x), inside=inside)
@@ -264,9 +258,7 @@ def squeeze() -> Any:
         (nn.Linear(3, 4).requires_grad_(False), (3,), "batch"),
     ],
 )
-def test_what_no_layer_computes_is_named(
-    module: Any, shape: tuple[int, ...], named: str, tmp_path: Path
-) -> None:
+def test_what_no_layer_computes_is_named(module, shape, named, tmp_path):
     free = "N" if len(shape) > 1 else ""
     export(module.eval(), torch.randn(shape), tmp_path / "a.onnx", False, 18, free)
     with pytest.raises(DataError, match=named):
@@ -275,7 +267,7 @@ def test_what_no_layer_computes_is_named(
 
 @pytest.mark.parametrize("dynamo", [True, False])
 @pytest.mark.parametrize("kind", ["decoder", "attention", "lstm"])
-def test_a_free_number_of_steps(kind: str, dynamo: bool, tmp_path: Path) -> None:
+def test_a_free_number_of_steps(kind, dynamo, tmp_path):
     modules = {
         "decoder": (gpt(7, 12, 8), torch.randint(0, 7, (2, 5))),
         "attention": (attending(8, 2, causal=True), torch.randn(2, 5, 8)),

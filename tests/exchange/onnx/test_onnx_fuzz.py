@@ -5,8 +5,6 @@ apart, changes fields of its messages (operators, attributes, names, shapes, con
 it again. All of it is a function of one number, so a case that fails can be run again: see `case`.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import random
@@ -14,7 +12,6 @@ import struct
 import tempfile
 import tracemalloc
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +37,7 @@ SHM = Path("/dev/shm")  # files in memory, on Linux
 # --- the files before they are damaged -----------------------------------------------------------
 
 
-def models() -> dict[str, tuple[list[L.Layer], tuple[int, ...]]]:
+def models():
     """Return the layers of each model, and the shape of its input."""
     table = L.Embedding(5, 4)
     block = L.TransformerBlock(2, causal=True, rope=True, norm="rms", activation="swiglu")
@@ -60,7 +57,7 @@ def models() -> dict[str, tuple[list[L.Layer], tuple[int, ...]]]:
     }
 
 
-def sklearn_like() -> Any:
+def sklearn_like():
     """A scaler, a linear classifier, and labels, as skl2onnx writes them."""
     made = proto(
         "ai.onnx.ml:Scaler x -> a offset=[1.0,2.0] scale=[3.0];"
@@ -73,7 +70,7 @@ def sklearn_like() -> Any:
     return made
 
 
-def pytorch_like() -> Any:
+def pytorch_like():
     """Shape arithmetic, a mask and channels first, as torch.onnx.export writes them."""
     shapes = {"W": (2, 3, 3, 3), "b": (2,), "V": (4, 32), "d": (4,), "half": (1,)}
     integers = {"from": 0, "to": 4, "one": 1, "zero": [0], "rest": [2, -1], "size": [3, 4]}
@@ -89,7 +86,7 @@ def pytorch_like() -> Any:
 
 
 @functools.cache
-def bases() -> dict[str, bytes]:
+def bases():
     """The content of each base file, and of two that are written by hand."""
     found = {f.__name__: bytes(f().SerializeToString()) for f in (sklearn_like, pytorch_like)}
     with tempfile.TemporaryDirectory() as folder:
@@ -116,18 +113,18 @@ ATTRIBUTES = ("axis", "perm", "to", "epsilon", "group", "pads", "value", "locati
 class Hostile:
     """Takes a file apart, changes any of its fields, and writes it again."""
 
-    def __init__(self, rng: random.Random, content: bytes) -> None:
+    def __init__(self, rng, content):
         self.rng, self.proto = rng, onnx.load_model_from_string(content)
         graph = self.proto.graph
         self.names = [name for node in graph.node for name in node.output]
         self.names += [*(t.name for t in graph.initializer), "", "x", "?", "ai.onnx.ml"]
 
-    def content(self) -> bytes:
+    def content(self):
         for _ in range(self.rng.choice((1, 1, 1, 2, 3))):
             self.change()
         return bytes(self.proto.SerializeToString())
 
-    def change(self) -> None:
+    def change(self):
         """Change a field of a random message of a random kind, mostly one that is set."""
         rng, kinds = self.rng, defaultdict[str, list[Any]](list)
         for message in parts(self.proto.graph):
@@ -148,7 +145,7 @@ class Hostile:
         else:
             setattr(message, field.name, self.value(field, inside))
 
-    def change_list(self, values: Any, field: Any) -> None:
+    def change_list(self, values, field):
         """Remove, repeat, move, add or replace an element."""
         rng, n = self.rng, len(values)
         i, kind = rng.randrange(n or 1), rng.randrange(5)
@@ -167,7 +164,7 @@ class Hostile:
         else:
             values[i] = self.value(field, values[i])
 
-    def value(self, field: Any, now: Any) -> Any:
+    def value(self, field, now):
         rng = self.rng
         if field.enum_type:
             return rng.choice([*field.enum_type.values_by_number])
@@ -187,7 +184,7 @@ class Hostile:
         return rng.choice([n for n in NUMBERS if 0 <= n < 2**31 or not small])
 
 
-def parts(message: Any) -> Iterator[Any]:
+def parts(message):
     """Yield a message and all that are inside."""
     yield message
     for field, value in message.ListFields():
@@ -196,7 +193,7 @@ def parts(message: Any) -> Iterator[Any]:
                 yield from parts(inside)
 
 
-def noise(rng: random.Random, content: bytes) -> bytes:
+def noise(rng, content):
     """Cut, remove, insert or flip bytes."""
     at, n = rng.randrange(len(content)), rng.randrange(1, 9)
     start, rest = content[:at], content[at:]
@@ -204,7 +201,7 @@ def noise(rng: random.Random, content: bytes) -> bytes:
     return start + rng.choice((b"", rest[n:], rng.randbytes(n) + rest, flipped, flipped))
 
 
-def case(number: int) -> bytes:
+def case(number):
     """The content of a damaged file."""
     rng = random.Random(f"onnx {number}")
     content = bases()[rng.choice(sorted(bases()))]
@@ -214,7 +211,7 @@ def case(number: int) -> bytes:
 # --- what is done with the files ------------------------------------------------------------------
 
 
-def read(path: Path) -> str:
+def read(path):
     """Read a file, and return what came of it."""
     with within(SECONDS):
         try:
@@ -228,9 +225,9 @@ def read(path: Path) -> str:
     return type(error).__name__
 
 
-def test_damaged_files_are_refused_with_our_errors(tmp_path: Path) -> None:
+def test_damaged_files_are_refused_with_our_errors(tmp_path):
     path = (SHM if SHM.is_dir() else tmp_path) / f"phitodeep-{os.getpid()}.onnx"
-    found: Counter[str] = Counter()
+    found = Counter()
     try:
         for number in range(CASES):
             content = case(number)
@@ -248,7 +245,7 @@ def test_damaged_files_are_refused_with_our_errors(tmp_path: Path) -> None:
     assert CASES // 50 < found["model"] < CASES - CASES // 3  # some damage matters to nobody
 
 
-def test_files_without_damage_are_read(tmp_path: Path) -> None:
+def test_files_without_damage_are_read(tmp_path):
     path = tmp_path / "a.onnx"
     for name, content in bases().items():
         path.write_bytes(content)

@@ -1,35 +1,29 @@
 """What the tests of the exchange with PyTorch share: both passes of a layer and of its module."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import torch
 
 from phitodeep import layers as L
-from phitodeep.core.types import Array
 from phitodeep.exchange.torch.layouts import outer, to_ours, to_theirs
 from phitodeep.exchange.torch.pairs import moves_of
 from phitodeep.exchange.torch.write.writing import tensor_of, write
-from phitodeep.layers import Layer
 
 DRAWS = (L.Dropout, L.GaussianNoise, L.Reparameterize, L.RandomFlip, L.RandomCrop)
 
 
-def draws(layer: Layer) -> bool:
+def draws(layer):
     """Whether a layer has random numbers in training."""
     parts = [part for _, part in layer.walk()]
     return any(isinstance(part, DRAWS) or getattr(part, "dropout", 0) for part in parts)
 
 
-def tensor(A: Array, layout: Any = None) -> Any:
+def tensor(A, layout=None):
     A = A if layout is None else to_theirs(A, layout)
     made = torch.from_numpy(np.array(A))
     return made.requires_grad_(True) if made.dtype.is_floating_point else made
 
 
-def their_passes(layer: Layer, X: Array, dY: Array, training: bool) -> dict[str, Array]:
+def their_passes(layer, X, dY, training):
     """Y, dX and all gradients of the layer's module, by our paths, as ours."""
     written = write(layer)
     start, end = outer(layer.input_shape), outer(layer.output_shape)
@@ -50,7 +44,7 @@ def their_passes(layer: Layer, X: Array, dY: Array, training: bool) -> dict[str,
     return found
 
 
-def quiet(module: Any) -> Any:
+def quiet(module):
     """The module without dropout."""
     for part in module.modules():
         if hasattr(part, "p"):
@@ -60,7 +54,7 @@ def quiet(module: Any) -> Any:
     return module
 
 
-def randomised(module: Any, seed: int) -> Any:
+def randomised(module, seed):
     """The module in float64 with random parameters and running statistics."""
     generator = torch.Generator().manual_seed(seed)
     module = module.double()

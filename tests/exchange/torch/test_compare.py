@@ -1,9 +1,5 @@
 """The table of differences: small if all is well, and large in the row of a fault alone."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -14,14 +10,13 @@ from phitodeep import loss as losses
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.exchange.torch.compare import LOSSES
 from phitodeep.io import compare_with_torch
-from phitodeep.loss import Loss
 from phitodeep.model import Sequential
 from phitodeep.testing import examples
 
 SMALL = {"float32": 2e-5, "float64": 1e-13}
 
 
-def images(**settings: Any) -> tuple[Sequential, Any, Any]:
+def images(**settings):
     model = Sequential(
         L.Conv2D(4, 3, padding="same"),
         L.BatchNorm(),
@@ -40,7 +35,7 @@ def images(**settings: Any) -> tuple[Sequential, Any, Any]:
     return model, rng.standard_normal((6, 8, 6, 2)), rng.integers(0, 3, 6)
 
 
-def tokens(**settings: Any) -> tuple[Sequential, Any, Any]:
+def tokens(**settings):
     embedding = L.Embedding(7, 4)
     model = Sequential(
         embedding,
@@ -60,7 +55,7 @@ def tokens(**settings: Any) -> tuple[Sequential, Any, Any]:
 
 @pytest.mark.parametrize("dtype", SMALL)
 @pytest.mark.parametrize("make", [images, tokens])
-def test_all_is_well(make: Any, dtype: str) -> None:
+def test_all_is_well(make, dtype):
     model, X, y = make(dtype=dtype)
     before = model.get_weights()
     found = compare_with_torch(model, X, y)
@@ -77,12 +72,12 @@ def test_all_is_well(make: Any, dtype: str) -> None:
 
 
 class LeakyPool(L.MaxPool2D):
-    def backward(self, dY: Any) -> Any:
+    def backward(self, dY):
         return super().backward(dY) * 1.001
 
 
 class LostBias(L.Dense):
-    def backward(self, dY: Any) -> Any:
+    def backward(self, dY):
         dX = super().backward(dY)
         self.grads["b"][0] = 0
         return dX
@@ -91,7 +86,7 @@ class LostBias(L.Dense):
 @pytest.mark.parametrize(
     ("place", "layer", "array"), [(5, LeakyPool(2), "dX"), (7, LostBias(3), "db")]
 )
-def test_a_fault_shows_in_its_own_row_alone(place: int, layer: Any, array: str) -> None:
+def test_a_fault_shows_in_its_own_row_alone(place, layer, array):
     model, X, y = images(dtype="float64")
     model.layers[place] = layer
     model.build((8, 6, 2))
@@ -103,7 +98,7 @@ def test_a_fault_shows_in_its_own_row_alone(place: int, layer: Any, array: str) 
     assert f"({array} of {place})" in str(found)
 
 
-def test_a_fault_inside_a_container() -> None:
+def test_a_fault_inside_a_container():
     model, X, y = images(dtype="float64")
     model.layers[3] = L.Residual(LeakyPool(1), LeakyPool(1))
     model.build((8, 6, 2))
@@ -113,7 +108,7 @@ def test_a_fault_inside_a_container() -> None:
 
 
 WITHOUT = ("NegativeELBO", "PoissonNLL(False)")  # which take no output of a Dense
-CASES: list[tuple[Loss, str]] = [
+CASES = [
     *[(loss, kind) for loss, kind in examples.LOSSES if not repr(loss).startswith(WITHOUT)],
     (losses.SoftmaxCrossEntropy(), "rows"),
     (losses.SoftmaxCrossEntropy(class_weight=examples.WEIGHTS), "rows"),
@@ -122,7 +117,7 @@ CASES: list[tuple[Loss, str]] = [
 
 @pytest.mark.parametrize("steps", [False, True], ids=["vectors", "sequences"])
 @pytest.mark.parametrize(("loss", "kind"), CASES, ids=lambda case: repr(case))
-def test_losses(loss: Loss, kind: str, steps: bool) -> None:
+def test_losses(loss, kind, steps):
     rng = np.random.default_rng(3)
     shape = (5, 4, 4) if steps else (5, 4)
     rows = rng.random(shape)
@@ -140,7 +135,7 @@ def test_losses(loss: Loss, kind: str, steps: bool) -> None:
     assert any(row.path == "loss" for row in found.rows) == (type(loss) in LOSSES and not fed)
 
 
-def test_a_loss_that_differs_shows() -> None:
+def test_a_loss_that_differs_shows():
     class Wrong(losses.MeanSquaredError):
         pass
 
@@ -155,7 +150,7 @@ def test_a_loss_that_differs_shows() -> None:
     assert found.worst.relative > 0.1
 
 
-def test_layers_that_always_draw_are_compared_in_prediction_mode() -> None:
+def test_layers_that_always_draw_are_compared_in_prediction_mode():
     model, X, y = images(dtype="float64")
     assert compare_with_torch(model, X, y).training
     model.layers[2] = L.RandomFlip()
@@ -166,7 +161,7 @@ def test_layers_that_always_draw_are_compared_in_prediction_mode() -> None:
     assert found.worst.relative < 1e-12
 
 
-def test_how_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_how_it_is_shown(capsys):
     found = compare_with_torch(*images())
     assert "phitodeep and PyTorch, in training mode, without dropout" in str(found)
     assert str(found) == repr(found)
@@ -175,7 +170,7 @@ def test_how_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert "SoftmaxCrossEntropy" in capsys.readouterr().out
 
 
-def test_refusals() -> None:
+def test_refusals():
     with pytest.raises(ArgumentTypeError, match="a model with a loss"):
         compare_with_torch(L.Dense(3), np.ones((2, 3)), np.ones((2, 3)))
     model, X, y = images()
@@ -187,14 +182,14 @@ def test_refusals() -> None:
         compare_with_torch(model, np.ones((1, 4)), np.zeros(1, int))
 
 
-def test_a_nan_is_the_worst_of_all() -> None:
+def test_a_nan_is_the_worst_of_all():
     model = Sequential(L.Dense(3), loss_class=losses.SoftmaxCrossEntropy(ignore_index=0), seed=0)
     model.build((4,))
     found = compare_with_torch(model, np.ones((2, 4)), np.zeros(2, int))  # PyTorch divides 0 by 0
     assert (found.worst.path, found.worst.array, found.worst.relative) == ("loss", "L", np.inf)
 
 
-def test_layers_with_updates_and_dropout_of_attention() -> None:
+def test_layers_with_updates_and_dropout_of_attention():
     model = Sequential(
         L.Dense(12), L.ScaledDotProductAttention(2, dropout=0.5), L.TransformerBlock(2, rope=True),
         loss_class="mean_squared_error", seed=0, dtype="float64",

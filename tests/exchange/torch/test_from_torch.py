@@ -1,7 +1,5 @@
 """Modules of PyTorch become models that compute and learn the same."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable
@@ -28,7 +26,7 @@ CLOSE = {"rtol": 1e-8, "atol": 1e-10}
 Shape = tuple[int, ...]
 
 
-def assert_same(module: Any, shape: Shape, tokens: int = 0, seed: int = 0, axis: int = -1) -> Any:
+def assert_same(module, shape, tokens=0, seed=0, axis=-1):
     """Predictions, dX and the parameters after a step of gradient descent are the same.
 
     axis    where the module takes the channels; images have them first
@@ -42,7 +40,7 @@ def assert_same(module: Any, shape: Shape, tokens: int = 0, seed: int = 0, axis:
     for name, t in module.state_dict().items():
         assert torch.equal(t, state[name]), name
 
-    def as_ours(Y: Any) -> Any:
+    def as_ours(Y):
         return Y if tuple(Y.shape[1:]) == ours.output_shape else Y.movedim(1, -1)
 
     module.eval()
@@ -78,7 +76,7 @@ def assert_same(module: Any, shape: Shape, tokens: int = 0, seed: int = 0, axis:
 
 Pick = Callable[..., Any]
 Modules = dict[str, Callable[[Pick], Any]]
-VECTORS: Modules = {
+VECTORS = {
     "Linear": lambda pick: nn.Linear(4, pick(1, 3), bias=pick(True, False)),
     "BatchNorm1d": lambda pick: nn.BatchNorm1d(4, eps=pick(1e-5, 0.1), momentum=pick(0.1, 0.6)),
     "LayerNorm": lambda pick: nn.LayerNorm(
@@ -98,25 +96,25 @@ VECTORS: Modules = {
 }
 
 
-def picking(seed: int) -> Pick:
+def picking(seed):
     rng = np.random.default_rng(seed)
     return lambda *options: options[rng.integers(len(options))]
 
 
-def conv2d(pick: Pick) -> Any:
+def conv2d(pick):
     padding = pick(0, 1, (1, 0), "same", "valid")
     stride = 1 if padding == "same" else pick(1, 2, (2, 1))
     sizes = (4, pick(2, 6), pick(1, 3, (2, 3)), stride, padding)
     return nn.Conv2d(*sizes, pick(1, 2), pick(1, 2), pick(True, False))
 
 
-def conv_transpose2d(pick: Pick) -> Any:
+def conv_transpose2d(pick):
     stride, groups = pick(2, 3), pick(1, 2)
     sizes = (4, pick(2, 4), pick(2, 3), stride, pick(0, 1), pick(0, 1), groups)
     return nn.ConvTranspose2d(*sizes, pick(True, False), pick(1, 2))
 
 
-IMAGES: Modules = {
+IMAGES = {
     "Conv2d": conv2d,
     "ConvTranspose2d": conv_transpose2d,
     "MaxPool2d": lambda pick: nn.MaxPool2d(pick(2, (3, 2)), pick(None, 1, (2, 1)), pick(0, 1)),
@@ -138,13 +136,13 @@ IMAGES: Modules = {
 }
 
 
-def conv1d(pick: Pick) -> Any:
+def conv1d(pick):
     padding = pick(0, 1, "same")
     stride = 1 if padding == "same" else pick(1, 2)
     return nn.Conv1d(4, 2, pick(1, 3), stride, padding, pick(1, 2), pick(1, 2), pick(True, False))
 
 
-SEQUENCES: Modules = {
+SEQUENCES = {
     "Conv1d": conv1d,
     "ConvTranspose1d": lambda pick: nn.ConvTranspose1d(4, 2, 3, 2, pick(0, 1), pick(0, 1)),
     "MaxPool1d": lambda pick: nn.MaxPool1d(pick(2, 3), pick(None, 1), pick(0, 1)),
@@ -159,7 +157,7 @@ SEQUENCES: Modules = {
 }
 
 
-FIRST: dict[str, tuple[Callable[[], Any], Shape, int]] = {  # before each, and the axis of channels
+FIRST = {  # before each, and the axis of channels
     "vectors": (lambda: nn.Linear(3, 4), (3,), -1),
     "images": (lambda: nn.Conv2d(2, 4, 2), (7, 6, 2), 1),
     "sequences": (lambda: nn.Conv1d(3, 4, 2), (8, 3), 1),
@@ -176,7 +174,7 @@ FIRST: dict[str, tuple[Callable[[], Any], Shape, int]] = {  # before each, and t
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
-def test_single_modules(inputs: str, kind: Any, seed: int) -> None:
+def test_single_modules(inputs, kind, seed):
     first, shape, axis = FIRST[inputs]
     assert_same(nn.Sequential(first(), kind[1](picking(seed))), shape, seed=seed, axis=axis)
 
@@ -184,7 +182,7 @@ def test_single_modules(inputs: str, kind: Any, seed: int) -> None:
 @pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_recurrent_modules(kind: Any, bidirectional: bool, layers: int) -> None:
+def test_recurrent_modules(kind, bidirectional, layers):
     rnn = kind(3, 2, layers, batch_first=True, bidirectional=bidirectional)
     assert_same(Calls(lambda s, x: s.rnn(x)[0], rnn=rnn), (4, 3), seed=layers)
 
@@ -195,7 +193,7 @@ USES = ["last", "last, all features", "h", "all", "mean", "max", "last and mean"
 @pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("use", [*USES, "both h", "both h are the same", "both h and mean"])
-def test_what_is_read_of_a_recurrent_module(kind: Any, use: str, bidirectional: bool) -> None:
+def test_what_is_read_of_a_recurrent_module(kind, use, bidirectional):
     if use.startswith("both") and not bidirectional:
         return
     ours = assert_same(N.Recurrent(kind, use, bidirectional), (5,), tokens=9)
@@ -204,7 +202,7 @@ def test_what_is_read_of_a_recurrent_module(kind: Any, use: str, bidirectional: 
     assert ("return_sequences=False" not in repr(ours.layers[:4])) == whole
 
 
-NETWORKS: dict[str, tuple[Callable[[], Any], Shape, int]] = {
+NETWORKS = {
     "LeNet": (N.LeNet, (10, 8, 1), 0),
     "ResNet": (N.ResNet, (8, 8, 3), 0),
     "UNet": (N.unet, (4, 6, 2), 0),
@@ -229,12 +227,12 @@ NETWORKS: dict[str, tuple[Callable[[], Any], Shape, int]] = {
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", NETWORKS)
-def test_networks(name: str, seed: int) -> None:
+def test_networks(name, seed):
     make, shape, tokens = NETWORKS[name]
     assert_same(make(), shape, tokens, seed)
 
 
-def test_what_the_layers_are() -> None:
+def test_what_the_layers_are():
     lenet = from_torch(N.LeNet(), (10, 8, 1))
     assert repr(lenet.layers) == (
         "[Conv2D(3, 3, padding=1), ReLU(), MaxPool2D(2), Conv2D(4, 3), ReLU(), MaxPool2D((1, 2)), "
@@ -253,14 +251,14 @@ def test_what_the_layers_are() -> None:
     assert len(both.layers) == 5  # the two states are the Bidirectional's own output
 
 
-def test_a_flatten_before_something_else_gets_a_permute() -> None:
+def test_a_flatten_before_something_else_gets_a_permute():
     parts = {"conv": nn.Conv2d(2, 3, 2), "norm": nn.LayerNorm(36), "head": nn.Linear(36, 2)}
     normed = Calls(lambda s, x: s.head(s.norm(s.conv(x).flatten(1))), **parts)
     model = assert_same(normed, (5, 4, 2))
     assert [type(layer) for layer in model.layers[1:3]] == [Permute, Flatten]
 
 
-MOVED: dict[str, Callable[[Any], Any]] = {
+MOVED = {
     "transpose": lambda x: x.transpose(2, 3),
     "permute": lambda x: x.permute(0, 3, 2, 1),
     "movedim": lambda x: x.transpose(1, 2).movedim(1, 3),
@@ -270,7 +268,7 @@ MOVED: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("move", MOVED)
-def test_axes_are_returned_in_the_order_of_the_module(move: str) -> None:
+def test_axes_are_returned_in_the_order_of_the_module(move):
     """Only the channels, which the last layer had last, may move to the end."""
     module = Calls(lambda s, x: MOVED[move](s.conv(x)), conv=nn.Conv2d(3, 4, 1)).double()
     X = np.random.default_rng(0).standard_normal((2, 5, 7, 3))
@@ -280,8 +278,8 @@ def test_axes_are_returned_in_the_order_of_the_module(move: str) -> None:
     np.testing.assert_allclose(found, np.moveaxis(theirs, channels[0], -1), **CLOSE)
 
 
-def test_steps_on_parts() -> None:
-    def add_to_the_sum(s: Any, x: Any) -> Any:
+def test_steps_on_parts():
+    def add_to_the_sum(s, x):
         h = s.a(x)
         h += s.b(x)
         h *= s.c(x)
@@ -298,7 +296,7 @@ def test_steps_on_parts() -> None:
     assert_same(Calls(lambda s, x: s.a(x).unsqueeze(-1).amax(1), a=nn.Linear(4, 3)), (4,))
 
 
-LAST: dict[str, Callable[[Any], Any]] = {
+LAST = {
     "[:, -1]": lambda x: x[:, -1],
     "[:, -2:]": lambda x: x[:, -2:],
     "[:, -3:-1]": lambda x: x[:, -3:-1].mean(1),
@@ -308,7 +306,7 @@ LAST: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("recurrent", [False, True])
 @pytest.mark.parametrize("select", LAST)
-def test_steps_from_the_end_are_those_of_any_sequence(select: str, recurrent: bool) -> None:
+def test_steps_from_the_end_are_those_of_any_sequence(select, recurrent):
     gru, linear = nn.GRU(3, 4, batch_first=True, bidirectional=True), nn.Linear(3, 4)
     steps = (lambda s, x: s.a(x)[0]) if recurrent else (lambda s, x: s.b(x))
     module = Calls(lambda s, x: LAST[select](steps(s, x)), a=gru, b=linear).double()
@@ -319,7 +317,7 @@ def test_steps_from_the_end_are_those_of_any_sequence(select: str, recurrent: bo
         np.testing.assert_allclose(found, module(torch.from_numpy(X)).detach().numpy(), **CLOSE)
 
 
-def test_a_module_that_the_output_does_not_depend_on_is_left_out() -> None:
+def test_a_module_that_the_output_does_not_depend_on_is_left_out():
     two = Calls(lambda s, x: (s.a(x), s.b(x))[1], a=nn.Linear(3, 4), b=nn.Linear(3, 2))
     assert repr(from_torch(two, (3,)).layers) == "[Dense(3, 2)]"
 
@@ -328,7 +326,7 @@ def test_a_module_that_the_output_does_not_depend_on_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("theirs", ["float32", "float64", "float16", "bfloat16"])
-def test_dtypes(theirs: Any) -> None:
+def test_dtypes(theirs):
     ours, theirs = "float64" if theirs == "float64" else "float32", getattr(torch, theirs)
     module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.BatchNorm1d(4)).to(theirs)
     model = from_torch(module, (3,))
@@ -338,7 +336,7 @@ def test_dtypes(theirs: Any) -> None:
     np.testing.assert_array_equal(found, module[0].weight.detach().to(torch.float64).numpy().T)
 
 
-def test_each_layer_of_a_module_is_frozen_alone() -> None:
+def test_each_layer_of_a_module_is_frozen_alone():
     module = nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True)
     for name, parameter in module.named_parameters():
         parameter.requires_grad_(name.endswith(("_l0", "_l1_reverse")))
@@ -353,7 +351,7 @@ def test_each_layer_of_a_module_is_frozen_alone() -> None:
     assert frozen == {"MultiHeadAttention"}
 
 
-def test_frozen_modules() -> None:
+def test_frozen_modules():
     module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     module[0].requires_grad_(False)
     model = from_torch(module, (3,))
@@ -369,7 +367,7 @@ def test_frozen_modules() -> None:
         assert from_torch(add, (4, 3)).layers[0].trainable == learns
 
 
-def test_the_module_is_left_as_it_was() -> None:
+def test_the_module_is_left_as_it_was():
     module = N.ResNet().train()
     module.layers[0].eval()
     modes = [m.training for m in module.modules()]
@@ -383,40 +381,40 @@ def test_the_module_is_left_as_it_was() -> None:
 # --- refusals -------------------------------------------------------------------------------------
 
 
-def changed(module: Any, change: Callable[[Any], Any]) -> Any:
+def changed(module, change):
     """The module after a change of it."""
     change(module)
     return module
 
 
-def tied(bias: bool) -> Any:
+def tied(bias):
     module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3, bias=bias))
     module[1].weight = module[0].weight
     return module
 
 
-def linear() -> Any:
+def linear():
     return nn.Linear(3, 3)
 
 
-def encoder() -> Any:
+def encoder():
     return nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
 
 
-def weight_norm(module: Any) -> None:
+def weight_norm(module):
     nn.utils.parametrizations.weight_norm(getattr(module, "linear1", module))
 
 
-def with_the_old_weight_norm() -> Any:
+def with_the_old_weight_norm():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return nn.utils.weight_norm(nn.Linear(3, 3))
 
 
-def in_place(step: Any) -> Any:
+def in_place(step):
     """A module that overwrites a part of h, and reads h afterwards."""
 
-    def forward(s: Any, x: Any) -> Any:
+    def forward(s, x):
         h = s.a(x)
         step(h)
         return s.b(h)
@@ -424,7 +422,7 @@ def in_place(step: Any) -> Any:
     return Calls(forward, a=nn.Linear(4, 4), b=nn.Linear(4, 2))
 
 
-def add_to_the_same(s: Any, x: Any) -> Any:
+def add_to_the_same(s, x):
     h = same = s.a(x)
     h += s.b(x)
     return s.c(same)
@@ -434,11 +432,11 @@ LINEARS = {name: nn.Linear(4, 4) for name in "abc"}
 ATTEND = {"a": nn.MultiheadAttention(4, 2, batch_first=True)}
 
 
-def calls(function: Any, **modules: Any) -> Any:
+def calls(function, **modules):
     return Calls(function, **(modules or LINEARS))
 
 
-WRONG: list[tuple[Any, Shape, str]] = [
+WRONG = [
     (nn.Sequential(nn.Linear(3, 3), nn.Hardshrink()), (3,), r"path '1'\) has no"),
     (nn.Sequential(nn.Sequential(nn.RReLU())), (3,), r"path '0.0'\) has no counterpart"),
     (nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"), (5, 5, 2), "padding_mode"),
@@ -536,20 +534,20 @@ WRONG: list[tuple[Any, Shape, str]] = [
 
 
 @pytest.mark.parametrize(("module", "shape", "message"), WRONG, ids=range(len(WRONG)))
-def test_what_no_layer_does_is_refused(module: Any, shape: Shape, message: str) -> None:
+def test_what_no_layer_does_is_refused(module, shape, message):
     with pytest.raises(ArgumentError, match=message) as caught:
         from_torch(module, shape)
     assert "from_torch" in str(caught.value)
 
 
-def test_wrong_arguments() -> None:
+def test_wrong_arguments():
     with pytest.raises(ArgumentTypeError, match=r"takes a torch.nn.Module, got 3"):
         from_torch(3, (3,))
     with pytest.raises(PhitodeepError, match="input_shape"):
         from_torch(nn.Linear(3, 2), (3, -1))
 
 
-def test_a_random_crop_of_its_own_size_is_a_crop() -> None:
+def test_a_random_crop_of_its_own_size_is_a_crop():
     model = Chain(RandomCrop(2))
     model.build((4, 4, 1))
     assert repr(from_torch(to_torch(model), (4, 4, 1)).layers) == "[RandomCrop(2)]"

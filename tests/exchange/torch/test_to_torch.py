@@ -6,7 +6,7 @@ import copy
 import io
 import pickle
 import random
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -36,12 +36,12 @@ ROWS = [row for row in ROWS if not isinstance(row[0](), L.Lambda)]
 INEXACT = ("CELU", "HardSigmoid")  # PyTorch computes with constants in single precision
 
 
-def name(row: Any) -> str:
+def name(row):
     return f"{row[0]()!r}-{row[1]}"[:90]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name)
-def test_every_layer_and_back(row: Any) -> None:
+def test_every_layer_and_back(row):
     make, shape, tokens = row
     layer = made(make, shape)
     X, dY = data(layer, shape, tokens)
@@ -60,7 +60,7 @@ def test_every_layer_and_back(row: Any) -> None:
         check_passes(layer, X, dY, training=True)
 
 
-def check_passes(layer: L.Layer, X: Any, dY: Any, training: bool) -> None:
+def check_passes(layer, X, dY, training):
     ours = our_passes(layer, X, dY, training=training)
     ours = {key: ours[key] for key in ("Y", "dX") if key in ours}
     tied = any(isinstance(part, L.TiedDense) for _, part in layer.walk())
@@ -86,7 +86,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("layer", SETTINGS, ids=repr)
-def test_settings_come_back(layer: L.Layer) -> None:
+def test_settings_come_back(layer):
     layer = layer.copy()
     layer.build((3, 6) if isinstance(layer, L.ScaledDotProductAttention) else (3, 4))
     module = to_torch(layer)
@@ -98,7 +98,7 @@ def test_settings_come_back(layer: L.Layer) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_updates_and_what_is_frozen_come_back() -> None:
+def test_updates_and_what_is_frozen_come_back():
     model = Sequential(L.Conv2D(3, 2), L.Flatten(), L.Dense(4), dtype="float64", seed=0)
     model.build((3, 3, 2))
     model.add_lora(rank=2)
@@ -108,7 +108,7 @@ def test_updates_and_what_is_frozen_come_back() -> None:
     assert [type(part) for _, part in found.walk() if part.params and part.trainable] == [L.LowRank]
 
 
-def test_tokens_of_several_axes_come_back() -> None:
+def test_tokens_of_several_axes_come_back():
     model = Sequential(L.TimeDistributed(L.Embedding(9, 2)))
     model.build((3, 4))
     X = np.random.default_rng(0).integers(0, 9, (2, 3, 4))
@@ -118,7 +118,7 @@ def test_tokens_of_several_axes_come_back() -> None:
 UNKNOWN = (Scale, Gate, Ladder, Centred, L.Lambda)
 
 
-def test_functions_of_pytorch_are_modules() -> None:
+def test_functions_of_pytorch_are_modules():
     module = modules.sin()
     assert pickle.loads(pickle.dumps(module))(torch.ones(1)) == torch.ones(1).sin()
     for name in ("no_such_function", "_C", "__path__"):
@@ -126,7 +126,7 @@ def test_functions_of_pytorch_are_modules() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_random_networks_both_ways(seed: int) -> None:
+def test_random_networks_both_ways(seed):
     maker = Maker(random.Random(seed), UNKNOWN, False)
     network = random_networks.drawn(maker, random_networks.KINDS, (2, 3), 3, 2, seed)
     chain, X = network.chain, network.X
@@ -158,7 +158,7 @@ def test_random_networks_both_ways(seed: int) -> None:
     np.testing.assert_allclose(model.predict(X), expected, **precision)
 
 
-def their_passes_or_none(chain: Any, X: Any, dY: Any, training: bool) -> Any:
+def their_passes_or_none(chain, X, dY, training):
     """The passes; None if PyTorch refuses a batch norm of one row, or nothing has a gradient."""
     try:
         return their_passes(chain, X, dY, training)
@@ -172,7 +172,7 @@ def their_passes_or_none(chain: Any, X: Any, dY: Any, training: bool) -> Any:
 # --- the module ----------------------------------------------------------------------------------
 
 
-def image_model(dtype: str = "float64") -> Sequential:
+def image_model(dtype="float64"):
     model = Sequential(
         *(L.Conv2D(4, 3), L.BatchNorm(), L.ReLU(), L.MaxPool2D(2), L.Flatten(), L.ReLU()),
         *(L.Dense(5), L.Dense(3)),
@@ -183,7 +183,7 @@ def image_model(dtype: str = "float64") -> Sequential:
     return model
 
 
-def test_layouts_and_names() -> None:
+def test_layouts_and_names():
     module = to_torch(image_model())
     assert (module.input_layout, module.output_layout) == ("NCHW", "NC")
     assert not module.training
@@ -209,7 +209,7 @@ def test_layouts_and_names() -> None:
     assert sum("Channels" in type(m).__name__ for m in module.modules()) == 2
 
 
-def test_a_flatten_that_no_dense_follows_keeps_our_order() -> None:
+def test_a_flatten_that_no_dense_follows_keeps_our_order():
     model = Sequential(L.Conv2D(3, 2), L.Flatten(), dtype="float64")
     model.build((4, 3, 2))
     X = np.random.default_rng(0).standard_normal((2, 4, 3, 2))
@@ -218,7 +218,7 @@ def test_a_flatten_that_no_dense_follows_keeps_our_order() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_dtype_and_copies(dtype: str) -> None:
+def test_dtype_and_copies(dtype):
     model = image_model(dtype)
     module = to_torch(model)
     wanted = getattr(torch, dtype)
@@ -235,7 +235,7 @@ def test_dtype_and_copies(dtype: str) -> None:
     assert not any(a.any() for p, a in again.get_weights().items() if "running" not in p)
 
 
-def test_pickles_and_state_dicts() -> None:
+def test_pickles_and_state_dicts():
     model = Sequential(
         L.Embedding(6, 4), L.TransformerBlock(2, rope=True), L.Dense(4), dtype="float64"
     )
@@ -258,13 +258,13 @@ def test_pickles_and_state_dicts() -> None:
     assert torch.equal(fresh(torch.from_numpy(X)), expected)
 
 
-def test_making_a_module_draws_no_random_numbers() -> None:
+def test_making_a_module_draws_no_random_numbers():
     before = torch.get_rng_state()
     to_torch(image_model())
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_one_step_of_training_in_both() -> None:
+def test_one_step_of_training_in_both():
     rng = np.random.default_rng(0)
     for layers, shape in (
         ([L.Conv2D(3, 2), L.BatchNorm(), L.ReLU(), L.Flatten(), L.Dense(4)], (4, 3, 2)),
@@ -284,7 +284,7 @@ def test_one_step_of_training_in_both() -> None:
         np.testing.assert_allclose(trained.predict(X), model.predict(X), rtol=1e-9, atol=1e-12)
 
 
-def test_frozen_layers() -> None:
+def test_frozen_layers():
     model = image_model()
     model.layers[0].trainable = model.layers[1].trainable = False
     module = to_torch(model).train()
@@ -302,7 +302,7 @@ def test_frozen_layers() -> None:
 # --- refusals ------------------------------------------------------------------------------------
 
 
-def test_a_layer_without_a_counterpart_is_named_by_its_path() -> None:
+def test_a_layer_without_a_counterpart_is_named_by_its_path():
     model = Sequential(L.Dense(3), L.Residual(L.Dense(3), L.Lambda(cube, cube_gradient)))
     model.build((3,))
     with pytest.raises(ArgumentError, match=r"layer 1\.layers\.1, Lambda\(cube.*counterpart of it"):
@@ -325,18 +325,18 @@ def test_a_layer_without_a_counterpart_is_named_by_its_path() -> None:
 class TorchScale(torch.nn.Module):
     moves: ClassVar = {"gain": "gain", "shift": "shift"}
 
-    def __init__(self, layer: Scale) -> None:
+    def __init__(self, layer):
         super().__init__()
         self.gain, self.shift = (torch.nn.Parameter(torch.tensor(a)) for a in layer.params.values())
 
-    def forward(self, X: Any) -> Any:
+    def forward(self, X):
         return X * self.gain + self.shift
 
-    def as_layer(self) -> Scale:
+    def as_layer(self):
         return Scale()
 
 
-def test_authors_may_declare_a_counterpart() -> None:
+def test_authors_may_declare_a_counterpart():
     assert counterpart(Scale)(TorchScale) is TorchScale
     try:
         model = made(

@@ -1,7 +1,5 @@
 """Without PyTorch, the error names the extra to install; the names are there all the same."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np
@@ -12,7 +10,7 @@ from phitodeep import Dense, Sequential
 from phitodeep.errors import MissingExtraError
 
 
-def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     model, X = Sequential(Dense(3, 2)), np.ones((2, 3))
     for call in (
@@ -26,7 +24,7 @@ def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
             call()
 
 
-def test_names_are_forwarded() -> None:
+def test_names_are_forwarded():
     names = {"to_torch", "from_torch", "compare_with_torch"}
     assert names <= set(dir(phitodeep.io))
     assert all(callable(getattr(phitodeep.io, name)) for name in names)

@@ -8,21 +8,16 @@ import os
 import select
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jsonschema
 import numpy as np
 import pytest
 
-from phitodeep import Sequential
-from phitodeep.core.types import Array
 from phitodeep.derivations.language.run import has_steps
-from phitodeep.inspect.entries import Entry
 from phitodeep.inspect.explorer import document
 from phitodeep.inspect.explorer.document import text_of
-from phitodeep.inspect.trace import Trace
 from tests.rows import LONG, few
 
 SECONDS = 60  # to wait for an answer
@@ -43,19 +38,19 @@ class Ref(NamedTuple):
     symbol: str
     cell: tuple[int, ...]
 
-    def data(self) -> dict[str, Any]:
+    def data(self):
         return {**self._asdict(), "t": None}
 
 
 class Node:
     """A Node process that runs tests/inspect/explorer/engine.mjs."""
 
-    def __init__(self, program: str) -> None:
+    def __init__(self, program):
         self.process = subprocess.Popen(
             [program, str(DRIVER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def send(self, message: str) -> Any:
+    def send(self, message):
         """Send one line of JSON and return the answers."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -70,17 +65,17 @@ class Node:
             raise JavaScriptError(answer["stack"])
         return answer["answers"]
 
-    def ask(self, text: str, *questions: Any) -> Any:
+    def ask(self, text, *questions):
         """Ask about a document, given as JSON; a question is [name, options, ...]."""
         return self.send(f'{{"doc": {text}, "ask": {json.dumps(questions, default=plain)}}}')
 
-    def arrays(self, text: str, **options: Any) -> dict[tuple[str, str], Any]:
+    def arrays(self, text, **options):
         """All values of a pass by path and symbol; what is reduced stays as it is."""
         (found,) = self.ask(text, ["arrays", options])
         return {(path, symbol): unpacked(value) for path, symbol, value in found}
 
 
-def node() -> Node:
+def node():
     """Start Node; skip the test if there is none, which is an error in CI."""
     program = shutil.which("node")
     if program is None and os.environ.get("CI") != "true":
@@ -89,27 +84,27 @@ def node() -> Node:
     return Node(program)
 
 
-def plain(value: Any) -> Any:
+def plain(value):
     """A cell or an array as JSON."""
     if isinstance(value, np.ndarray):
         return {"shape": list(value.shape), "data": value.reshape(-1).tolist()}
     return int(value)
 
 
-def unpacked(value: Any) -> Any:
+def unpacked(value):
     if value is None or "n" in value:
         return value
     return np.frombuffer(base64.b64decode(value["data"])).reshape(value["shape"])
 
 
-def floats(value: Any) -> Array:
+def floats(value):
     return np.asarray(value, np.float64)
 
 
 FRESH = np.random.default_rng
 
 
-def assert_close(found: Any, wanted: Any, name: Any, tolerance: float = 1e-9) -> None:
+def assert_close(found, wanted, name, tolerance=1e-9):
     """As np.testing.assert_allclose, in a tenth of its time."""
     found, wanted = floats(found), floats(wanted)
     assert found.shape == wanted.shape, name
@@ -119,7 +114,7 @@ def assert_close(found: Any, wanted: Any, name: Any, tolerance: float = 1e-9) ->
     assert finite.all() or np.array_equal(found[~finite], wanted[~finite], equal_nan=True), name
 
 
-def entries_of(trace: Trace) -> list[tuple[str, str, Entry]]:
+def entries_of(trace):
     """All arrays of a step but its updates: path, symbol, entry; they are computed once."""
     if "entries_of" not in vars(trace):
         found = [(trace.find(key), entry) for key, entry in trace.items()]
@@ -128,14 +123,7 @@ def entries_of(trace: Trace) -> list[tuple[str, str, Entry]]:
     return list(vars(trace)["entries_of"])
 
 
-def same_arrays(
-    found: dict[tuple[str, str], Any],
-    trace: Trace,
-    text: str,
-    *,
-    gaps: bool = False,
-    tolerance: float = 1e-9,
-) -> None:
+def same_arrays(found, trace, text, *, gaps=False, tolerance=1e-9):
     """The page has the arrays of a step; with `gaps`, it may say that it does not know one."""
     doc, count = json.loads(text), 0
     for path, symbol, entry in entries_of(trace):
@@ -152,14 +140,14 @@ def same_arrays(
     assert count
 
 
-def around(path: str, scopes: Any) -> str:
+def around(path, scopes):
     """The innermost scope around a path."""
     while path not in scopes:
         path = path.rpartition(".")[0]
     return path
 
 
-def cells(trace: Trace, rng: np.random.Generator, share: float = 1.0) -> Iterator[tuple[Any, Ref]]:
+def cells(trace, rng, share=1.0):
     """A random cell of most arrays, with their entries."""
     for path, symbol, entry in entries_of(trace):
         if entry.array is None or np.size(entry.array) == 0:
@@ -168,7 +156,7 @@ def cells(trace: Trace, rng: np.random.Generator, share: float = 1.0) -> Iterato
             yield entry, Ref(path, symbol, tuple(int(rng.integers(n)) for n in entry.shape))
 
 
-def check_terms(js: Node, trace: Trace, text: str, rng: np.random.Generator) -> None:
+def check_terms(js, trace, text, rng):
     """The terms of random cells are Python's."""
     scopes = json.loads(text)["scopes"]
     chosen = cells(trace, rng, 1.0 if LONG else 0.5)
@@ -202,7 +190,7 @@ def check_terms(js: Node, trace: Trace, text: str, rng: np.random.Generator) -> 
     assert computed
 
 
-def sorted_terms(terms: Any) -> list[float]:
+def sorted_terms(terms):
     """The numbers of all terms in an order that equal terms do not change."""
     rows = []
     for term in terms:
@@ -213,9 +201,7 @@ def sorted_terms(terms: Any) -> list[float]:
     ]
 
 
-def check_slopes(
-    js: Node, trace: Trace, text: str, rng: np.random.Generator, share: float = 1.0
-) -> None:
+def check_slopes(js, trace, text, rng, share=1.0):
     """Slopes times gradients add up to the cell, and so do paths and what a layer did locally."""
     doc, found, seen = json.loads(text), js.arrays(text), 0
     scopes, live = doc["scopes"], doc["live"]
@@ -239,7 +225,7 @@ def check_slopes(
     assert seen or share < 1 or not live or not trace["loss.dP"].array.any()
 
 
-def check_shares(js: Node, trace: Trace, text: str) -> None:
+def check_shares(js, trace, text):
     """The last sample's share is Python's, and the shares of a gradient add up to it."""
     live, total = json.loads(text)["live"], js.arrays(text)
     shares = [js.arrays(text, sample=n) for n in range(len(trace.scope("")["X"]))]
@@ -251,9 +237,7 @@ def check_shares(js: Node, trace: Trace, text: str) -> None:
                 assert_close(sum(map(floats, parts)), total[path, symbol], (path, symbol))
 
 
-def check_nudges(
-    js: Node, model: Sequential, X: Any, y: Any, text: str, options: dict[str, Any] | None = None
-) -> None:
+def check_nudges(js, model, X, y, text, options=None):
     """With another weight, the page has the arrays of a model with that weight."""
     rng, doc = FRESH(6), json.loads(text)
     assert doc["live"]
@@ -271,7 +255,7 @@ def check_nudges(
         same_arrays(js.arrays(text, given={key: W}), nudged, text)
 
 
-def check(js: Node, trace: Trace, seed: int = 5) -> str:
+def check(js, trace, seed=5):
     """All arrays and terms; return the document."""
     text = text_of(trace)
     same_arrays(js.arrays(text), trace, text)
@@ -279,15 +263,7 @@ def check(js: Node, trace: Trace, seed: int = 5) -> str:
     return text
 
 
-def check_all(
-    js: Node,
-    model: Sequential,
-    X: Any,
-    y: Any,
-    options: Any = None,
-    share: float = 1.0,
-    full: bool = True,
-) -> str:
+def check_all(js, model, X, y, options=None, share=1.0, full=True):
     """Arrays and terms, and in full slopes, shares, and weights that move; return the document."""
     trace = model.trace(X, y, **options or {})
     text = check(js, trace)

@@ -1,7 +1,5 @@
 """The explorer's engine computes what the trace has: arrays, terms, slopes, shares and nudges."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -11,18 +9,15 @@ from hypothesis import given
 from phitodeep import Sequential
 from phitodeep import layers as L
 from phitodeep.core.call import calling
-from phitodeep.core.types import Shape
 from phitodeep.derivations.language import run as stepwise
 from phitodeep.inspect.explorer.document import text_of
-from phitodeep.layers import Layer
-from phitodeep.loss import BinaryCrossEntropy, Loss, MeanSquaredError
+from phitodeep.loss import BinaryCrossEntropy, MeanSquaredError
 from phitodeep.optimization.optimizers import SGD
-from phitodeep.testing.examples import Make, data, made, pair
+from phitodeep.testing.examples import data, made, pair
 from tests.derivations.test_random_networks import TARGETS, model_of, options_of
 from tests.inspect.explorer.checks import (
     FRESH,
     VALIDATOR,
-    Node,
     Ref,
     assert_close,
     check,
@@ -31,7 +26,7 @@ from tests.inspect.explorer.checks import (
 )
 from tests.inspect.test_trace import CASES
 from tests.loss.test_loss import EXAMPLES as LOSSES
-from tests.random_networks import Network, networks
+from tests.random_networks import networks
 from tests.rows import KINDS, LONG, TOOLS, few, over
 from tests.test_random_networks import examples
 
@@ -41,7 +36,7 @@ OTHERS = [row for row in TOOLS if row not in KINDS and not isinstance(row[0](), 
 ROWS = [*KINDS, *few(OTHERS, 28)]  # `make test-browser` has all layers
 
 
-def around(layer: Layer, shape: Shape, tokens: int) -> Sequential:
+def around(layer, shape, tokens):
     """A model with a layer, after one that learns if it takes no tokens."""
     first = L.PReLU() if len(shape) > 2 else L.Dense(shape[-1], shape[-1])
     before = [] if tokens else [first]
@@ -53,7 +48,7 @@ def around(layer: Layer, shape: Shape, tokens: int) -> Sequential:
 
 
 @over(ROWS)
-def test_every_layer(js: Node, make: Make, shape: Shape, tokens: int) -> None:
+def test_every_layer(js, make, shape, tokens):
     """Slopes, shares, nudges and the schema depend only on the kind of layer."""
     layer = made(make, shape)
     model, (X, y) = around(layer, shape, tokens), data(layer, shape, tokens)
@@ -65,7 +60,7 @@ def test_every_layer(js: Node, make: Make, shape: Shape, tokens: int) -> None:
         VALIDATOR.validate(doc)
 
 
-def before_loss(loss: Loss) -> list[Layer]:
+def before_loss(loss):
     """The activation whose output a loss takes."""
     if loss.wants == "probabilities":
         return [L.Sigmoid() if isinstance(loss, BinaryCrossEntropy) else L.Softmax()]
@@ -75,9 +70,9 @@ def before_loss(loss: Loss) -> list[Layer]:
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
-def test_every_loss(js: Node, loss: Loss) -> None:
+def test_every_loss(js, loss):
     index = LOSSES.index(loss)
-    shape: Shape = [(2, 3, 4), (3, 4), (1, 4)][index % 3]
+    shape = [(2, 3, 4), (3, 4), (1, 4)][index % 3]
     model = Sequential(L.Dense(4, 4), *before_loss(loss), loss_class=loss, dtype="float64", seed=2)
     model.build(shape[1:])
     X, (_, y) = FRESH(1).standard_normal(shape), pair(loss, shape)
@@ -89,7 +84,7 @@ SHORT = [name for name in CASES if "32" not in name and (LONG or name != "gpt")]
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_the_options_of_training(js: Node, name: str) -> None:
+def test_the_options_of_training(js, name):
     make, given, y, options = CASES[name]
     model = make()
     model.cast("float64")
@@ -99,12 +94,12 @@ def test_the_options_of_training(js: Node, name: str) -> None:
 
 @examples(2)
 @given(networks(samples=(1, 2, 3)) | networks(kinds=("sequences", "tokens"), masked=True), TARGETS)
-def test_random_networks(js: Node, net: Network, kind: str) -> None:
+def test_random_networks(js, net, kind):
     (model, y), rng = model_of(net, kind), FRESH(net.seed)
     check_all(js, model, net.X, y, options_of(net, rng))
 
 
-MEASURED: list[tuple[Make, Shape]] = [
+MEASURED = [
     (L.Softmax, (3, 4)),
     (L.LayerNorm, (3, 4)),
     (L.BatchNorm, (3, 4)),
@@ -119,9 +114,7 @@ MEASURED: list[tuple[Make, Shape]] = [
 
 
 @pytest.mark.parametrize(("make", "shape"), MEASURED, ids=[f"{m()}" for m, _ in MEASURED])
-def test_local_slopes_are_differences_of_the_forward_pass(
-    js: Node, make: Make, shape: Shape
-) -> None:
+def test_local_slopes_are_differences_of_the_forward_pass(js, make, shape):
     """The slope of Y in X at two cells: what the layer did, without what arrives."""
     model, (X, y) = around(made(make, shape), shape, 0), data(made(make, shape), shape)
     trace, rng = model.trace(X, y), FRESH(4)
@@ -136,7 +129,7 @@ def test_local_slopes_are_differences_of_the_forward_pass(
         assert_close(unpacked(found), (up - down) / 2e-6, cell, 1e-7)
 
 
-def test_slopes_of_a_softmax_and_paths_of_which_nothing_is_left(js: Node) -> None:
+def test_slopes_of_a_softmax_and_paths_of_which_nothing_is_left(js):
     # The Jacobian that the page draws: a row of dS is the slopes in dP, times the row of
     # dP.
     model = Sequential(L.MultiHeadAttention(2, causal=True), dtype="float64", seed=3)

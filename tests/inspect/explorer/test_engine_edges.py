@@ -1,24 +1,19 @@
 """The engine where something is special: hooks, layers without steps, NaN, large arrays."""
 
-from __future__ import annotations
-
 import copy
 import json
-from typing import Any
 
 import numpy as np
 import pytest
 
 from phitodeep import Sequential
 from phitodeep import layers as L
-from phitodeep.core.types import Array, Shape
 from phitodeep.derivations.language.notation import FUNCTIONS
 from phitodeep.derivations.language.step import Arrange, Derivation, Let, Loop, Sum, evaluate
 from phitodeep.errors import ArgumentError
 from phitodeep.inspect.explorer import document
 from phitodeep.inspect.explorer.document import BINARY, COMPARE, SAME, text_of, tree
 from phitodeep.inspect.hooks import symbols_of
-from phitodeep.inspect.trace import Trace
 from phitodeep.layers import Layer, Param
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model.architectures import gpt
@@ -27,7 +22,6 @@ from tests.inspect.explorer.checks import (
     SCHEMA,
     VALIDATOR,
     JavaScriptError,
-    Node,
     Ref,
     assert_close,
     check,
@@ -47,19 +41,19 @@ X, Y = RNG.standard_normal((4, 3)), RNG.standard_normal((4, 2))
 S, YS = RNG.standard_normal((3, 4, 3)), RNG.standard_normal((3, 4, 2))
 
 
-def model_of(*layers: Layer, **options: Any) -> Sequential:
+def model_of(*layers, **options):
     return Sequential(*layers, **{"seed": 1, "dtype": "float64", "optimizer": SGD(0.1)} | options)
 
 
-def dense(*between: Layer, **options: Any) -> Sequential:
+def dense(*between, **options):
     return model_of(L.Dense(3, 4), *between, L.Dense(4, 2), **options)
 
 
-def more(A: Any, at: Any) -> Any:
+def more(A, at):
     return 1.5 * A + 0.25 if isinstance(A, np.ndarray) and A.dtype.kind == "f" else None
 
 
-HOOKED: list[tuple[str, Sequential, Array, Array]] = [
+HOOKED = [
     ("1", dense(L.Softmax()), X, Y),
     ("1", dense(L.LayerNorm()), X, Y),
     ("0", dense(L.Tanh()), X, Y),
@@ -69,7 +63,7 @@ HOOKED: list[tuple[str, Sequential, Array, Array]] = [
 ]
 
 
-def places() -> list[Any]:
+def places():
     found = []
     for path, model, given, y in HOOKED:
         model.build(given.shape[1:])
@@ -81,9 +75,7 @@ def places() -> list[Any]:
 
 
 @pytest.mark.parametrize(("model", "given", "y", "key"), few(places(), 7))
-def test_what_a_hook_returned_is_shown(
-    js: Node, model: Sequential, given: Array, y: Array, key: str
-) -> None:
+def test_what_a_hook_returned_is_shown(js, model, given, y, key):
     with model.hooks(**{"fwd" if "forward" in key else "bwd": {key: more}}):
         trace = model.trace(given, y)
         text = check(js, trace)
@@ -104,7 +96,7 @@ def test_what_a_hook_returned_is_shown(
     ],
     ids=["Lambda", "Scale", "Gate"],
 )
-def test_layers_without_steps_are_recorded(js: Node, layers: tuple[Layer, ...]) -> None:
+def test_layers_without_steps_are_recorded(js, layers):
     text = check_all(js, dense(*layers), X, Y)
     assert not json.loads(text)["live"]
     shares = js.arrays(text, sample=1)
@@ -117,7 +109,7 @@ def test_layers_without_steps_are_recorded(js: Node, layers: tuple[Layer, ...]) 
     js.ask(text, ["everything", {"given": {"0.W": np.ones((3, 4))}}])
 
 
-def test_losses_without_steps_and_steps_of_a_users_own(js: Node) -> None:
+def test_losses_without_steps_and_steps_of_a_users_own(js):
     trace = dense(loss_class=Plain()).trace(X, Y)
     text = check(js, trace)
     assert not json.loads(text)["live"]
@@ -131,21 +123,21 @@ class Decay(Layer):
 
     W, V = Param(), Param()
 
-    def create(self, shape: Shape) -> Shape:
+    def create(self, shape):
         self.W, self.V = np.linspace(0.5, 1, shape[-1]), np.linspace(1, -2, shape[-1])
         return shape
 
-    def forward(self, X: Array) -> Array:
+    def forward(self, X):
         self.save_for_backward(X=X)
         return X * self.W * self.V / (1 + np.arange(X.shape[1]))[:, None]
 
-    def backward(self, dY: Array) -> Array:
+    def backward(self, dY):
         share = dY / (1 + np.arange(dY.shape[1]))[:, None]
         for name, other in (("W", self.V), ("V", self.W)):
             self.grads[name] = (share * self.saved("X")).sum((0, 1)) * other
         return share * self.W * self.V
 
-    def steps(self) -> Derivation:
+    def steps(self):
         x_t = Arrange("x_t", "X[:, t]", "X", "step t")
         dy_t = Arrange("dy_t", "dY[:, t]", "dY", "step t")
         return Derivation(
@@ -159,7 +151,7 @@ class Decay(Layer):
         )
 
 
-def test_tied_and_frozen_weights_and_no_update(js: Node) -> None:
+def test_tied_and_frozen_weights_and_no_update(js):
     e = L.Embedding(5, 3)
     model = model_of(e, L.Tanh(), L.TiedDense(e), loss_class=SoftmaxCrossEntropy())
     tokens, y = RNG.integers(0, 5, (2, 4)), RNG.integers(0, 5, (2, 4))
@@ -185,7 +177,7 @@ def test_tied_and_frozen_weights_and_no_update(js: Node) -> None:
 @pytest.mark.parametrize(
     ("layer", "rows"), [(L.LSTM(2), 1), (L.MultiHeadAttention(1), 3), (L.Conv1D(2, 1), 1)], ids=repr
 )
-def test_one_sample_and_one_step(js: Node, layer: Layer, rows: int) -> None:
+def test_one_sample_and_one_step(js, layer, rows):
     model = model_of(layer.copy(), L.GlobalMaxPool(), L.Dense(2))
     check_all(js, model, S[:rows, :1], Y[:rows])
 
@@ -201,7 +193,7 @@ def test_one_sample_and_one_step(js: Node, layer: Layer, rows: int) -> None:
         ((L.Tanh(), L.BatchNorm()), np.inf),
     ],
 )
-def test_values_that_are_not_finite(js: Node, layers: Any, value: float) -> None:
+def test_values_that_are_not_finite(js, layers, value):
     model = dense(*[layer.copy() for layer in layers])
     model.build((3,))
     model.layers[0].params["W"][1, 2] = value
@@ -220,7 +212,7 @@ def test_values_that_are_not_finite(js: Node, layers: Any, value: float) -> None
 @pytest.mark.parametrize(
     "layer", [L.MaxPool1D(2), L.MaxPool1D(3, 1, "same"), L.GlobalMaxPool()], ids=repr
 )
-def test_pooling_of_values_that_are_not_finite(js: Node, layer: Layer, sign: int) -> None:
+def test_pooling_of_values_that_are_not_finite(js, layer, sign):
     model, given = model_of(L.Dense(3), L.Swish(), layer.copy()), np.full((3, 4, 3), 0.1)
     model.build((4, 3))
     model.layers[0].params["W"][0, 1] = sign * 1e308
@@ -232,7 +224,7 @@ def test_pooling_of_values_that_are_not_finite(js: Node, layer: Layer, sign: int
     same_forward(js, trace, text)
 
 
-def same_forward(js: Node, trace: Trace, text: str) -> None:
+def same_forward(js, trace, text):
     """Backward, infinity times 0 depends on the order of the factors."""
     found = js.arrays(text)
     for key, entry in trace.items():
@@ -251,9 +243,7 @@ def same_forward(js: Node, trace: Trace, text: str) -> None:
         (model_of(L.Conv1D(3, 2, padding="same"), L.MaxPool1D(2), L.BatchNorm()), 5),
     ],
 )
-def test_reduced_arrays(
-    js: Node, model: Sequential, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reduced_arrays(js, model, count, monkeypatch):
     """What is not reduced is right, what is has its largest number, and nothing fails."""
     monkeypatch.setattr(document, "SIZES", [(count, 64)])
     given = X if model.layers[0].__class__ is L.Dense else S
@@ -295,7 +285,7 @@ def test_reduced_arrays(
     assert (nudged["loss", "L"] is None) == (not doc["live"])
 
 
-def test_documents_have_a_size_and_a_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_have_a_size_and_a_schema(monkeypatch):
     monkeypatch.setattr(document, "LARGEST", 5000)
     with pytest.raises(ArgumentError, match=r"holds at most 5,000 characters.*trace fewer samples"):
         text_of(dense().trace(X, Y))
@@ -310,9 +300,7 @@ def test_documents_have_a_size_and_a_schema(monkeypatch: pytest.MonkeyPatch) -> 
     assert "thumb" in json.dumps(doc)
 
 
-def test_a_reduced_array_shows_what_is_not_finite(
-    js: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reduced_array_shows_what_is_not_finite(js, monkeypatch):
     monkeypatch.setattr(document, "SIZES", [(3, 64)])
     model = dense()
     model.build((3,))
@@ -336,7 +324,7 @@ OTHERS += ["a >= b", "a <= b", "a < b"]
 POINTS = [-3.7, -3.0, -2.5, -1.0, -0.3, -1e-9, 0.0, 1e-9, 0.4, 1.0, 2.9999, 3.0, 3.1, 6.5, 40.0]
 
 
-def test_expressions_equal_numpy_and_every_function_is_tried(js: Node) -> None:
+def test_expressions_equal_numpy_and_every_function_is_tried(js):
     codes = [f"{'' if name == 'erf' else 'np.'}{name}(a)" for name in sorted(UNARY)] + OTHERS
     asked, wanted = [], []
     for code in codes:
@@ -353,7 +341,7 @@ def test_expressions_equal_numpy_and_every_function_is_tried(js: Node) -> None:
     assert SAME["int64"] == "trunc"
 
 
-def test_other_documents_and_expressions_are_refused(js: Node) -> None:
+def test_other_documents_and_expressions_are_refused(js):
     for change, says in [
         ({"version": 2}, r"reads version 1 of the document, and this one has version 2: save"),
         ({"version": None}, "has version null"),
@@ -368,7 +356,7 @@ def test_other_documents_and_expressions_are_refused(js: Node) -> None:
             tree(code)
 
 
-def test_a_small_gpt_and_the_digits_are_small_and_fast(js: Node) -> None:
+def test_a_small_gpt_and_the_digits_are_small_and_fast(js):
     model = gpt(64, 12, layers=1, heads=2, dim=16).build()
     model.loss = SoftmaxCrossEntropy()
     model.cast("float64")
@@ -393,7 +381,7 @@ def test_a_small_gpt_and_the_digits_are_small_and_fast(js: Node) -> None:
     assert everything == pytest.approx(json.loads(text)["loss"], rel=1e-6)
 
 
-def test_wrong_documents_are_refused() -> None:
+def test_wrong_documents_are_refused():
     properties = SCHEMA["properties"]
     assert properties["version"]["const"] == document.VERSION
     assert properties["format"]["const"] == document.FORMAT
@@ -408,7 +396,7 @@ def test_wrong_documents_are_refused() -> None:
         assert not VALIDATOR.is_valid(doc), path
 
 
-WRONG: dict[str, Any] = {
+WRONG = {
     "version": 2,
     "live": "yes",
     "loss": "nan",

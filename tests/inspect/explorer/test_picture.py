@@ -1,32 +1,26 @@
 """The picture of a step: well-formed, small, made of the trace's own numbers, for every layer."""
 
-from __future__ import annotations
-
 import base64
 import re
 import xml.etree.ElementTree as ET
 import zlib
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from phitodeep import Sequential
 from phitodeep import layers as L
-from phitodeep.core.types import Shape
 from phitodeep.inspect.explorer.picture import apart, picture, slots
-from phitodeep.inspect.explorer.ringed_cell import Ring, ring
+from phitodeep.inspect.explorer.ringed_cell import ring
 from phitodeep.inspect.explorer.source import method_with
 from phitodeep.inspect.explorer.tiles import SIDE, found, number, plane, tile
 from phitodeep.inspect.svg import fit, width_of, wrapped
-from phitodeep.inspect.trace import Trace
 from phitodeep.layers import Layer
 from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError
 from phitodeep.optimization.lbfgs import LBFGS
 from phitodeep.optimization.optimizers import SGD
-from phitodeep.testing.examples import Make, data, made
+from phitodeep.testing.examples import data, made
 from tests.conftest import assert_same
 from tests.rows import KINDS, over
 
@@ -35,16 +29,16 @@ RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((6, 3)), RNG.standard_normal((6, 2))
 
 
-def mlp(*more: Layer, **options: Any) -> Sequential:
+def mlp(*more, **options):
     options = {"seed": 1, "dtype": "float64", "alpha": 0.1, "optimizer": SGD()} | options
     return Sequential(L.Dense(3, 4), L.Tanh(), *more, L.Dense(4, 2), **options)
 
 
-def drawn(trace: Trace) -> ET.Element:
+def drawn(trace):
     return ET.fromstring(picture(trace))
 
 
-def titles(tree: ET.Element) -> Iterator[tuple[str, tuple[int, ...], str]]:
+def titles(tree):
     """(key, index, number) of every cell with a title."""
     for title in tree.iter(f"{SVG}title"):
         match = re.fullmatch(r"([\w.]+)\[([\d, ]*)\] = (\S+)", title.text or "")
@@ -52,17 +46,17 @@ def titles(tree: ET.Element) -> Iterator[tuple[str, tuple[int, ...], str]]:
             yield match[1], tuple(map(int, match[2].split(","))), match[3]
 
 
-def told(trace: Trace) -> Ring:
+def told(trace):
     found = ring(trace)
     assert found
     return found
 
 
-def texts(tree: ET.Element) -> str:
+def texts(tree):
     return "\n".join("".join(node.itertext()) for node in tree.iter(f"{SVG}text"))
 
 
-def test_every_cell_is_the_number_of_the_trace_in_one_file_that_loads_nothing() -> None:
+def test_every_cell_is_the_number_of_the_trace_in_one_file_that_loads_nothing():
     trace = mlp().trace(X, Y)
     found = list(titles(drawn(trace)))
     keys = {key for key, *_ in found}
@@ -99,7 +93,7 @@ def test_every_cell_is_the_number_of_the_trace_in_one_file_that_loads_nothing() 
 
 
 @over(KINDS)
-def test_every_layer_can_be_drawn(make: Make, shape: Shape, tokens: int) -> None:
+def test_every_layer_can_be_drawn(make, shape, tokens):
     layer = made(make, shape)
     A, dY = data(layer, shape, tokens)
     model = Sequential(layer, dtype="float64", loss_class=MeanSquaredError())
@@ -111,13 +105,13 @@ def test_every_layer_can_be_drawn(make: Make, shape: Shape, tokens: int) -> None
         assert number(float(trace[key].array[index])) == shown, (key, index)
 
 
-def group(tree: ET.Element, key: str) -> ET.Element:
+def group(tree, key):
     """The tile of an array."""
     groups = (node for node in tree.iter(f"{SVG}g") if len(node) and node[0].tag == f"{SVG}rect")
     return next(node for node in groups if "".join(node[0].itertext()).startswith(f"{key}["))
 
 
-def test_the_wave_goes_forward_and_back_and_the_weights_move() -> None:
+def test_the_wave_goes_forward_and_back_and_the_weights_move():
     tree = drawn(mlp().trace(X, Y))
     order = ["X", "0.Y", "1.Y", "2.Y", "2.dY", "2.dW", "1.dY", "0.dY", "0.dW", "0.dX"]
     times = [int((group(tree, key).get("class") or "")[1:]) for key in order]
@@ -139,7 +133,7 @@ def test_the_wave_goes_forward_and_back_and_the_weights_move() -> None:
         assert signs != [rect.get("class") for rect in old.iter(f"{SVG}rect")]
 
 
-def test_large_and_deep_networks_are_small_files_that_say_what_is_hidden() -> None:
+def test_large_and_deep_networks_are_small_files_that_say_what_is_hidden():
     rows, labels = RNG.random((256, 784)), RNG.integers(0, 10, 256)
     layers = L.Dense(784, 128), L.ReLU(), L.Dense(128, 64), L.ReLU(), L.Dense(64, 10), L.Softmax()
     model = Sequential(*layers, loss_class=CategoricalCrossEntropy(), seed=0)
@@ -153,7 +147,7 @@ def test_large_and_deep_networks_are_small_files_that_say_what_is_hidden() -> No
     assert sum(map(int, re.findall(r"(\d+) more", shown))) == 19 - len(paths) == 14
 
 
-def test_shares_networks_without_parameters_and_infinite_numbers_are_drawn() -> None:
+def test_shares_networks_without_parameters_and_infinite_numbers_are_drawn():
     share = mlp().trace(X, Y).by_sample(2)
     it = told(share)
     assert (it.sample, it.share) == (2, 1)
@@ -170,13 +164,13 @@ def test_shares_networks_without_parameters_and_infinite_numbers_are_drawn() -> 
     assert any(rect.get("class") == "w" for rect in tree.iter(f"{SVG}rect"))
 
     class Odd(L.Tanh):
-        def __repr__(self) -> str:
+        def __repr__(self):
             return "Odd<&>"
 
     assert "1 Odd<&>" in texts(drawn(Sequential(L.Dense(3, 2), Odd(), seed=0).trace(X, Y)))
 
 
-def test_the_sentence_the_terms_and_the_code_are_those_of_the_ringed_cell() -> None:
+def test_the_sentence_the_terms_and_the_code_are_those_of_the_ringed_cell():
     trace = mlp().trace(X, Y)
     it = told(trace)
     terms = list(trace[f"{it.path}.d{it.name}"].why(*it.cell))
@@ -229,7 +223,7 @@ def test_the_sentence_the_terms_and_the_code_are_those_of_the_ringed_cell() -> N
 
 
 @pytest.mark.parametrize(("path", "shown"), [("0", "0123 9"), ("5", "0 456 9"), ("9", "0 6789")])
-def test_the_layers_around_the_ring_are_shown(path: str, shown: str) -> None:
+def test_the_layers_around_the_ring_are_shown(path, shown):
     blocks = [layer for _ in range(4) for layer in (L.Dense(4, 4), L.Tanh())]
     model = Sequential(*blocks, L.Dense(4, 4), L.Tanh(), seed=1)
     trace = model.trace(X[:, [0, 1, 2, 1]], X[:, [0, 1, 2, 0]])
@@ -237,7 +231,7 @@ def test_the_layers_around_the_ring_are_shown(path: str, shown: str) -> None:
     assert "".join(slot.path or " " for slot in found) == shown
 
 
-def test_the_loss_after_the_update_and_without_one() -> None:
+def test_the_loss_after_the_update_and_without_one():
     for layers in ((), (L.Dropout(0.4),), (L.BatchNorm(),)):
         model = mlp(*layers)
         trace = model.trace(X, Y)
@@ -266,7 +260,7 @@ def test_the_loss_after_the_update_and_without_one() -> None:
     ],
     ids=repr,
 )
-def test_the_line_that_writes_a_gradient(layer: Layer, name: str, title: str, line: str) -> None:
+def test_the_line_that_writes_a_gradient(layer, name, title, line):
     found, lines, lit = method_with(type(layer), f"d{name}")
     assert found == title
     assert lit is not None
@@ -291,7 +285,7 @@ def test_the_line_that_writes_a_gradient(layer: Layer, name: str, title: str, li
     ],
     ids=str,
 )
-def test_how_arrays_are_laid_out(shape: Any, sample: Any, size: Any, note: str) -> None:
+def test_how_arrays_are_laid_out(shape, sample, size, note):
     A = np.arange(1, 1 + np.prod(shape), dtype=float).reshape(shape)
     shown = plane(A, sample)
     assert (shown.values.shape, " ".join(shown.notes)) == (size, note)
@@ -303,7 +297,7 @@ def test_how_arrays_are_laid_out(shape: Any, sample: Any, size: Any, note: str) 
             assert found(shape, sample, place) == (k, j)
 
 
-def test_how_large_arrays_become_images() -> None:
+def test_how_large_arrays_become_images():
     A = RNG.standard_normal((130, 200))
     A[64, 77] = -9
     shown = plane(A)
@@ -327,7 +321,7 @@ def test_how_large_arrays_become_images() -> None:
     assert maps.blank.sum() == 2 * 41 - 1 + 20 * 20
 
 
-def pixels(drawing: str, columns: int) -> np.ndarray:
+def pixels(drawing, columns):
     """The colours and the opacity of an image, (rows, columns, 4)."""
     png = base64.b64decode(re.findall(r"base64,([^\"]+)", drawing)[0])
     chunks, at = dict[bytes, bytes](), 8
@@ -341,7 +335,7 @@ def pixels(drawing: str, columns: int) -> np.ndarray:
     return rows.reshape(-1, 1 + 4 * columns)[:, 1:].reshape(-1, columns, 4)
 
 
-def test_texts_fit_and_a_layer_without_source_has_no_lines() -> None:
+def test_texts_fit_and_a_layer_without_source_has_no_lines():
     assert fit("short", 100, 12) == "short"
     cut = fit("a long name of a layer", 60, 12)
     assert cut.endswith("\u2026")
@@ -352,6 +346,6 @@ def test_texts_fit_and_a_layer_without_source_has_no_lines() -> None:
     assert apart(0.6931, 0.6104) == ("0.693", "0.610")
     assert apart(0.69312, 0.69309) == ("0.69312", "0.69309")
     assert apart(2.0, None) == ("2.00", "2.00")
-    space: dict[str, Any] = {"Layer": Layer}
+    space = {"Layer": Layer}
     exec("class Typed(Layer):\n    def backward(self, dY): return dY", space)
     assert method_with(space["Typed"], "dW") == ("Typed.backward", [], None)
