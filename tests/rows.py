@@ -18,6 +18,8 @@ from phitodeep.testing.examples import ELEMENTWISE, EXAMPLES, TOKENS, Make
 
 LONG = os.environ.get("PHITODEEP_TESTS") == "all"
 long = pytest.mark.skipif(not LONG, reason="long: make test-all runs it")
+# Tests that need most kernels: one worker compiles these first, while the other runs other tests.
+compiling = pytest.mark.xdist_group("compiling")
 Row = tuple[Make, Shape, int]  # a layer, the shape of X, and the number of tokens, or 0
 
 _SHAPES = [(4, 5), (2, 3, 7)]  # elementwise, one of them is enough

@@ -15,7 +15,7 @@ from phitodeep.testing.examples import EXAMPLES, TOKENS
 from phitodeep.testing.references import Pair, compare, construct
 from tests import rows
 
-pytestmark = pytest.mark.xdist_group("verify")  # all checks run once
+pytestmark = rows.compiling  # and all checks run once
 
 CHECKS = list(verification._checks())
 

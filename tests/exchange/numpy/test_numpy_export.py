@@ -36,9 +36,9 @@ from phitodeep.model import architectures as models
 from phitodeep.testing.examples import data, made
 from tests import random_networks
 from tests.random_networks import Centred, Gate, Ladder, Maker, drawn
-from tests.rows import ALL, LONG
+from tests.rows import ALL, LONG, compiling
 
-pytestmark = pytest.mark.xdist_group("export")  # the models are exported once
+pytestmark = compiling  # and the models are exported once
 
 PRECISION = {"float64": 1e-12, "float32": 3e-6}  # compared with the largest output
 NOT_EXPORTED = {"Lambda", "Layer", "Param", "State"}  # its functions may use anything; base classes
