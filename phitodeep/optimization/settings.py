@@ -93,7 +93,7 @@ def _unless_none(check: Check, value: Any, who: str) -> Any:
     return None if value is None else check(value, who)
 
 
-def _constructor(cls: type, own: dict[str, Any]) -> Callable[..., None]:
+def _constructor(cls: Any, own: dict[str, Any]) -> Callable[..., None]:
     """Return the constructor: it sets the settings of the base classes first, then these."""
     base = next(vars(c)["__init__"] for c in cls.__mro__[1:] if "__init__" in vars(c))
     theirs = inspect.signature(base).parameters
@@ -109,7 +109,7 @@ def _constructor(cls: type, own: dict[str, Any]) -> Callable[..., None]:
             )
         given = {n: own[n] for n in placed[len(args) :] if n in own} | given
         values = {n: given.pop(n, default) for n, default in own.items() if n not in placed}
-        super(cls, self).__init__(*args, **given)  # type: ignore[arg-type]
+        super(cls, self).__init__(*args, **given)
         for name, value in values.items():
             setattr(self, name, value)
         finish(self)
