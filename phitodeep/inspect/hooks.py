@@ -339,13 +339,14 @@ class Keys(dict[str, dict[str, list[str]]]):
         keys = list(self.every())
         short = [re.sub(r"(forward|backward)\.", "", k) for k in keys]
         near = difflib.get_close_matches(key, dict.fromkeys([*keys, *short]), n=4)
-        if path in self and "." in key:
+        if path in self:
             near = [k for k in keys if k.rpartition(".")[2] == key][:4] or near
-            there = f". {path or 'The model'} has {self._listed(path)}"
-        else:
-            paths = [p for p in difflib.get_close_matches(path, self, n=8, cutoff=0) if p]
+        there = f". {path or 'The model'} has {self._listed(path)}" if path in self else ""
+        if path not in self or "." not in key:  # the layers whose paths are most like this one
+            like = difflib.get_close_matches(path or key, self, n=8, cutoff=0)
+            paths = [p for p in self if p and p in like]
             more = ", and others" * (len(paths) < len(self) - 1)
-            there = f": there are {', '.join(map(repr, paths))}{more}"
+            there = f": there are {', '.join(map(repr, paths))}{more}{there}"
         meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
         return f"there is no {key!r}{there}.{meant}"
 

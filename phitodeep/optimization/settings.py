@@ -10,13 +10,14 @@ import inspect
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import Field, field
 from functools import partial
 from inspect import Parameter, Signature
-from typing import Annotated, Any, NamedTuple, dataclass_transform, get_args
+from typing import Annotated, Any, NamedTuple, Self, dataclass_transform, get_args
 
 from phitodeep.core.checks import check_count, check_flag, check_number, keywords
 from phitodeep.core.types import Schedule
+from phitodeep.errors import ArgumentTypeError
 
 Check = Callable[[Any, str], Any]  # (value, its name in errors) -> value
 NonNegative = Annotated[float, partial(check_number, minimum=0)]
@@ -31,28 +32,45 @@ class WithSettings:
     """A class that makes its constructor from its annotated attributes and those of its bases.
 
     The first argument is `alpha`; the others are passed by name. `__post_init__` of a class runs
-    when its settings are set. A class that defines `__init__` keeps it.
+    when its settings are set. A class that defines `__init__` keeps it, and classes derived from it
+    take the same arguments by position.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        found = inspect.get_annotations(cls).items()
-        own = [name for name, a in found if name in vars(cls) and "ClassVar" not in str(a)]
+        hints = inspect.get_annotations(cls).items()
+        names = [name for name, a in hints if name in vars(cls) and "ClassVar" not in str(a)]
+        own = {name: vars(cls)[name] for name in names}
         if (own or "__post_init__" in vars(cls)) and "__init__" not in vars(cls):
-            type.__setattr__(cls, "__init__", _constructor(cls, {n: vars(cls)[n] for n in own}))
-            for name, check in checks_of(cls).items():
-                type.__setattr__(cls, name, Setting(name, check))
+            own = {n: v.default if isinstance(v, Field) else v for n, v in own.items()}
+            type.__setattr__(cls, "__init__", _constructor(cls, own))
+            checks = checks_of(cls)
+            for name, default in own.items():
+                inherited = getattr(getattr(super(cls, cls), name, None), "check", None)
+                if check := checks.get(name, inherited):
+                    type.__setattr__(cls, name, Setting(name, check, default))
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        made = super().__new__(cls)
+        found = {name: getattr(cls, name, None) for name in dir(cls)}
+        vars(made).update({n: s.default for n, s in found.items() if isinstance(s, Setting)})
+        return made
 
     @keywords({"lr": "write alpha=", "learning_rate": "write alpha="})
-    def __init__(self, alpha: Any) -> None:
+    def __init__(self, alpha: float | Schedule) -> None:
         self.alpha = alpha
 
 
 class Setting(NamedTuple):
-    """A descriptor that checks what is set; without `__get__`, reading is as fast as ever."""
+    """A descriptor that checks what is set.
+
+    It has no `__get__`, so that reading is as fast as ever: each object has the value, from the
+    start the default.
+    """
 
     name: str
     check: Check
+    default: Any
 
     def __set__(self, owner: Any, value: Any) -> None:
         vars(owner)[self.name] = self.check(value, f"{type(owner).__name__} {self.name}")
@@ -61,9 +79,9 @@ class Setting(NamedTuple):
 def checks_of(cls: type) -> dict[str, Check]:
     """Return the checks in a class's annotations, such as `Fraction` or `Fraction | None`."""
     found: dict[str, Check] = {}
-    names = vars(sys.modules[cls.__module__])
+    names = getattr(sys.modules.get(cls.__module__), "__dict__", {})
     for name, hint in inspect.get_annotations(cls).items():
-        with suppress(NameError):  # of a type that only type checkers know
+        with suppress(Exception):  # what only type checkers understand has no check
             hint = eval(hint, names) if isinstance(hint, str) else hint
         for part in (hint, *get_args(hint)):
             for check in getattr(part, "__metadata__", ()):
@@ -75,28 +93,35 @@ def _unless_none(check: Check, value: Any, who: str) -> Any:
     return None if value is None else check(value, who)
 
 
-def _constructor(cls: type, own: dict[str, Any]) -> Callable[..., None]:
+def _constructor(cls: Any, own: dict[str, Any]) -> Callable[..., None]:
     """Return the constructor: it sets the settings of the base classes first, then these."""
     base = next(vars(c)["__init__"] for c in cls.__mro__[1:] if "__init__" in vars(c))
     theirs = inspect.signature(base).parameters
-    first: Any = own.pop("alpha", theirs["alpha"])
-    first = getattr(first, "default", first)  # of a parameter or a field, or the number itself
+    placed = [n for n, p in theirs.items() if p.kind <= p.POSITIONAL_OR_KEYWORD][1:]
+    starred = any(p.kind is p.VAR_POSITIONAL for p in theirs.values())
     finish = vars(cls).get("__post_init__", lambda self: None)
 
-    def __init__(self: Any, alpha: float | Schedule = first, **given: Any) -> None:
-        values = {name: given.pop(name, default) for name, default in own.items()}
-        base(self, alpha, **given)
+    def __init__(self: Any, *args: Any, **given: Any) -> None:
+        if args[len(placed) :] and not starred:
+            who, names = type(self).__name__, " and ".join(placed) or "nothing"
+            raise ArgumentTypeError(
+                f"{who} takes {names} by position: write the names of the rest."
+            )
+        given = {n: own[n] for n in placed[len(args) :] if n in own} | given
+        values = {n: given.pop(n, default) for n, default in own.items() if n not in placed}
+        super(cls, self).__init__(*args, **given)
         for name, value in values.items():
             setattr(self, name, value)
         finish(self)
 
     __init__.__qualname__ = f"{cls.__qualname__}.__init__"
-    shown = list(inspect.signature(__init__).parameters.values())[:2]
-    for name, default in own.items():
+    shown = [Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)]
+    shown += [theirs[n].replace(default=own.get(n, theirs[n].default)) for n in placed]
+    for name in (n for n in own if n not in placed):
         hint = inspect.get_annotations(cls)[name]
-        shown.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hint))
+        shown.append(Parameter(name, Parameter.KEYWORD_ONLY, default=own[name], annotation=hint))
     if base is not WithSettings.__init__:
         rest = "options" if "common" in theirs else "common"
         shown.append(Parameter(rest, Parameter.VAR_KEYWORD, annotation="Any"))
-    vars(__init__)["__signature__"] = Signature(shown)
+    vars(__init__)["__signature__"] = Signature(shown, __validate_parameters__=False)
     return __init__

@@ -108,7 +108,8 @@ def test_keys_may_leave_out_the_direction_and_conditions_know_their_place():
     largest = abs(model.trace(S, YS)["0.h_t"].array).max(axis=(0, 2))
     bound = float(np.sort(largest)[-2])
     db = model.debug(S, YS)
-    db.set_break("0.forward.h_t", when=f"abs(h_t).max() >= {bound!r}")
+    db.set_break("0.forward.h_t", when=f"abs(h_t).max() >= {bound!r} and t >= 0")
+    db.set_break("loss", when="total > 0 and w is None and share is not T")
     assert f"t = {int(np.argmax(largest >= bound))}" in str(db.cont())
     for when in WHEN:
         db = dense().debug(X, Y)
@@ -210,7 +211,7 @@ def test_hooks_run_once_outside_the_layer_and_data_may_change_meanwhile():
 
 
 REFUSED = r"""
-db.set_break("9") -> UnknownNameError: there is no '9': .* 'loss', '2', '1', '0'.*A place is a layer
+db.set_break("9") -> UnknownNameError: there are '0', '1', '2', 'loss'. The model has .*A place is
 db.set_break("9.dW") -> UnknownNameError: there is no '9.dW'
 db.set_break("2.update.W") -> UnknownNameError: there is no '
 db.set_break(3) -> UnknownNameError: keys are texts
@@ -220,6 +221,8 @@ db.set_break("2", when="dX >") -> ArgumentError: is not a Python expression
 db.set_break("2", when="a = 1") -> ArgumentError: is not a Python expression
 db.set_break("2", when="\0") -> ArgumentError: is not a Python expression
 db.set_break("2.backward", when="no_such > 1") -> UnknownNameError: not one of the symbols there
+db.set_break("2.Y", when="total > 0") -> UnknownNameError: 'total' is not one of the symbols there
+db.set_break("loss", when="t > 0") -> UnknownNameError: 't' is not one of the symbols there
 db.set_break("2.backward", when="bias") -> UnknownNameError: not one of the symbols there
 db.set_break("2.backward", when="abs(X_hat) > 1") -> UnknownNameError: not one of the symbols there
 db.set_break("2.backward", when="[dX, z]") -> UnknownNameError: not one of the symbols there

@@ -346,9 +346,10 @@ SAME.find("0.S") -> UnknownNameError: '0.S' is ambiguous: write '0.forward.S' or
 t["0.dw"] -> UnknownNameError: there is no '0\.dw'.*mean.*'0\.dW'
 t["0.backward.dZ"] -> UnknownNameError: 0 has forward: X, W, b, XW, Y; backward: dY, dW, db, dX; upd
 t["0.forward.dW"] -> UnknownNameError: there is no
-t["9.Y"] -> UnknownNameError: there are 'loss', '2', '1', '0'. Did you mean '2.Y' or '1.Y'
+t["9.Y"] -> UnknownNameError: there are '0', '1', '2', 'loss'. Did you mean '2.Y' or '1.Y'
+t["nope"] -> UnknownNameError: '2', 'loss'. The model has forward: X, Y_0, .*; backward: dY, .*X.$
 t["forward.Q"] -> UnknownNameError: 'forward.Q'. The model has forward: X, .*Did you mean 'forward.Y
-deep().trace(X, Y)["77.Y"] -> UnknownNameError: '1.layers.1', and others.$
+deep().trace(X, Y)["77.Y"] -> UnknownNameError: '1.layers.1', .*'loss', and others.$
 t[""] -> UnknownNameError: '' is a path: add a symbol
 t["."] -> UnknownNameError: there is no
 t["0"] -> UnknownNameError: '0' is a path: add a symbol of it, which are forward: X, W, b, XW, Y

@@ -705,3 +705,79 @@ def test_a_rule_of_ones_own_may_have_other_defaults_and_hints():
     assert Mine(0.25, momentum=0.5).alpha == 0.25
     with pytest.raises(ArgumentError, match="Mine momentum"):
         Mine(momentum=2)
+
+
+def test_a_derived_class_keeps_the_checks():
+    class Slower(Adam):
+        beta1: float = 0.8
+
+    assert (Slower().beta1, repr(Slower(0.1, beta1=0.5))) == (0.8, "Slower(0.1, beta1=0.5)")
+    with pytest.raises(ArgumentTypeError, match="Slower beta1 must be a number"):
+        Slower(beta1="x")
+    with pytest.raises(ArgumentTypeError, match="Slower takes alpha by position"):
+        Slower(0.1, 0.9)
+
+
+def test_a_derived_class_takes_what_a_constructor_by_hand_takes():
+    class Old(SGD):
+        def __init__(self, alpha, beta=0.9, **common):
+            super().__init__(alpha, **common)
+            self.beta = beta
+
+    class More(Old):
+        gamma: float = 0.5
+
+    class Other(Old):
+        beta: float = 0.4
+
+    assert repr(More(0.1, 0.7, gamma=0.2, l1=1.0)) == "More(0.1, 0.7, gamma=0.2, l1=1.0)"
+    assert More.from_config(More(0.1, 0.7).get_config()).beta == 0.7
+    assert (Other(0.1).beta, Other(0.1, 0.7).beta, Other(0.1, beta=0.6).beta) == (0.4, 0.7, 0.6)
+
+    class Strict(Old):
+        def __init__(self, alpha, beta):
+            super().__init__(alpha, beta)
+
+    class First(Strict):
+        alpha: float = 0.4
+
+    assert (First(beta=1).alpha, repr(First(0.2, 1))) == (0.4, "First(0.2, 1)")
+
+    class Short(SGD):
+        def __init__(self, lr0=0.1):
+            super().__init__(lr0)
+            self.lr0 = lr0
+
+    class Long(Short):
+        gamma: float = 0.5
+
+    assert (repr(Long(0.3, gamma=1.0)), Long(lr0=4).alpha) == ("Long(0.3, gamma=1.0)", 4)
+
+
+def test_settings_have_their_defaults_before_they_are_set_and_with_two_bases():
+    class Both(Adam, SGD):
+        z: float = 0.1
+
+    class Apart(SGD):
+        def __init__(self):
+            Optimizer.__init__(self, 0.1)
+
+    assert (repr(Both()), Both(momentum=0.5).momentum, Apart().momentum) == ("Both()", 0.5, 0.0)
+    with pytest.raises(ArgumentTypeError, match="Both momentum"):
+        Both(momentum="x")
+
+
+ELSEWHERE = """
+from __future__ import annotations
+class Mine(SGD):
+    h: np.foo = 3
+    i: "no expression" = 4
+    j: int = 5
+"""
+
+
+def test_a_rule_may_be_made_outside_modules_and_have_hints_that_are_none():
+    names = {"__name__": "nowhere", "np": np, "SGD": SGD}
+    for names["__name__"] in ("nowhere", __name__):
+        exec(ELSEWHERE, names)
+        assert repr(names["Mine"](0.5, h=1)) == "Mine(0.5, h=1)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from symtable import symtable
@@ -124,12 +123,14 @@ def _check_condition(found: Breakpoint, model: Trainable, call: Call) -> None:
         top = symtable(when, "when", "eval")
     except (SyntaxError, ValueError) as error:
         raise ArgumentError(f"when={when!r} is not a Python expression: {error}.") from None
-    known, symbols = ["L", "t", "T", "w", "total", "share"], keys_of(model, call)
-    for path, layer, _ in reached(model, call):
+    known = ["L"]  # which is there once the loss is
+    for path, layer, inside in reached(model, call):
         if found.includes(path):
             known += [name for name, v in settings(layer).items() if type(v) in (int, float)]
-            known += itertools.chain(*symbols[path].values())
-            known += [] if path == "loss" else [*layer.params, *layer.state, *layer.tied]
+            with within(inside):  # the symbol of a loop is t
+                known += [step.symbol for step in run.derivation_of(layer).every()]
+            own = path != "loss" and ["X", "dY", *layer.params, *layer.state, *layer.tied]
+            known += own or ["P", "T", "w", "total", "share"]
     tables = [top]
     for table in tables:  # which grows by the scopes inside
         tables += table.get_children()
