@@ -63,11 +63,10 @@ LINEAR = {"Add", "Sub", "Mul", "Div", "Neg"}
 SHARP = {*BENT, "Greater"} - {"Tanh", "Sigmoid"}  # GELU and Mish apply them to curves
 _MIDDLE = np.linspace(0.2, 25, 60)
 FAR = float(np.finfo(np.float32).max)  # so that every limit shows
-_DECADES = 10.0 ** np.arange(-46, 39)  # all that float32 has
 DENSE = np.linspace(-30, 30, 20001)
-TINY = 1e-12  # a rounding of float64
-BESIDE = np.concatenate([[0.0], _DECADES, -_DECADES])
+BESIDE = np.outer([0, 1, -1], 10.0 ** np.arange(-46, 39)).ravel()  # all decades of float32
 POINTS = np.concatenate([BESIDE, _MIDDLE, -_MIDDLE, [FAR, -FAR]])
+SIDES = (POINTS > 0, POINTS < 0)
 KINDS = [getattr(activation, name) for name in activation.__all__]
 LAYERS: list[Callable[[], L.Layer]] = [  # with their usual settings
     *(kind for kind in KINDS if kind.time_steps == "independent" and kind is not L.PReLU),
@@ -94,9 +93,8 @@ def with_values(Y: Array, op: str = "") -> L.Layer | None:
     low = float(Y[-1])  # which says alpha
     for kind, alpha in ((L.LeakyReLU, low / POINTS[-1]), (L.CELU, -low), (L.ELU, -low)):
         alpha = decimal(alpha)
-        named = kind.__name__.lower() == op.lower()
-        possible = (named or alpha != 1) if kind is L.LeakyReLU else alpha > 0  # 1: nothing is done
-        if not fits and possible and math.isfinite(alpha):
+        possible = alpha > 0 or kind is L.LeakyReLU
+        if not fits and possible and math.isfinite(alpha) and (op or alpha != 1):  # 1 is identity
             fits = [kind(alpha)] if equal(Y, _at(POINTS, kind(alpha)), POINTS) else []
     fits.sort(key=lambda layer: type(layer).__name__.lower() != op.lower())
     return fits[0] if fits else None
@@ -138,42 +136,36 @@ def compound(step: Step) -> Plan | None:
         known: dict[Step, Any] = {}
         Y = values(step.output, x, POINTS, known)
         made = with_values(Y) if isinstance(Y, np.ndarray) else None
-        X = _everywhere(known, x) if made else None
-        if made is None or X is None:
-            continue
-        if equal(values(step.output, x, X), _at(X, copy.deepcopy(made)), X):
+        if made and equal_everywhere(made, step.output, x, known):
             return applied(x, made)
     return None
 
 
-def _everywhere(known: dict[Step, Any], x: View) -> Array | None:
-    """Return a dense grid, and points on both sides of wherever an expression of x may bend.
+def equal_everywhere(layer: L.Layer, end: View, x: View, known: dict[Step, Any]) -> bool:
+    """Return whether an expression of x, whose steps have these values at POINTS, is a layer.
 
-    Given its steps with their values at POINTS. It may bend where a line, a x + b, has the value of
-    a constant. None is returned if it may bend elsewhere: where something else is bent, or is 0.
+    It is compared on both sides of wherever a line, a x + b, has the value of a constant, as it may
+    bend there. It is refused if it may bend elsewhere: where something else is bent, or is 0.
     """
-    lines: dict[Step, tuple[float, float]] = {}
+    lines: dict[Step | None, tuple[float, float]] = {None: (1.0, 0.0)}  # None is x
     constants = {0.0, 3.0, -3.0}  # those of HardSwish
     for step in sorted(known, key=lambda step: step.index):
         straight = all(i.is_(x) or i.step in lines for i in step.inputs if isinstance(i, View))
-        numbers = [scalar(i) for i in step.inputs] + list(step.settings.values())
-        constants.update(i for i in numbers if isinstance(i, (int, float)))
+        s = step.settings
+        constants.update(i for i in [*map(scalar, step.inputs), *s.values()] if type(i) is float)
         if step.op == "HardSigmoid":
-            a, b = step.settings.get("alpha", 0.2), step.settings.get("beta", 0.5)
-            constants.update((-b / a, (1 - b) / a) if a else ())
+            constants |= {(i - s.get("beta", 0.5)) / (s.get("alpha", 0.2) or 1) for i in (0, 1)}
         Y = known[step] + np.zeros_like(POINTS)
         a, b = (Y[-2] - Y[-1]) / (2 * FAR), Y[0]
-        error = TINY * (np.abs(a * POINTS) + abs(b))
-        if straight and step.op in LINEAR and a and (np.abs(Y - a * POINTS - b) <= error).all():
+        error = np.abs(Y - a * POINTS - b) / (np.abs(a * POINTS) + abs(b))
+        if straight and step.op in LINEAR and 0 < abs(a) < math.inf and np.nanmax(error) < 1e-12:
             lines[step] = a, b
-            continue
-        turns = any(Z.min() < 0 < Z.max() for Z in (Y[POINTS > 0], Y[POINTS < 0]))
-        if turns or (step.op in SHARP and not straight):
-            return None
-    at = [(np.array(list(constants)) - b) / a for a, b in [(1.0, 0.0), *lines.values()]]
-    places = np.concatenate(at)[:, None]
-    X = np.concatenate([DENSE, (places + BESIDE).ravel(), (places * (1 + BESIDE)).ravel()])
-    return np.clip(X[np.isfinite(X)], -FAR, FAR)
+        elif (step.op in SHARP and not straight) or any(Y[i].min() < 0 < Y[i].max() for i in SIDES):
+            return False
+    at = np.concatenate([(np.array([*constants]) - b) / a for a, b in lines.values()])[:, None]
+    X = np.concatenate([DENSE, (at + BESIDE).ravel(), (at * (1 + BESIDE)).ravel()])
+    X = np.clip(X[np.isfinite(X)], -FAR, FAR)
+    return equal(values(end, x, X), _at(X, copy.deepcopy(layer)), X)
 
 
 def inside(end: View, kinds: Collection[str]) -> list[View]:
@@ -199,11 +191,9 @@ def values(end: View, x: View, X: Array, known: dict[Step, Any] | None = None) -
 
     def fits(step: Step) -> bool:
         features = leaves(x.groups[-1]) if X.ndim == 2 else None
-        if features is not None and step.op in SHARP:
-            return False
-        return step.op != "ReduceMean" or (
-            leaves(step.settings["reduced"]) == features and not step.groups[-1]
-        )
+        if step.op == "ReduceMean":
+            return leaves(step.settings["reduced"]) == features and not step.groups[-1]
+        return features is None or step.op not in SHARP
 
     def of(view: View) -> Any:
         if view.is_(x):

@@ -204,10 +204,10 @@ def expand(node: Call) -> Value:
 # --- elementwise operators ------------------------------------------------------------------------
 
 
-UNARY = {"Exp", "Log", "Sqrt", "Reciprocal", "Neg", "Sign", "Not", "IsNaN", "ThresholdedRelu"}
-
-
-@handles(*UNARY - BENT.keys())
+@handles(
+    *{"Exp", "Log", "Sqrt", "Reciprocal", "Neg", "Sign", "Not", "IsNaN", "ThresholdedRelu"}
+    - BENT.keys()
+)
 def unary(node: Call) -> Value:
     return node.step(node.op, [node.view()], node.view().groups, **node.attributes)
 
