@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,13 @@ FOUND_BY = (  # what fails as long as a place is missing
     "tests/layers/test_references.py::test_every_layer_with_a_counterpart_has_references",
     "tests/website/test_layer_pages.py::test_every_public_layer_has_a_page_and_an_alias_says_so",
 )
+COMES_BACK = """
+import phitodeep as nn
+model = nn.Sequential(nn.Arctan())
+model.build((5,))
+model.export_onnx("a.onnx")
+print(nn.io.from_onnx("a.onnx").layers)
+"""
 
 
 @pytest.fixture
@@ -91,3 +99,5 @@ def test_all_checks_find_a_new_layer_and_pass(copy):
     assert "failed" not in output, output
     for name in CONTRACT:
         assert re.search(rf"PASSED {name}::.*Arctan", output), output
+    if find_spec("onnx"):
+        assert run(copy, "-c", COMES_BACK).stdout == "[Arctan()]\n"

@@ -85,6 +85,8 @@ REFUSED = [
         "Relu x -> a; Tanh a -> b; Sigmoid x -> c; Add b c -> d; Add d a name=end",
         *([None, 3], {}, "'end'"),
     ),
+    ("Clip x a", [None, 3], {"a": np.float32(1e-30)}, "Clip.*no layer"),
+    ("Clip x a", [None, 3], {"a": np.float32(-1e-8)}, "Clip.*no layer"),
     ("LeakyRelu x alpha=1", [None, 3], {}, "damaged: .*alpha"),
     ("Relu x; Tanh x", [None, 3], {}, "damaged: .*names multiple times"),
     ("Relu z", [None, 3], {}, "damaged: .*'z'"),
@@ -137,6 +139,33 @@ def test_without_onnx_the_error_names_the_extra(tmp_path, monkeypatch):
             call(tmp_path / "a.onnx")
 
 
+THRESHOLDS = (  # each differs from an activation, or from nothing, in some interval
+    "Abs x -> a; Greater a t -> g; Where g x zero",
+    "Abs x -> a; Less a t -> g; Where g zero x",
+    "Mul x k -> s; Abs s -> a; Greater a t -> g; Where g s zero",
+    "Abs x -> a; Greater a t -> g; Where g x zero -> w; Mul w k",
+    "Relu x -> r; Greater r t -> g; Where g r zero",
+    "Relu x -> r; Greater x t -> g; Where g r zero",
+    "Relu x -> r; Greater t x -> g; Where g zero r",
+    "Relu x -> r; Less x t -> g; Where g zero r",
+    "Relu x -> r; Mul x k -> s; Sub s t -> d; Greater d zero -> g; Where g r zero",
+    "Relu x -> r; Mul x x -> s; Greater s t -> g; Where g r zero",
+    "Relu x -> r; Clip x zero t -> c; Div c t -> d; Mul r d",
+    "Relu x -> r; Sub x t -> d; Abs d -> a; Greater a narrow -> g; Where g r zero",
+    "Relu x -> r; Sub x t -> d; Div narrow d -> e; Add e one -> f; Mul r f",
+)
+
+
+def test_no_interval_is_too_narrow(tmp_path, monkeypatch):
+    monkeypatch.setattr(verifying, "MOST_NODES", -1)  # the rules alone must be right
+    for text, power, k in itertools.product(THRESHOLDS, range(-30, 31, 6), (1e-6, 1e3)):
+        arrays = {"t": 10.0**power, "k": k, "zero": 0, "one": 1, "narrow": 1e-12}
+        arrays = {name: np.float32(value) for name, value in arrays.items()}
+        path = write(tmp_path, text, [None, 3], arrays)
+        with noted(f"{text} {power} {k}"), pytest.raises(DataError, match="no layer comp"):
+            from_onnx(path)
+
+
 # --- read as these layers, which compute the same -------------------------------------------------
 
 POOL = "MaxPool x -> p kernel_shape=[2,2] strides=[2,2]; Flatten p -> f; "
@@ -149,7 +178,14 @@ LAYER_NORM = (
 )
 RMS_NORM = "Mul x x -> s; ReduceMean s last -> v; Add v eps -> w; Pow w power -> r; Mul x r -> n; "
 NORM = {"last": np.array([-1]), "eps": np.float32(0.01), "power": np.float32(-0.5)}
-NORM |= {"g": floats(4), "b": floats(4) + 1, "rows": floats(3, 1) + 2, "other": np.array([1, 2])}
+NORM |= {
+    "zero": np.float32(0),
+    "tiny": np.float32(1e-12),
+    "g": floats(4),
+    "b": floats(4) + 1,
+    "rows": floats(3, 1) + 2,
+    "other": np.array([1, 2]),
+}
 READ = [
     (f"{LAYER_NORM}Mul n g -> o; Add o b", [None, 3, 4], NORM, "LayerNorm"),
     (f"{LAYER_NORM}Mul n rows", [None, 3, 4], NORM, ""),
@@ -175,7 +211,11 @@ READ = [
     ("Resize x _ s", [None, 3, 4, 4], {"s": np.array([1, 1, 2, 3], np.float32)}, "Upsample2D"),
     *((f"{name.capitalize()} x", [None, 9], {}, name) for name in ("ELU", "CELU", "SELU")),
     *((f"{name} x", [None, 9], {}, name) for name in ("Softplus", "Softsign", "HardSwish")),
-    ("LeakyRelu x", [None, 9], {}, "LeakyReLU"),
+    *((f"LeakyRelu x alpha={alpha}", [None, 9], {}, "LeakyReLU") for alpha in (0.01, 1.0, 1e-20)),
+    (
+        "Mul x one -> s; Greater s t -> g; Softplus x -> p; Where g x p",
+        *([None, 9], {"one": np.float32(1), "t": np.float32(20)}, "Softplus"),
+    ),
     ("LayerNormalization x g", [None, 4], {"g": floats(4)}, "LayerNorm"),
     ("HardSigmoid x alpha=0.16666667", [None, 9], {}, "HardSigmoid"),
 ]
@@ -307,6 +347,7 @@ def test_other_norms_and_attentions_are_refused(tmp_path):
         ("m; Sub", "m keepdims=0; Sub", [4, 4, 4]),
         ("x last", "x other", [None, 3, 4]),
         ("Add v eps -> w", "Identity v -> w", [None, 3, 4]),
+        ("Div d", "Abs d -> f; Greater f tiny -> h; Where h d zero -> e; Div e", [None, 3, 4]),
     ):
         text = f"{LAYER_NORM.replace(old, new)}Mul n g"
         with noted(text), pytest.raises(DataError, match="no layer"):

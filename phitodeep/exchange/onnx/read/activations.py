@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Callable, Collection
@@ -14,6 +15,7 @@ from phitodeep import layers as L
 from phitodeep.core.call import inference
 from phitodeep.core.types import Array
 from phitodeep.errors import DataError
+from phitodeep.exchange.correspondence import TABLE
 from phitodeep.exchange.onnx.read.axes import Group, expanded, flat, leaves
 from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer, applied
 from phitodeep.exchange.onnx.read.interpreting import Call, handles
@@ -21,7 +23,6 @@ from phitodeep.exchange.onnx.read.values import MOST, TOLERANCE, Step, Value, Vi
 from phitodeep.layers import activation
 
 # --- operators and layers by their values ---------------------------------------------------------
-
 
 BENT: dict[str, Callable[..., Any]] = {  # what ONNX's operators compute; float64
     "Relu": F.relu,
@@ -41,6 +42,9 @@ BENT: dict[str, Callable[..., Any]] = {  # what ONNX's operators compute; float6
     "Abs": np.abs,
     "Clip": np.clip,
 }
+for _row in TABLE.values():  # what is written as one operator without settings
+    if isinstance(_row.onnx, functools.partial) and not _row.onnx.args[1] and callable(_row.numpy):
+        BENT.setdefault(_row.onnx.args[0], _row.numpy)
 OPERATORS: dict[str, Callable[..., Any]] = {  # those that activations and norms are written with
     **BENT,
     "Add": np.add,
@@ -55,9 +59,14 @@ OPERATORS: dict[str, Callable[..., Any]] = {  # those that activations and norms
     "Greater": np.greater,
     "Where": np.where,
 }
+LINEAR = {"Add", "Sub", "Mul", "Div", "Neg"}
+SHARP = {*BENT, "Greater"} - {"Tanh", "Sigmoid"}  # GELU and Mish apply them to curves
 _MIDDLE = np.linspace(0.2, 25, 60)
 FAR = float(np.finfo(np.float32).max)  # so that every limit shows
-POINTS = np.concatenate([[0.0], _MIDDLE, -_MIDDLE, [1e4, -1e4, FAR, -FAR]])
+DENSE = np.linspace(-30, 30, 20001)
+BESIDE = np.outer([0, 1, -1], 10.0 ** np.arange(-46, 39)).ravel()  # all decades of float32
+POINTS = np.concatenate([BESIDE, _MIDDLE, -_MIDDLE, [FAR, -FAR]])
+SIDES = (POINTS > 0, POINTS < 0)
 KINDS = [getattr(activation, name) for name in activation.__all__]
 LAYERS: list[Callable[[], L.Layer]] = [  # with their usual settings
     *(kind for kind in KINDS if kind.time_steps == "independent" and kind is not L.PReLU),
@@ -65,35 +74,35 @@ LAYERS: list[Callable[[], L.Layer]] = [  # with their usual settings
 ]
 
 
-def _at_points(make: Callable[[], L.Layer]) -> Array:
-    """Return the values of a layer at POINTS."""
-    made = make()
-    made.build(POINTS.shape, dtype=np.float64)
+def _at(X: Array, layer: L.Layer) -> Array:
+    """Return the values of a layer at these points."""
+    layer.build(X.shape, dtype=np.float64)
     with inference():
-        return made.forward(POINTS[None])[0].copy()
+        return layer.forward(X[None])[0].copy()
 
 
 @functools.cache
 def _known() -> list[Array]:
     """Return the values of each of LAYERS."""
-    return [_at_points(make) for make in LAYERS]
+    return [_at(POINTS, make()) for make in LAYERS]
 
 
 def with_values(Y: Array, op: str = "") -> L.Layer | None:
     """Return the layer with these values at POINTS; of several, one that is named like `op`."""
-    fits = [make() for make, Z in zip(LAYERS, _known(), strict=True) if equal(Y, Z)]
+    fits = [make() for make, Z in zip(LAYERS, _known(), strict=True) if equal(Y, Z, POINTS)]
     low = float(Y[-1])  # which says alpha
     for kind, alpha in ((L.LeakyReLU, low / POINTS[-1]), (L.CELU, -low), (L.ELU, -low)):
-        if not fits and math.isfinite(low) and (alpha > 0 or kind is L.LeakyReLU):
-            make: Callable[[], L.Layer] = functools.partial(kind, decimal(alpha))
-            fits = [make()] if equal(Y, _at_points(make)) else []
+        alpha = decimal(alpha)
+        possible = alpha > 0 or kind is L.LeakyReLU
+        if not fits and possible and math.isfinite(alpha) and (op or alpha != 1):  # 1 is identity
+            fits = [kind(alpha)] if equal(Y, _at(POINTS, kind(alpha)), POINTS) else []
     fits.sort(key=lambda layer: type(layer).__name__.lower() != op.lower())
     return fits[0] if fits else None
 
 
-def equal(Y: Array, Z: Array) -> bool:
-    """Return whether two arrays are equal up to a few roundings of float32."""
-    return bool((np.abs(Y - Z) <= TOLERANCE * (1 + np.abs(Z))).all())
+def equal(Y: Array, Z: Array, X: Array | float = 1.0) -> bool:
+    """Return whether two arrays, the values at X, are equal up to a few roundings of float32."""
+    return bool((np.abs(Y - Z) <= TOLERANCE * (np.minimum(np.abs(X), 1) + np.abs(Z))).all())
 
 
 # --- activations ----------------------------------------------------------------------------------
@@ -124,10 +133,39 @@ def activated(node: Call, op: str, x: View, **settings: Any) -> View:
 def compound(step: Step) -> Plan | None:
     """An activation written with simpler operators: it has the values of one of our layers."""
     for x in reversed(inside(step.output, BENT)):
-        Y = values(step.output, x, POINTS)
-        if isinstance(Y, np.ndarray) and (made := with_values(Y)):
+        known: dict[Step, Any] = {}
+        Y = values(step.output, x, POINTS, known)
+        made = with_values(Y) if isinstance(Y, np.ndarray) else None
+        if made and equal_everywhere(made, step.output, x, known):
             return applied(x, made)
     return None
+
+
+def equal_everywhere(layer: L.Layer, end: View, x: View, known: dict[Step, Any]) -> bool:
+    """Return whether an expression of x, whose steps have these values at POINTS, is a layer.
+
+    It is compared on both sides of wherever a line, a x + b, has the value of a constant, as it may
+    bend there. It is refused if it may bend elsewhere: where something else is bent, or is 0.
+    """
+    lines: dict[Step | None, tuple[float, float]] = {None: (1.0, 0.0)}  # None is x
+    constants = {0.0, 3.0, -3.0}  # those of HardSwish
+    for step in sorted(known, key=lambda step: step.index):
+        straight = all(i.is_(x) or i.step in lines for i in step.inputs if isinstance(i, View))
+        s = step.settings
+        constants.update(i for i in [*map(scalar, step.inputs), *s.values()] if type(i) is float)
+        if step.op == "HardSigmoid":
+            constants |= {(i - s.get("beta", 0.5)) / (s.get("alpha", 0.2) or 1) for i in (0, 1)}
+        Y = known[step] + np.zeros_like(POINTS)
+        a, b = (Y[-2] - Y[-1]) / (2 * FAR), Y[0]
+        error = np.abs(Y - a * POINTS - b) / (np.abs(a * POINTS) + abs(b))
+        if straight and step.op in LINEAR and 0 < abs(a) < math.inf and np.nanmax(error) < 1e-12:
+            lines[step] = a, b
+        elif (step.op in SHARP and not straight) or any(Y[i].min() < 0 < Y[i].max() for i in SIDES):
+            return False
+    at = np.concatenate([(np.array([*constants]) - b) / a for a, b in lines.values()])[:, None]
+    X = np.concatenate([DENSE, (at + BESIDE).ravel(), (at * (1 + BESIDE)).ravel()])
+    X = np.clip(X[np.isfinite(X)], -FAR, FAR)
+    return equal(values(end, x, X), _at(X, copy.deepcopy(layer)), X)
 
 
 def inside(end: View, kinds: Collection[str]) -> list[View]:
@@ -143,18 +181,19 @@ def inside(end: View, kinds: Collection[str]) -> list[View]:
     return found[1:] if any(view.step.op in kinds for view in found) else []
 
 
-def values(end: View, x: View, X: Array) -> Any:
+def values(end: View, x: View, X: Array, known: dict[Step, Any] | None = None) -> Any:
     """Return the values of an expression where x is X; None if it needs anything else.
 
-    Means are those of the rows of X: of the last axis of x.
+    Means are those of the rows of X: of the last axis of x. Then nothing may bend. The values of
+    all steps are put into `known`.
     """
-    known: dict[Step, Any] = {}
+    known = {} if known is None else known
 
     def fits(step: Step) -> bool:
         features = leaves(x.groups[-1]) if X.ndim == 2 else None
-        return step.op != "ReduceMean" or (
-            leaves(step.settings["reduced"]) == features and not step.groups[-1]
-        )
+        if step.op == "ReduceMean":
+            return leaves(step.settings["reduced"]) == features and not step.groups[-1]
+        return features is None or step.op not in SHARP
 
     def of(view: View) -> Any:
         if view.is_(x):

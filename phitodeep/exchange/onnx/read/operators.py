@@ -13,7 +13,7 @@ from phitodeep import layers as L
 from phitodeep.core.types import Array
 from phitodeep.errors import DataError
 from phitodeep.exchange.onnx.read import axes as ax
-from phitodeep.exchange.onnx.read.activations import activated, softened
+from phitodeep.exchange.onnx.read.activations import BENT, activated, softened
 from phitodeep.exchange.onnx.read.axes import (
     Axis,
     Group,
@@ -205,7 +205,8 @@ def expand(node: Call) -> Value:
 
 
 @handles(
-    *("Exp", "Log", "Sqrt", "Reciprocal", "Neg", "Sign", "Not", "IsNaN", "ThresholdedRelu"),
+    *{"Exp", "Log", "Sqrt", "Reciprocal", "Neg", "Sign", "Not", "IsNaN", "ThresholdedRelu"}
+    - BENT.keys()
 )
 def unary(node: Call) -> Value:
     return node.step(node.op, [node.view()], node.view().groups, **node.attributes)

@@ -36,6 +36,7 @@ say so takes X in our order, with the features last.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -54,12 +55,12 @@ def nothing(g: Graph, layer: Layer, x: Value) -> Value:
 
 def elementwise(op: str, **settings: str | float) -> Form:
     """Return the form of an operator with attributes: numbers, or names of the layer's settings."""
+    return functools.partial(operator, op, settings)
 
-    def form(g: Graph, layer: Any, x: Value) -> Value:
-        found = {n: getattr(layer, a) if isinstance(a, str) else a for n, a in settings.items()}
-        return g.node(op, x, **{name: float(value) for name, value in found.items()})
 
-    return form
+def operator(op: str, settings: dict[str, Any], g: Graph, layer: Any, x: Value) -> Value:
+    found = {n: getattr(layer, a) if isinstance(a, str) else a for n, a in settings.items()}
+    return g.node(op, x, **{name: float(value) for name, value in found.items()})
 
 
 def celu(g: Graph, layer: Any, x: Value) -> Value:
