@@ -14,7 +14,10 @@ ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"```(?:python|toml)\n# (\S+?)(?:, in (\w+))?\n(.*?)```", re.DOTALL)
 BLOCKS = BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text("utf-8"))
 COPIED = ("phitodeep", "tests", "tools", "website", "docs", "pyproject.toml")
-CONTRACT = [f"tests/{name}/test_contract.py" for name in ("layers", "derivations")]
+CONTRACT = [
+    *(f"tests/{name}/test_contract.py" for name in ("layers", "derivations")),
+    "tests/layers/test_activation.py",
+]
 FOUND_BY = (  # what fails as long as a place is missing
     "tests/layers/test_contract.py::test_table_covers_exactly_the_public_layers",
     "tests/model/test_sequential.py::test_the_builder_has_a_method_for_every_public_layer",

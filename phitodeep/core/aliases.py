@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, cast
 
 PACKAGE = "phitodeep."
@@ -17,18 +17,22 @@ ALIASES = {  # old path below phitodeep: where the module is now
     "demo": "cli.digits",
     "elementwise": "kernels.elementwise",
     "exchange.onnx.forms": "exchange.onnx.write.forms",
+    "exchange.onnx.from_onnx": "model.imports",
+    "exchange.torch.reading": "model.imports",
+    "exchange.torch.writing": "exchange.torch.write.writing",
     "explorer": "inspect.explorer",
     "files": "core.files",
-    "functional.activations": "functional",
     "initialization": "layers.initialization",
-    "inspect.diagnosis.thresholds": "inspect.diagnosis.symptoms",
     "inspect.difference": "inspect.trace",
+    "inspect.symptoms": "inspect.diagnosis.symptoms",
+    "inspect.thresholds": "inspect.diagnosis.findings",
     "io.forms": "exchange.numpy.forms",
     "layers.augmentation": "layers.images",
     "layers.call": "core.call",
     "layers.chain": "layers.containers",
     "layers.container": "layers.containers",
     "layers.dot_product": "layers.attention",
+    "layers.frame": "core.frame",
     "layers.gelu": "layers.activation",
     "layers.joined": "layers.dense",
     "layers.param": "layers.base",
@@ -40,6 +44,7 @@ ALIASES = {  # old path below phitodeep: where the module is now
     "loss.names": "loss",
     "metrics": "loss.metrics",
     "models": "model.architectures",
+    "optimization.exchange": "optimization.gradient_sync",
     "optimization.groups": "optimization.packing",
     "optimization.initialization": "layers.initialization",
     "optimization.matrices": "optimization.muon",
@@ -48,9 +53,13 @@ ALIASES = {  # old path below phitodeep: where the module is now
     "rotary": "functional.rotary",
     "sequential": "model.sequential",
     "steps": "derivations.language",
+    "text.hub_tokenizer": "text.tokenizer",
     "threads": "core.threads",
     "training.allocator": "training.loop",
     "training.callbacks": "model.callbacks",
+    "training.diagnose": "inspect.diagnosis.callback",
+    "training.histograms": "plots.recorder",
+    "training.threads": "training.parts",
     "types": "core.types",
     "version": "core.version",
 }
@@ -78,6 +87,11 @@ class AliasFinder:  # without the base classes, whose module takes long to impor
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = importlib.import_module(str(current(module.__name__)))
+
+    def get_code(self, path: str) -> CodeType | None:
+        """Return the code that `python -m` runs."""
+        path = str(current(path))
+        return cast(Any, importlib.util.find_spec(path)).loader.get_code(path)
 
 
 sys.meta_path.insert(0, AliasFinder())  # first: the folder of a moved package is found otherwise

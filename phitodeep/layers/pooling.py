@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,10 @@ class _Pool(Windowed):
         if not isinstance(padding, str) and 2 * padding > min(self.pool):
             raise ArgumentError(f"{name}: padding {padding} is more than half of {pool_size}.")
         self._flops_per_output = math.prod(self.pool)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        missing = {"kernel": state["pool"], "dilations": (1,) * self.rank}  # in pickles of 0.3
+        vars(self).update({**missing, **state})
 
     def create(self, shape: Shape) -> Shape:
         self._check_rank(shape)

@@ -33,6 +33,9 @@ class ParameterState(NamedTuple):
     slots: dict[str, Array]
 
 
+Memory = ParameterState  # its name in pickles of 0.3
+
+
 class ParameterStates:
     """The states of parameters that are not packed.
 
@@ -269,6 +272,8 @@ class Resumable(Configurable, registered=False):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.reset()
+        if "_alpha" in state:  # of 0.3
+            state = {**state, "alpha": state["_alpha"]}
         vars(self).update(state, _memories=ParameterStates(state["_memories"]))
 
 

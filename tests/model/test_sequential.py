@@ -2,8 +2,10 @@
 
 import inspect
 import math
+import pickle
 import pydoc
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -525,3 +527,27 @@ def test_nested_models_train():
     model.train(X, Y, epochs=30, verbose=0)
     assert model.evaluate(X, Y)["loss"] < before
     assert inner.layers[0].W.dtype == np.float64
+
+
+PICKLES = (
+    Path(__file__).parents[1] / "reference/pickles_v0.3.pkl"
+)  # name: (pickle, Y, Y trained on)
+
+
+@pytest.mark.parametrize("name", pickle.loads(PICKLES.read_bytes()))
+def test_pickles_of_0_3_predict_and_train_on(name):
+    if name.startswith("Phito"):
+        pytest.importorskip("sklearn")
+    stored, before, after = pickle.loads(PICKLES.read_bytes())[name]
+    model, X = pickle.loads(stored), np.random.default_rng(0).standard_normal((12, 4, 2))
+    y, within = X.sum((1, 2)), {"rtol": 1e-3, "atol": 1e-5}
+    if name.startswith("Phito"):
+        X, y = X[:, 0], y > 0 if name == "PhitoClassifier" else y
+        np.testing.assert_allclose(model.predict(X), before, **within)
+        model.partial_fit(X, y)
+        Y = model.predict_proba(X) if name == "PhitoClassifier" else model.predict(X)
+    else:
+        np.testing.assert_allclose(model.predict(X), before, **within)
+        model.train(X, y[:, None], verbose=0)
+        Y = model.predict(X)
+    np.testing.assert_allclose(Y, after, **within)
