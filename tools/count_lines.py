@@ -15,9 +15,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LIMITS = {  # lines of code, but for tests, where every line counts
-    "phitodeep": 32_350,
-    "tools, website, course, references, benchmarks": 10_250,
-    "tests": 50_050,
+    "phitodeep": 31_900,
+    "tools, website, course, references, benchmarks": 10_200,
+    "tests": 47_200,
 }
 SILENT = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),

@@ -529,11 +529,11 @@ def test_nested_models_train():
     assert inner.layers[0].W.dtype == np.float64
 
 
-PICKLES = (
-    Path(__file__).parents[1] / "reference/pickles_v0.3.pkl"
-)  # name: (pickle, Y, Y trained on)
+# Models of 0.3 by name: (pickle, Y, Y after more training).
+PICKLES = Path(__file__).parents[1] / "reference/pickles_v0.3.pkl"
 
 
+@pytest.mark.filterwarnings("ignore:Trying to unpickle")  # by another version of scikit-learn
 @pytest.mark.parametrize("name", pickle.loads(PICKLES.read_bytes()))
 def test_pickles_of_0_3_predict_and_train_on(name):
     if name.startswith("Phito"):
