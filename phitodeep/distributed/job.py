@@ -43,6 +43,8 @@ class Job:
         self.training = 0
         self.failures = dict.fromkeys(range(self.size), -1)  # by rank: the last one that failed
         self.waiting: set[int] = set()  # ranks that said they are
+        # By rank: until when its last messages are waited for; the training that it left, or None.
+        self.left: dict[int, tuple[float, int | None, str, str]] = {}
         self.sent: list[MPI.Request] = []
         self.places: list[str] = self.comm.allgather(
             f"PID {os.getpid()} on {MPI.Get_processor_name()}"
@@ -114,7 +116,10 @@ class Job:
     # --- when something goes wrong ---------------------------------------------------------
 
     def listen(self, what: str) -> None:
-        """Answer ranks that ask whether this one is waiting; end the job if one has left."""
+        """Answer ranks that ask whether this one is waiting; end the job if one has left.
+
+        Not at once: it may have sent before it left what this rank waits for.
+        """
         status = MPI.Status()
         while self.signals.Iprobe(status=status):
             source, tag = status.source, status.tag
@@ -126,16 +131,16 @@ class Job:
             elif tag == FAILED:
                 number, error = message
                 self.failures[source] = number
-                if number == self.training > self.failures[self.rank]:
-                    self.end(
-                        f"rank {source} ({self.places[source]}) has left the training, by an error "
-                        f"that its script caught, while rank {self.rank} waits ({what}): {error}"
-                    )
+                has = "left the training, by an error that its script caught, while rank {} waits"
+                self.left[source] = time.perf_counter() + GRACE, number, has, f": {error}"
             else:
-                self.end(
-                    f"rank {source} ({self.places[source]}) has ended its program, while rank "
-                    f"{self.rank} waits for it ({what})."
-                )
+                has = "ended its program, while rank {} waits for it"
+                self.left[source] = time.perf_counter() + GRACE, None, has, "."
+        for source, (until, number, has, end) in self.left.items():
+            concerned = number is None or number == self.training > self.failures[self.rank]
+            if concerned and time.perf_counter() > until:
+                who, has = f"rank {source} ({self.places[source]})", has.format(self.rank)
+                self.end(f"{who} has {has} ({what}){end}")
 
     def fail(self, error: Exception) -> None:
         """Tell the other ranks that an error has ended this rank's training."""
