@@ -80,10 +80,12 @@ class Data(NamedTuple):
         return self._pick(pick)
 
     def _pick(self, pick: Callable[[str, Array], Array]) -> Data:
-        fields = self._asdict()
-        names = [n for n in ("X", "T", "w", "mask", "output_mask") if fields[n] is not None]
-        picked: dict[str, Any] = {name: pick(name, fields[name]) for name in names}
-        return self._replace(outputs=(len(picked["X"]), *self.outputs[1:]), **picked)
+        X = pick("X", self.X)
+        T = pick("T", self.T)
+        w = None if self.w is None else pick("w", self.w)
+        mask = None if self.mask is None else pick("mask", self.mask)
+        output_mask = None if self.output_mask is None else pick("output_mask", self.output_mask)
+        return Data(X, T, w, (len(X), *self.outputs[1:]), mask, output_mask, self.counts)
 
 
 def validate(
