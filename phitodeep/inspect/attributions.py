@@ -97,7 +97,7 @@ def attributions(
 ) -> Array:
     """Return how much each input contributes to a score: see `Sequential.attributions`.
 
-    The other options are those of one method: see OWNER.
+    Each of the other options belongs to one method: see OWNER.
     """
     check_option(method, "attributions method", tuple(METHODS))
     for name, value in options.items():

@@ -84,7 +84,7 @@ def _patched(name: str) -> Callable[..., Any]:
 class Patched:
     """A model that runs with some of its arrays replaced: see `Sequential.patch`.
 
-    `trace`, `debug`, `predict` and `run_with_cache` are those of the model, with these arrays.
+    `trace`, `debug`, `predict` and `run_with_cache` call the model's methods, with these arrays.
     """
 
     def __init__(self, model: Any, values: Mapping[str, Array]) -> None:

@@ -121,8 +121,8 @@ def prepared(
 def record(model: Trainable, X: Any, y: Any, **options: Any) -> Recording:
     """Run forward, loss and backward once on a copy of the model, in training mode, as written.
 
-    It draws the random numbers of the model's next step. Nothing in the model changes. The options
-    are those of `prepared`.
+    It draws the random numbers of the model's next step. Nothing in the model changes. `prepared`
+    takes the options.
     """
     data, twin, call = prepared(model, X, y, **options)
     recorder = Recorder(active(model))

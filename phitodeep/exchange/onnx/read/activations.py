@@ -148,7 +148,7 @@ def equal_everywhere(layer: L.Layer, end: View, x: View, known: dict[Step, Any])
     bend there. It is refused if it may bend elsewhere: where something else is bent, or is 0.
     """
     lines: dict[Step | None, tuple[float, float]] = {None: (1.0, 0.0)}  # None is x
-    constants = {0.0, 3.0, -3.0}  # those of HardSwish
+    constants = {0.0, 3.0, -3.0}  # HardSwish bends at 3 and -3
     for step in sorted(known, key=lambda step: step.index):
         straight = all(i.is_(x) or i.step in lines for i in step.inputs if isinstance(i, View))
         s = step.settings
