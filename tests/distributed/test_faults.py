@@ -42,4 +42,4 @@ def test_a_killed_job_resumes_to_the_bit(tmp_path):
 
 
 def test_what_a_rank_sends_after_it_has_left_is_waited_for():
-    assert passed(job(2, "leaving.py", limit=60)) == [{"sums": [2, 2]}] * 2
+    assert passed(job(2, "leaving.py", limit=60)) == [{"sums": [[2, 2]] * 2}]
