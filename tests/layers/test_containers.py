@@ -57,6 +57,10 @@ def test_backward_ends_at_the_first_layer_that_learns(rng):
     assert (below.count, above.count) == (1, 2)
     assert not first.grads
     assert second.grads.keys() == {"W", "b"}
+    prelu = built(nn.Chain(nn.PReLU()), 3)  # always returns dX
+    prelu.forward(X)
+    with calling(needs_dX=False):
+        assert prelu.backward(dY) is None
     chain.trainable = False
     second.grads = {}
     with calling(needs_dX=False):

@@ -39,6 +39,19 @@ def test_arrays_that_are_not_contiguous_and_no_dX_where_nobody_needs_it(rng):
     np.testing.assert_array_equal(layer.grads["b"], [12, 12, 12])
 
 
+@pytest.mark.parametrize("make", [lambda: Dense(4), lambda: MultiHeadAttention(2)])
+def test_frozen_products_leave_out_their_gradients_in_training(make, rng):
+    layer = make()
+    layer.build((3, 4))
+    layer.trainable = False
+    X, dY = rng.standard_normal((2, 5, 3, 4))
+    for needs_frozen in (True, False):
+        with calling(needs_frozen=needs_frozen):
+            layer.forward(X)
+            layer.backward(dY)
+        assert layer.grads.keys() == (layer.params.keys() if needs_frozen else set())
+
+
 def test_sizes_defaults_and_positions_of_the_original():
     layer = Dense(3)
     assert (layer.input_size, layer.output_size) == (None, 3)

@@ -1,6 +1,7 @@
 """Masks go through a chain with its steps, and what they leave out changes nothing."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -223,6 +224,17 @@ def test_batch_norm_counts_the_steps_that_are_there(rng):
             np.testing.assert_allclose(padded.forward(noisy)[MASK], wanted_Y, rtol=1e-12)
     with calling(mask=np.zeros((4, T), bool)):
         assert not padded.forward(noisy).any()
+
+
+@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize("counts", [True, False])
+def test_only_placeholders_of_a_joint_batch_norm_get_no_gradient(sync, counts, rng):
+    X, dY = data(rng), rng.standard_normal((4, T, D))
+    layer = made(lambda: nn.BatchNorm(sync=sync), (1, T, D))
+    wanted = passes(layer.copy(), X, dY)["dX"]
+    with calling(ranks=SimpleNamespace(counts=counts, sum=lambda a: a)):
+        dX = passes(layer, X, dY)["dX"]
+    np.testing.assert_allclose(dX, wanted if counts or not sync else 0 * wanted, atol=1e-14)
 
 
 class Sum(Container):

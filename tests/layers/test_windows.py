@@ -266,10 +266,15 @@ def test_the_first_of_equals_wins_and_flops_count_what_is_read_or_mixed():
     dX = layer.backward(np.array([1.0, 10, 100, 1000]).reshape(1, 2, 2, 1))
     np.testing.assert_array_equal(dX.reshape(3, 3), [[0, 11, 0], [100, 0, 1000], [0, 0, 0]])
     flat = np.zeros((2, 5, 3))
-    for pooling in (nn.MaxPool1D(2), nn.MaxPool1D(3, 1, 1), nn.MaxPool1D(2, 2, "same")):
-        Y = pooling.forward(flat)
-        dX = pooling.backward(np.ones_like(Y))
-        assert dX.sum() == Y.size  # what goes back is what came: once
+    for T, pooling in (
+        *((5, nn.MaxPool1D(2)), (5, nn.MaxPool1D(3, 1, 1)), (5, nn.MaxPool1D(2, 2, "same"))),
+        (6, nn.MaxPool1D(3, 2)),  # as many steps as windows times taps, but windows overlap
+    ):
+        with calling(reuse=True):
+            for _ in range(2):
+                Y = pooling.forward(np.zeros((2, T, 3)))
+                dX = pooling.backward(np.ones_like(Y))
+                assert dX.sum() == Y.size  # what goes back is what came: once
     top = nn.GlobalMaxPool()
     top.forward(flat)
     np.testing.assert_array_equal(top.backward(np.ones((2, 3))).sum((0, 2)), [6, 0, 0, 0, 0])
