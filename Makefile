@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
+# Tests start hundreds of processes: without compiled files, each compiles the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # With another busy process, two BLAS threads wait for each other: one is fast everywhere.
 demo test test-browser test-lowest check-extras coverage results mutants: export OPENBLAS_NUM_THREADS ?= 1
 
