@@ -305,7 +305,9 @@ def test_cross_entropy_by_its_formula(shape, form, weighted, total):
     both = F.cross_entropy_and_gradient(Z, T, w, total)
     assert both[0] == pytest.approx(wanted)
     assert F.cross_entropy_and_gradient(Z, T, w, total, out=out)[1] is out
-    for found in (both[1], out, F.cross_entropy_gradient(Z, T, w, total)):
+    other_layout = F.cross_entropy_and_gradient(np.asfortranarray(Z), T, w, total)
+    assert other_layout[0] == pytest.approx(wanted)
+    for found in (both[1], out, other_layout[1], F.cross_entropy_gradient(Z, T, w, total)):
         np.testing.assert_allclose(found, gradient, rtol=1e-12, atol=1e-15)
     numeric = numeric_gradient(lambda A: F.cross_entropy(A, T, w, total), Z)
     np.testing.assert_allclose(gradient, numeric, rtol=1e-7, atol=1e-9)
@@ -339,6 +341,7 @@ def test_targets_and_weights_of_other_kinds():
     rows, labels, w = np.stack([Z, Z]), np.stack([y, y]), np.array([[1.0], [2.0]])
     wanted = F.cross_entropy(rows, labels, np.repeat(w, 5, axis=1))
     assert F.cross_entropy(rows, labels, w) == pytest.approx(wanted)
+    assert F.cross_entropy_and_gradient(Z[:0], y[:0])[0] == 0
     nothing, none = F.cross_entropy_and_gradient(Z, y, np.zeros(5))
     assert nothing == F.cross_entropy(Z, y, np.zeros(5)) == 0
     assert not none.any()
