@@ -76,11 +76,7 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     "layers/*.py": ("layers/test_contract.py", ["layers", "derivations"]),
     "loss/*.py": ("loss/test_loss.py", ["training/test_shortcuts.py"]),
     "derivations/language/*.py": ("derivations/test_contract.py", ["derivations"]),
-    **dict.fromkeys(
-        (f"inspect/explorer/{name}.py" for name in ("picture", "ringed_cell", "tiles")),
-        ("inspect/explorer/test_picture.py", []),
-    ),
-    "inspect/explorer/*.py": ("inspect/explorer/test_engine_edges.py", []),
+    "inspect/explorer/document.py": ("inspect/explorer/test_engine_edges.py", []),
     "teach/*.py": ("teach/test_mistakes.py", ["teach/test_grading.py"]),
     "inspect/attributions.py": ("inspect/test_attributions.py", []),
     "inspect/recording.py": ("inspect/test_trace.py", ["inspect/test_hooks.py"]),

@@ -69,7 +69,7 @@ class Scores:
         seen: dict[str, Array] = {}
 
         def keep(array: Array, at: At) -> Array | None:
-            seen[at.direction] = array if A is None or at.direction == "backward" else A
+            seen[at.direction] = array
             return A if at.direction == "forward" else None
 
         names = ("X", "dX") if self.path is None else ("Y", "dY")

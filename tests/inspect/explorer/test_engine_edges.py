@@ -174,6 +174,13 @@ def test_tied_and_frozen_weights_and_no_update(js):
     assert "L-BFGS" in " ".join(doc["remarks"])
 
 
+def test_a_layer_before_tokens_has_no_backward_steps():
+    model = model_of(L.Select([0, 1], tokens=True), L.Embedding(5, 3), L.Flatten(), L.Dense(2))
+    doc = json.loads(text_of(model.trace(RNG.integers(0, 5, (4, 2)), Y)))
+    assert doc["scopes"]["0"]["forward"]
+    assert doc["scopes"]["0"]["backward"] == []
+
+
 @pytest.mark.parametrize(
     ("layer", "rows"), [(L.LSTM(2), 1), (L.MultiHeadAttention(1), 3), (L.Conv1D(2, 1), 1)], ids=repr
 )
