@@ -126,6 +126,7 @@ def test_bugs_of_real_frameworks_are_made_and_idle_code_is_left_alone():
 LINE = "def slope(x): return 3 - x"  # with five mutants
 WEAK = "from phitodeep.loss.base import slope\n\ndef test_slope(): assert slope(0) == 3\n"
 STRONG = f"{WEAK}def test_more(): assert slope(1) == 2\n"
+FREEZES = "import gc\n\ndef pytest_collection_finish(): gc.freeze()  # as our own conftest\n"
 LIVE = ["return 3 + x", "return 3"]  # where x is only ever 0
 
 
@@ -140,6 +141,7 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "phitodeep" / "loss" / "__init__.py").touch()
     (tmp_path / "phitodeep" / "loss" / "base.py").write_text(LINE)
     (tmp_path / "tests" / "loss" / "test_loss.py").write_text(WEAK)
+    (tmp_path / "tests" / "conftest.py").write_text(FREEZES)
     return tmp_path
 
 
@@ -151,7 +153,8 @@ def write_code(project, text):
     (project / "phitodeep" / "loss" / "base.py").write_text(text)
 
 
-def test_survivors_are_told(project, capsys):
+def test_survivors_are_told(project, capsys, monkeypatch):
+    monkeypatch.setattr(tool.Suite, "dies", None)  # all are broken in memory
     assert main([], project) == 1
     said = capsys.readouterr().out
     for after in LIVE:

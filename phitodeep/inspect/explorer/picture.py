@@ -129,11 +129,11 @@ class _Picture:
         frames = f"0%,{start:.0f}%{{opacity:.35}}{start + 2:.0f}%,{end:.0f}%{{opacity:1}}"
         return self.animated(f"q{start:.0f}", f"{frames}{end + 2:.0f}%,to{{opacity:.35}}")
 
-    def forward(self, k: float) -> float:
+    def there(self, k: float) -> float:
         """When the wave reaches array k on its way forward."""
         return START + (TURN - START) * k / max(1, len(self.slots))
 
-    def backward(self, k: float) -> float:
+    def back(self, k: float) -> float:
         return BACK + (END - BACK) * (1 - k / max(1, len(self.slots)))
 
     # --- small parts -----------------------------------------------------------------------
@@ -210,19 +210,19 @@ class _Picture:
             y = upper - high / 2 - 22 - 14 * len(ups[k].notes)
             self.named(x, y, key, ups[k])
             moved = size._replace(x=x + size.x, y=upper + size.y)
-            self.draw(key, moved, self.since(self.forward(k)))
+            self.draw(key, moved, self.since(self.there(k)))
             if down is None:
                 for i, words in enumerate(("tokens have", "no gradient")):
                     self.text(x, lower + 14 * i, words, "s x", 11)
                 continue
             self.named(x, lower + high / 2 + 16, gradient, down)
             moved = moved._replace(shown=down, y=lower + size.y)
-            self.draw(gradient, moved, self.since(self.backward(k)))
+            self.draw(gradient, moved, self.since(self.back(k)))
         for k, slot in enumerate(self.slots):
             a, b = self.x[k] - sizes[k].x + 6, self.x[k + 1] + sizes[k + 1].x - 6
-            self.arrow([(a, upper), (b, upper)], self.forward(k + 0.7), not slot.path)
+            self.arrow([(a, upper), (b, upper)], self.there(k + 0.7), not slot.path)
             if downs[k] is not None:
-                self.arrow([(b, lower), (a, lower)], self.backward(k + 0.3), not slot.path)
+                self.arrow([(b, lower), (a, lower)], self.back(k + 0.3), not slot.path)
             self.layer(k, slot, pairs[k], middle)
         self.loss(self.x[-1] - sizes[-1].x + 6, upper, lower, middle)
         self.threads(columns, upper + high / 2 + 10, lower - high / 2 - 10)
@@ -267,7 +267,7 @@ class _Picture:
         notes = first.shown.notes
         up = y - 27 - 7 * len(notes)
         self.weights(f"{path}.{name}", first._replace(y=up + first.y))
-        moved, at = second._replace(y=up + second.y), self.backward(k + 0.2)
+        moved, at = second._replace(y=up + second.y), self.back(k + 0.2)
         self.draw(f"{path}.d{name}", moved, self.since(at))
         under = up - first.y + 18
         for placed, label in ((first, name), (second, f"d{name}")):
