@@ -15,6 +15,7 @@ from phitodeep.layers import BatchNorm, Chain, Dense, Layer, LayerNorm, PReLU, R
 from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential
 from phitodeep.optimization import base, optimizers
+from phitodeep.optimization.gradient_sync import GradientSync
 from phitodeep.optimization.optimizers import OPTIMIZERS, SGD, Adam, AdamW, Muon, Optimizer
 from phitodeep.testing import examples
 from phitodeep.testing.references import (
@@ -55,6 +56,21 @@ def advance(optimizer, layers, steps):
     for step in steps:
         give(layers, step)
         optimizer.step(layers)
+
+
+class Spread(GradientSync):
+    """Remembers what each step gives to the other ranks."""
+
+    def spread(self, theta):
+        self.theta = theta.copy()
+
+
+@every
+def test_a_step_ends_by_giving_the_new_parameters_to_all_ranks(make):
+    optimizer, layers = make(ema=0.9), referenced()
+    optimizer._sync = Spread()
+    advance(optimizer, layers, range(2))
+    np.testing.assert_array_equal(optimizer._sync.theta, optimizer._pack(layers).theta)
 
 
 def test_every_public_optimizer_is_tested():
