@@ -236,7 +236,8 @@ def mutants(source: bytes, file: str, names: str = GRADIENTS) -> list[Mutant]:
     lines, tree = source.splitlines(keepends=True), ast.parse(source)
     classes = [c for c in tree.body if isinstance(c, ast.ClassDef)]
     methods = [(c.name, f) for c in classes for f in c.body]
-    for owner, function in [("", f) for f in tree.body] + methods:
+    alone = [("", f) for f in tree.body if not isinstance(f, ast.ClassDef)]
+    for owner, function in alone + methods:
         name = getattr(function, "name", "")
         where = f"{owner}.{name}" if owner else name
         heirs = [c.name for c in classes if owner in map(ast.unparse, c.bases)]
