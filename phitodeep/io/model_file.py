@@ -242,7 +242,7 @@ def _plain(value: Any, path: str, arrays: dict[str, Array]) -> Any:
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return {"$float": str(value)}
-    if value is None or isinstance(value, bool | int | float | str):
+    if value is None or isinstance(value, int | float | str):
         return value
     raise ArgumentTypeError(
         f"the state has {value!r} at {path!r}, which cannot be saved: use numbers, text, lists, "

@@ -18,13 +18,15 @@ import phitodeep
 from phitodeep import kernels
 from phitodeep import layers as L
 from phitodeep.errors import (
+    ArgumentError,
     ArgumentTypeError,
     DataError,
     NotBuiltError,
     OrderError,
     PhitodeepError,
 )
-from phitodeep.io.model_file import VERSION, open_model
+from phitodeep.io.model_file import VERSION, differences, open_model
+from phitodeep.io.model_file import packed as pack
 from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.layers.initialization import He
 from phitodeep.model import Sequential, SequentialBuilder
@@ -359,12 +361,33 @@ def test_callbacks_are_never_in_a_file(tmp_path):
     arrays, texts = make()._packed()
     config = json.loads(texts["model"])
     bad = {"callback": "CSVLogger", "config": {"path": str(tmp_path / "bad.csv"), "append": False}}
+    texts["tokenizer"] = json.dumps(bad)
+    write_tensors(path, arrays, texts)
+    assert phitodeep.load(path).tokenizer is None
+    del texts["tokenizer"]
     for given, found in (([bad], True), (bad, False), ({"tuple": [bad]}, False)):
         config["config"]["callbacks"] = given
         texts["model"] = json.dumps(config)
         write_tensors(path, arrays, texts)  # a file of somebody else
         with nullcontext() if found else suppress(PhitodeepError):
             assert phitodeep.load(path).callbacks == []
+
+
+def test_a_state_of_any_plain_values_comes_back_and_others_are_refused(tmp_path):
+    arrays, texts = net()._packed()
+    model = json.loads(texts["model"])
+    numbers = [1, 2.5, True, None, "text", np.inf, -np.inf, np.nan]
+    inside = {"callback": {"callback": 3}}  # a callback is left out of configs, and not of a state
+    state = {"numbers": numbers, "pair": (1, (2,)), "a": np.arange(3), "x": np.float64(7), **inside}
+    write_tensors(tmp_path / "a.st", *pack(arrays, state, model=model))
+    with open_model(tmp_path / "a.st") as file:
+        found = file.state()
+    assert found["a"].tolist() == [0, 1, 2]
+    assert str(found["numbers"]) == str(numbers)
+    assert (found["pair"], found["x"], found["callback"]) == ([1, [2]], 7.0, inside["callback"])
+    for key in ("$x", 1):
+        with pytest.raises(ArgumentError, match="keys must be text that does not begin with"):
+            pack(arrays, {key: 1}, model=model)
 
 
 def test_saving_changes_nothing(tmp_path):
@@ -427,6 +450,8 @@ def test_strict_refuses_every_difference_and_changes_nothing(tmp_path):
     with pytest.raises(DataError, match=message):
         model.load_weights(path)
     assert_same(model.get_weights(), before)
+    assert str(differences({}, {})) == "no difference"
+    assert "'a\\nb'" in str(differences({"a\nb": None}, {}))
     with pytest.raises(NotBuiltError):
         Sequential(L.Dense(2)).load_weights(path)
     found = model.load_weights(path, strict=False)
@@ -506,6 +531,7 @@ WRONG = [
     (lambda arrays, texts: texts.update(model='{"loss":"Huber"}'), "no config of a model"),
     (lambda arrays, texts: texts.update(model="{"), "'model' cannot be read"),
     (lambda arrays, texts: texts.update(model="[" * 10**5), "'model' is nested too deeply"),
+    (lambda a, texts: texts.update(model='{"a":' * 500 + "1" + "}" * 500), "nested too deeply"),
     (lambda arrays, texts: texts.update(state="NaN"), "NaN in 'state' is not JSON"),
     (lambda arrays, texts: texts.update(state="-Infinity"), "-Infinity in 'state' is not JSON"),
     (lambda arrays, texts: texts.update(state="[]"), "its state is not a dict"),

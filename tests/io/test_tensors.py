@@ -95,6 +95,19 @@ def test_arrays_are_in_memory_of_their_own(tmp_path):
     assert (one == 0).all()
 
 
+def test_mapped_arrays_are_the_file_until_they_are_written(tmp_path):
+    given = {"a": np.arange(6.0).reshape(2, 3), "b": np.arange(4, dtype=np.int32)}
+    given["many axes"] = np.ones((1,) * 64)  # the most that NumPy has
+    write_tensors(tmp_path / "a.st", given, {})
+    with open_tensors(tmp_path / "a.st") as file:
+        found = file.mapped()
+        found["a"][0, 0] = 7
+        for name, a in given.items():
+            np.testing.assert_array_equal(file.read(name), a)
+        np.testing.assert_array_equal(found["b"], given["b"])
+    assert found["a"].ravel().tolist() == [7, 1, 2, 3, 4, 5]
+
+
 @pytest.mark.parametrize(
     ("array", "dtype"),
     [
