@@ -392,7 +392,7 @@ def arrangement(step: Arrange, scope: Any) -> Packed:
     start = int(cells.flat[0])
     seconds = (cells.take(min(1, n - 1), axis) for axis, n in enumerate(cells.shape))
     strides = [int(second.flat[0]) - start for second in seconds]
-    grid = np.indices(cells.shape, sparse=True)
+    grid = np.ogrid[tuple(map(slice, cells.shape))]
     regular = start + sum(s * g for s, g in zip(strides, grid, strict=True))
     if cells.min() >= 0 and (cells == regular).all():
         return found | {"start": start, "strides": strides}
