@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep.core.table import escaped
-from phitodeep.derivations.language import run
-from phitodeep.derivations.language.step import flat
 from phitodeep.inspect.explorer.page import asset
 from phitodeep.inspect.explorer.ringed_cell import Ring, ring
 from phitodeep.inspect.explorer.source import method_with
@@ -292,13 +290,10 @@ class _Picture:
         self.parts.append(tile(*placed._replace(shown=after), f"{key} after the update", "wn"))
 
     def formulas(self, slot: Slot, room: float) -> list[str]:
-        """The formulas of Y and dX, as far as there is room."""
-        if not run.has_steps(self.trace._passes[slot.path].layer):
-            return []
-        forward, backward = self.trace.scope(slot.path).derivation
-        steps = [s for s in flat([*forward, *backward]) if s.symbol in ("Y", "dX")]
-        shown = (wrapped(step.formula, room, 10) for step in steps)
-        return [line for lines in shown if len(lines) <= 2 for line in lines]
+        """The formulas of Y and dX."""
+        steps = self.trace.scope(slot.path).derivation.every()
+        shown = (wrapped(s.formula, room, 10) for s in steps if s.symbol in ("Y", "dX"))
+        return [line for lines in shown for line in lines]
 
     def loss(self, right: float, upper: float, lower: float, y: float) -> None:
         """The column of the loss, with the arrows to it and back."""
