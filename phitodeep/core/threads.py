@@ -286,16 +286,12 @@ def run(tasks: Sequence[Callable[[], T]], threads: int) -> list[T]:
 
 def _finish(helpers: Sequence[_Help]) -> None:
     """Wait for all helpers, even if Ctrl-C is pressed meanwhile."""
-    interrupted: BaseException | None = None
-    for helper in helpers:
-        while True:
-            try:
-                helper.wait()
-                break
-            except BaseException as error:
-                interrupted = error
-    if interrupted is not None:
-        raise interrupted
+    for k, helper in enumerate(helpers):
+        try:
+            helper.wait()
+        except BaseException:
+            _finish(helpers[k:])
+            raise
 
 
 def _forked() -> None:

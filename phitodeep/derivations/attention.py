@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.core.call import current
+from phitodeep.derivations.dense import product, product_back
 from phitodeep.derivations.embedding import angles, rotated
 from phitodeep.derivations.language.step import (
     Arrange,
@@ -27,15 +28,17 @@ from phitodeep.functional.rotary import Rope
 def multi_head_attention(layer: Any) -> Derivation:
     """QKV = X Wqkv + bqkv, the attention of each head, and Y = Z Wo + bo."""
     inner, back = _attention(layer, "QKV", "Z")
+    first = "QKV", "X", "Wqkv", "bqkv" if layer.bias else None, "nt"
+    last = "Y", "Z", "Wo", "bo" if layer.bias else None, "nt"
     return Derivation.of(
         *_sizes("X"),
         size("D", "X", 2, "the number of features"),
-        *_product("QKV", "nti,ij->ntj", "X", "Wqkv", "bqkv", layer.bias),
+        *product(*first),
         *inner,
-        *_product("Y", "nti,ij->ntj", "Z", "Wo", "bo", layer.bias),
-        *_product_back("Y", "Z", "Wo", "bo", layer.bias),
+        *product(*last),
+        *product_back(*last),
         *back,
-        *_product_back("QKV", "X", "Wqkv", "bqkv", layer.bias),
+        *product_back(*first),
     )
 
 
@@ -83,22 +86,6 @@ def _attention(layer: Any, QKV: str, Z: str) -> tuple[list[Step], list[Step]]:
 
 
 _COLUMNS = "{}.transpose(0, 2, 1, 3).reshape(N, T, {} * d)"  # of the heads, side by side
-
-
-def _product(out: str, code: str, X: str, W: str, b: str, bias: bool) -> list[Step]:
-    """X W + b."""
-    if not bias:
-        return [Sum(out, code, X, W)]
-    return [Sum(f"{X}{W}", code, X, W), Let(out, f"{X}{W} + {b}")]
-
-
-def _product_back(out: str, X: str, W: str, b: str, bias: bool) -> list[Step]:
-    """The gradients of X W + b."""
-    return [
-        Sum(f"d{W}", "nti,ntj->ij", X, f"d{out}"),
-        *([Sum(f"d{b}", "ntj->j", f"d{out}")] if bias else []),
-        Sum(f"d{X}", "ntj,ij->nti", f"d{out}", W),
-    ]
 
 
 def _softmax(layer: Any) -> list[Step]:

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
-from phitodeep.derivations.language.step import Derivation, Let, Sum
+from phitodeep.derivations.language.step import Derivation, Let, Step, Sum
 
 
 def dense(layer: Any) -> Derivation:
     """y_j = sum_i x_i W_ij + b_j; every row uses the same W and b."""
-    shift, db = ([Let("Y", "XW + b")], [Sum("db", "...j->j", "dY")]) if layer.bias else ([], [])
-    return Derivation.of(
-        Sum("XW" if layer.bias else "Y", "...i,ij->...j", "X", "W"),
-        *shift,
-        Sum("dW", "...i,...j->ij", "X", "dY"),
-        *db,
-        Sum("dX", "...j,ij->...i", "dY", "W"),
-    )
+    names = "Y", "X", "W", "b" if layer.bias else None
+    return Derivation.of(*product(*names), *product_back(*names))
+
+
+def product(out: str, X: str, W: str, b: str | None, row: str = "...") -> list[Step]:
+    """X W + b for each row of X, which has these indices; without b, X W."""
+    if b is None:
+        return [Sum(out, f"{row}i,ij->{row}j", X, W)]
+    return [Sum(f"{X}{W}", f"{row}i,ij->{row}j", X, W), Let(out, f"{X}{W} + {b}")]
+
+
+def product_back(out: str, X: str, W: str, b: str | None, row: str = "...") -> list[Step]:
+    """The gradients of X W + b."""
+    return [
+        Sum(f"d{W}", f"{row}i,{row}j->ij", X, f"d{out}"),
+        *([] if b is None else [Sum(f"d{b}", f"{row}j->j", f"d{out}")]),
+        Sum(f"d{X}", f"{row}j,ij->{row}i", f"d{out}", W),
+    ]
 
 
 def tied_dense(layer: Any) -> Derivation:

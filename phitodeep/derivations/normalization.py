@@ -17,82 +17,69 @@ from phitodeep.derivations.language.step import Arrange, Derivation, Given, Let,
 
 def layer_norm(layer: Any) -> Derivation:
     """Each row of D features: directly, through mu, and through r."""
-    row, one = "...d", "...1"
+    rows = "...d", "...1", "D"
     return Derivation.of(
         size("D", "X", -1, "the number of features"),
-        *_mean("X", row, one, "D"),
-        Let("C", "X - mu", "centred"),
-        *_inverse_size("C", row, one, "D"),
-        Let("X_hat", "C * r"),
+        *_standardized("X", "X_hat", rows),
         Let("Y", "gamma * X_hat + beta"),
         *_scale_and_shift("dY"),
-        *_through_mu("g", row, one, "D"),
-        *_through_r("g", "X_hat", row, one, "D"),
-        Let("dX", "r * (g - through_mu - through_r)"),
+        *_three_ways("g", "X_hat", "dX", rows),
     )
 
 
 def rms_norm(layer: Any) -> Derivation:
     """Nothing is centred, so each row reaches x_hat directly and through r."""
-    row, one = "...d", "...1"
+    rows = "...d", "...1", "D"
     return Derivation.of(
         size("D", "X", -1, "the number of features"),
-        *_inverse_size("X", row, one, "D"),
+        *_inverse_size("X", rows),
         Let("X_hat", "X * r"),
         Let("Y", "gamma * X_hat"),
         *_scale("dY"),
-        *_through_r("g", "X_hat", row, one, "D"),
+        *_through_r("g", "X_hat", rows),
         Let("dX", "r * (g - through_r)"),
     )
 
 
 def group_norm(layer: Any) -> Derivation:
     """A row is a group of channels c of one sample n, at all positions p."""
-    row, one = "npgc", "n1g1"
+    rows = "npgc", "n1g1", "D"
     return Derivation.of(
         size("N", "X", 0, "the number of samples"),
         size("channels", "X", -1, "the number of channels"),
         Given("groups", "the number of groups", lambda s: layer._count(s["channels"])),
         Given("D", "the number of elements of a group", lambda s: s["X"][0].size // s["groups"]),
         Arrange("G", "X.reshape(N, -1, groups, channels // groups)", "X", "X in groups"),
-        *_mean("G", row, one, "D"),
-        Let("C", "G - mu", "centred"),
-        *_inverse_size("C", row, one, "D"),
-        Let("G_hat", "C * r"),
+        *_standardized("G", "G_hat", rows),
         Arrange("X_hat", "G_hat.reshape(X.shape)", "G_hat", "G_hat in the shape of X"),
         Let("Y", "gamma * X_hat + beta"),
         *_scale_and_shift("dY"),
         Arrange("dG_hat", "g.reshape(G.shape)", "g", "g in groups"),
-        *_through_mu("dG_hat", row, one, "D"),
-        *_through_r("dG_hat", "G_hat", row, one, "D"),
-        Let("dG", "r * (dG_hat - through_mu - through_r)"),
+        *_three_ways("dG_hat", "G_hat", "dG", rows),
         Arrange("dX", "dG.reshape(X.shape)", "dG", "dG in the shape of X"),
     )
 
 
 def batch_norm(layer: Any) -> Derivation:
     """A row is one feature of the whole batch; outside training, mu and r are constants."""
-    row, one = "...d", "d"
+    rows = "...d", "d", "m"
     X, dY, only, kept, arriving = _masked(current().mask)
-    scaled = [Let("X_hat", "C * r"), Let("Y", only.format("gamma * X_hat + beta"))]
-    middle = [*scaled, *arriving, *_scale_and_shift(dY)]
+    Y = Let("Y", only.format("gamma * X_hat + beta"))
+    middle = [Y, *arriving, *_scale_and_shift(dY)]
     if not (current().training and layer.trainable):
         return Derivation.of(
             *kept,
             Let("C", f"{X} - running_mean", "centred"),
             Let("r", "1 / np.sqrt(running_var + eps)", _R),
+            Let("X_hat", "C * r"),
             *middle,
             Let("dX", "r * g", "the running statistics are constants"),
         )
     return Derivation.of(
         *kept,
-        *_mean(X, row, one, "m"),
-        Let("C", only.format(f"{X} - mu"), "centred"),
-        *_inverse_size("C", row, one, "m"),
+        *_standardized(X, "X_hat", rows, only),
         *middle,
-        *_through_mu("g", row, one, "m"),
-        *_through_r("g", "X_hat", row, one, "m"),
-        Let("dX", only.format("r * (g - through_mu - through_r)")),
+        *_three_ways("g", "X_hat", "dX", rows, only),
     )
 
 
@@ -118,16 +105,26 @@ def _masked(mask: Array | None) -> tuple[str, str, str, list[Step], list[Step]]:
 
 
 _R = "1 / the standard deviation"
+Rows = tuple[str, str, str]  # the indices of all elements, those of the rows, and a row's size
 
 
 # --- forward -----------------------------------------------------------------------------------
 
 
-def _mean(X: str, row: str, one: str, n: str) -> list[Step]:
-    return [Sum("total", f"{row}->{one}", X), Let("mu", f"total / {n}", "the mean")]
+def _standardized(X: str, X_hat: str, rows: Rows, only: str = "{}") -> list[Step]:
+    """x_hat = (x - mu) r; `only` is how to write that only kept steps count."""
+    row, one, n = rows
+    return [
+        Sum("total", f"{row}->{one}", X),
+        Let("mu", f"total / {n}", "the mean"),
+        Let("C", only.format(f"{X} - mu"), "centred"),
+        *_inverse_size("C", rows),
+        Let(X_hat, "C * r"),
+    ]
 
 
-def _inverse_size(C: str, row: str, one: str, n: str) -> list[Step]:
+def _inverse_size(C: str, rows: Rows) -> list[Step]:
+    row, one, n = rows
     words = _R if C != "X" else "1 / the root mean square"
     squares = Sum("squares", f"{row},{row}->{one}", C, C)
     return [squares, Let("r", f"1 / np.sqrt(squares / {n} + eps)", words)]
@@ -145,14 +142,19 @@ def _scale_and_shift(dY: str) -> list[Step]:
     return [Sum("dbeta", "...d->d", dY), *_scale(dY)]
 
 
-def _through_mu(g: str, row: str, one: str, n: str) -> list[Step]:
+def _three_ways(g: str, X_hat: str, dX: str, rows: Rows, only: str = "{}") -> list[Step]:
+    """What x passes on, given the gradient g of x_hat: directly, through mu, and through r."""
+    row, one, n = rows
     return [
         Sum("sum_g", f"{row}->{one}", g),
         Let("through_mu", f"sum_g / {n}", "what x passes on through the mean"),
+        *_through_r(g, X_hat, rows),
+        Let(dX, only.format(f"r * ({g} - through_mu - through_r)")),
     ]
 
 
-def _through_r(g: str, X_hat: str, row: str, one: str, n: str) -> list[Step]:
+def _through_r(g: str, X_hat: str, rows: Rows) -> list[Step]:
+    row, one, n = rows
     return [
         Sum("s", f"{row},{row}->{one}", g, X_hat),
         Let("through_r", f"{X_hat} * s / {n}", "what x passes on through r"),

@@ -15,7 +15,6 @@ from phitodeep.derivations.language.step import Let, Max, Sum, Through
 from phitodeep.errors import AnomalyError, DivergenceError, first_few
 from phitodeep.inspect.debugger.debugger import Debugger
 from phitodeep.inspect.hooks import active, edit_of
-from phitodeep.training.inputs import Data
 from phitodeep.training.objective import Trainable
 from phitodeep.training.ranks import Work
 
@@ -43,15 +42,11 @@ def anomaly(
     for batch, first, places in zip(work.batches, work.firsts, rows, strict=True):
         call = Call(step=model.optimizer.t, first=first, mask=batch.mask)
         kept = batch._pick(lambda _, A: A.copy())  # training reuses its memory
-
-        def debugger(kept: Data = kept, call: Call = call) -> Debugger:
-            return Debugger(twin, kept, call, total, hooks)
-
-        db = debugger()
+        db = Debugger(twin, kept, call, total, hooks)
         position = _first_bad(db)
         if position is not None:
             known = np.arange(len(batch.X)) if places is None else places
-            return _error(db, position, epoch, step, debugger, known)
+            return _error(db, position, epoch, step, known)
     error.message += " Run by the derivations of its layers, the step is finite: overflow in the "
     error.message += "shortcuts or in a layer without steps() may be the cause."
     return error
@@ -107,9 +102,7 @@ def _has_samples(scope: Scope, symbol: str, n: int, seen: tuple[str, ...] = ()) 
     return any(_has_samples(scope, name, n, (*seen, symbol)) for name in reads)
 
 
-def _error(
-    db: Debugger, position: Position, epoch: int, step: int, debugger: Any, places: Array
-) -> AnomalyError:
+def _error(db: Debugger, position: Position, epoch: int, step: int, places: Array) -> AnomalyError:
     scope, found = position.scope, position.step
     value = np.asarray(db.value)
     inputs = tuple(name for name in found.operands if _is_bad(scope.find(name)))
@@ -123,11 +116,8 @@ def _error(
         path, name = run.path_inside(path, found.child), symbol
     where = {"loss": "the loss", "": "the model"}.get(path, f"layer {path}")
     verb = "was" if len(inputs) == 1 else "were"
-    reason = (
-        f"{', '.join(inputs)} {verb} not finite already"
-        if inputs
-        else "all that it reads is finite"
-    )
+    reason = f"{', '.join(inputs)} {verb} not finite already"
+    reason = reason if inputs else "all that it reads is finite"
     shown = first_few([*map(str, samples)], LISTED)
     shown = f"; sample{'s' * (len(samples) > 1)} {shown}" if samples else ""
     error = AnomalyError(
@@ -140,14 +130,6 @@ def _error(
     )
     error.epoch, error.step, error.direction = epoch, step, position.direction
     error.symbol, error.inputs, error.samples = symbol, inputs, samples
-    steps = db.count - 1
-
-    def replay() -> Debugger:
-        replayed = debugger()
-        with np.errstate(all="ignore"):
-            for _ in range(steps):
-                replayed.advance()
-        return replayed
-
-    error._debugger = replay
+    values = db._values[:-1]
+    error._debugger = lambda: db._again(values)
     return error

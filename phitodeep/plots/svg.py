@@ -147,23 +147,16 @@ def merged(blocks: Sequence[Block], sign: str) -> Block:
     middle, top, parts = width / 2, 14.0, []
     radius = 11 if len(sign) == 1 else width_of(sign, 11) / 2 + 9
     meet = top + GAP + deep + GAP + 11  # the height of the sign
-    x = side
-    alone = len(full) == 1
+    x, low = side, meet - 23
     for block in full:
-        at = x + block.width / 2
+        at, end = x + block.width / 2, top + GAP + block.height
         start = [(middle, 0), (middle, top), (at, top), (at, top + GAP)]
-        start = [(middle, 0), (middle, top + GAP)] if alone else start
         parts.append(line(start, arrow=block.arrow))
         parts.append(block.at(x, top + GAP))
-        end = top + GAP + block.height
-        if alone:
-            parts.append(line([(middle, end), (middle, meet - 11)]))
-        else:
-            low = meet - 11 - 12
-            parts.append(line([(at, end), (at, low), (middle, low)], arrow=False))
+        parts.append(line([(at, end), (at, low), (middle, low)], arrow=False))
         x += block.width + between
-    if not alone and full:
-        parts.append(line([(middle, meet - 23), (middle, meet - 11)]))
+    if full:
+        parts.append(line([(middle, low), (middle, meet - 11)]))
     for i in range(skips):
         edge = width - 8 - 26.0 * i
         round_it = [(middle, top - 4), (edge, top - 4), (edge, meet), (middle + radius, meet)]

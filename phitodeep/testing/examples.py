@@ -371,20 +371,19 @@ def pair(loss: Loss, shape: Shape, seed: int = 3) -> tuple[Array, Array]:
 
 # --- optimizers --------------------------------------------------------------------------------
 
+ADAM = {"alpha": 0.05, "beta1": 0.8, "beta2": 0.99, "eps": 1e-7}
 OPTIMIZERS: dict[str, dict[str, Any]] = {  # settings with which each uses all its memory
     "SGD": {"alpha": 0.05, "momentum": 0.9, "nesterov": True},
-    "Adam": {"alpha": 0.05, "beta1": 0.8, "beta2": 0.99, "eps": 1e-7},
-    "AdamW": {"alpha": 0.05, "beta1": 0.8, "beta2": 0.99, "eps": 1e-7},
-    "Nadam": {"alpha": 0.05, "beta1": 0.8, "beta2": 0.99, "eps": 1e-7, "psi": 0.01},
+    "Adam": ADAM,
+    "AdamW": ADAM,
+    "Nadam": {**ADAM, "psi": 0.01},
     "RMSProp": {"alpha": 0.02, "rho": 0.8, "eps": 1e-6, "momentum": 0.5},
     "Adagrad": {"alpha": 0.2, "eps": 1e-6},
     "Adadelta": {"alpha": 3.0, "rho": 0.5, "eps": 1e-7},
     "Lion": {"alpha": 0.02, "beta1": 0.8, "beta2": 0.9},
     "Muon": {
+        **ADAM,
         "alpha": 0.2,
-        "beta1": 0.8,
-        "beta2": 0.99,
-        "eps": 1e-7,
         "momentum": 0.9,
         "nesterov": False,
         "ns_steps": 3,

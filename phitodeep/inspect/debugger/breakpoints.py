@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 from collections.abc import Iterator
 from dataclasses import dataclass
-from symtable import symtable
 from typing import Any
 
 import numpy as np
@@ -120,7 +120,7 @@ def _check_condition(found: Breakpoint, model: Trainable, call: Call) -> None:
     """Refuse a condition that is not an expression, or has names that no layer there has."""
     when = checked_text(found.when, "a condition")
     try:
-        top = symtable(when, "when", "eval")
+        nodes = [*ast.walk(ast.parse(when, mode="eval"))]
     except (SyntaxError, ValueError) as error:
         raise ArgumentError(f"when={when!r} is not a Python expression: {error}.") from None
     known = ["L"]  # which is there once the loss is
@@ -131,13 +131,10 @@ def _check_condition(found: Breakpoint, model: Trainable, call: Call) -> None:
                 known += [step.symbol for step in run.derivation_of(layer).every()]
             own = path != "loss" and ["X", "dY", *layer.params, *layer.state, *layer.tied]
             known += own or ["P", "T", "w", "total", "share"]
-    tables = [top]
-    for table in tables:  # which grows by the scopes inside
-        tables += table.get_children()
-    read = [s for table in tables for s in table.get_symbols()]
-    written = {s.get_name() for s in read if s.is_assigned()}
-    names = [s.get_name() for s in read if s.is_global() and s.get_name() not in written]
-    for name in (n for n in names if n not in {*known, *vars(builtins), "np"}):
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    known += [node.arg for node in nodes if isinstance(node, ast.arg)]  # of a lambda
+    known += [node.id for node in names if isinstance(node.ctx, ast.Store)]
+    for name in (n.id for n in names if n.id not in {*known, *vars(builtins), "np"}):
         raise UnknownNameError.of(name, dict.fromkeys(known), "one of the symbols there")
 
 

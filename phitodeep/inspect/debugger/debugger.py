@@ -89,6 +89,13 @@ class Debugger:
         for value in values:
             self._next(value)
 
+    def _again(self, values: Sequence[Any]) -> Debugger:
+        """Another debugger of this step, after the first steps had these values."""
+        other = copy.copy(self)
+        other.breaks, other._true = [*self.breaks], set()
+        other._restart(values)
+        return other
+
     def _next(self, value: Any) -> None:
         """Give the current step its value, and move to the next one."""
         assert self.position is not None
@@ -355,9 +362,7 @@ class Debugger:
         An edited activation moves the loss; an edited gradient moves only what flows on from it,
         and in the end the update.
         """
-        base = copy.copy(self)
-        base._true = set()
-        base._restart(self._unedited[: len(self._values)])
+        base = self._again(self._unedited[: len(self._values)])
         while len(base._values) < len(self._values):
             base.advance()
         self._unedited = max(self._unedited, base._values, key=len)

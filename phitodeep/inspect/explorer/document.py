@@ -40,7 +40,6 @@ from phitodeep.derivations.language.step import (
     Arrange,
     Carry,
     Given,
-    Join,
     Let,
     Loop,
     Max,
@@ -269,7 +268,7 @@ class Writer:
     def described(self, step: Step, scope: Scope, direction: str) -> dict[str, Any]:
         """What a step computes, and how, without its value."""
         entry: dict[str, Any] = {
-            "kind": type(step).__name__.lower() if type(step) in KINDS else "given",
+            "kind": "given" if isinstance(step, Given) else type(step).__name__.lower(),
             "symbol": step.symbol,
             "formula": step.written(MATHML, scope),
             "text": step.formula,
@@ -319,9 +318,6 @@ def about(thing: Any) -> str:
     return " ".join(doc.partition("\n\n")[0].replace("`", "").split())
 
 
-KINDS = {Let, Arrange, Join, Sum, Max, Carry, Through}
-
-
 # --- arrays and formulas -------------------------------------------------------------------------
 
 
@@ -365,20 +361,18 @@ def reduced(array: Any, side: int = SIDE) -> Packed:
     spikes. Infinity and NaN come before all numbers.
     """
     A = np.asarray(array, np.float64)
-    flat = A.reshape(-1)
-    finite = np.where(np.isfinite(flat), flat, 0)
-    size = np.where(np.isfinite(flat), np.abs(flat), np.inf)
-    scale = float(np.abs(finite).max(initial=0)) or 1.0
-    thumb = strongest(finite.reshape(-1, A.shape[-1]), side, side)
-    spoilt = strongest(np.isinf(size).astype(float).reshape(-1, A.shape[-1]), side, side)
-    cells = np.where(spoilt > 0, MISSING, np.round(127 * (thumb / scale)))
-    top = np.argsort(-size, kind="stable")[:side]
-    counts, edges = np.histogram(finite[np.isfinite(flat)], BINS)
+    known = np.isfinite(A)
+    numbers = np.where(known, A, np.inf)
+    scale = float(np.abs(A[known]).max(initial=0)) or 1.0
+    thumb = strongest(numbers.reshape(-1, A.shape[-1]), side, side)
+    cells = np.where(np.isinf(thumb), MISSING, np.round(127 * (thumb / scale)))
+    top = np.argsort(-np.abs(numbers), axis=None, kind="stable")[:side]
+    counts, edges = np.histogram(A[known], BINS)
     return {
         "shape": list(A.shape),
         "n": A.size,
         "thumb": {"shape": list(thumb.shape), "scale": scale, "data": text(cells.astype(np.int8))},
-        "top": [[int(i), number(flat[i])] for i in top],
+        "top": [[int(i), number(A.flat[i])] for i in top],
         "histogram": {"counts": counts.tolist(), "from": float(edges[0]), "to": float(edges[-1])},
     }
 
@@ -396,18 +390,14 @@ def arrangement(step: Arrange, scope: Any) -> Packed:
     if not cells.size:
         return found | {"start": 0, "strides": [0] * cells.ndim}
     start = int(cells.flat[0])
-    corners = [tuple(int(k == axis) for k in range(cells.ndim)) for axis in range(cells.ndim)]
-    strides = [
-        int(cells[c]) - start if n > 1 else 0 for c, n in zip(corners, cells.shape, strict=True)
-    ]
-    grid = np.ogrid[tuple(slice(n) for n in cells.shape)]
-    if (
-        cells.min() >= 0
-        and (cells == start + sum(s * g for s, g in zip(strides, grid, strict=True))).all()
-    ):
+    seconds = (cells.take(min(1, n - 1), axis) for axis, n in enumerate(cells.shape))
+    strides = [int(second.flat[0]) - start for second in seconds]
+    grid = np.ogrid[tuple(map(slice, cells.shape))]
+    regular = start + sum(s * g for s, g in zip(strides, grid, strict=True))
+    if cells.min() >= 0 and (cells == regular).all():
         return found | {"start": start, "strides": strides}
-    each = A.size // max(1, len(A)) if A.ndim else 0
     if A.ndim and len(cells) == len(A) > 1:
+        each = A.size // len(A)
         offsets = each * np.arange(len(A)).reshape(-1, *[1] * (cells.ndim - 1))
         if (cells == np.where(cells[:1] < 0, -1, cells[:1] + offsets)).all():
             return found | {"each": each, "cells": _integers(cells[0])}

@@ -11,13 +11,12 @@ inside <img>. Without animation, or if the reader prefers less motion, it shows 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from phitodeep.core.table import escaped
-from phitodeep.derivations.language import run
-from phitodeep.derivations.language.step import flat
 from phitodeep.inspect.explorer.page import asset
 from phitodeep.inspect.explorer.ringed_cell import Ring, ring
 from phitodeep.inspect.explorer.source import method_with
@@ -45,13 +44,7 @@ class Slot(NamedTuple):
     """A layer of the picture, or a gap for layers that are left out (no path)."""
 
     path: str
-    layer: Any = None
     hidden: int = 0
-
-    @property
-    def title(self) -> str:
-        whole = repr(self.layer)
-        return f"{self.path} {whole if len(whole) <= 30 else type(self.layer).__name__}"
 
 
 class Placed(NamedTuple):
@@ -113,8 +106,12 @@ class _Picture:
 
     # --- the animation ---------------------------------------------------------------------
 
-    def animated(self, name: str, frames: str) -> str:
-        """The class of an animation with these keyframes; equal ones are written once."""
+    def fade(self, name: str, *stops: tuple[float, float]) -> str:
+        """The class of an animation of the opacity, given as (percent, opacity).
+
+        An animation of the same name is written once.
+        """
+        frames = "".join(f"{at:.0f}%{{opacity:{value:g}}}" for at, value in stops)
         self.times[name] = (
             f"@keyframes {name}{{{frames}}}.{name}{{animation:{name} {SECONDS}s linear infinite}}\n"
         )
@@ -122,12 +119,12 @@ class _Picture:
 
     def since(self, at: float) -> str:
         """Faint until `at` percent of the loop, then clear."""
-        frames = f"0%,{at:.0f}%{{opacity:.1}}{at + 3:.0f}%,97%{{opacity:1}}to{{opacity:.1}}"
-        return self.animated(f"v{at:.0f}", frames)
+        return self.fade(f"v{at:.0f}", (0, 0.1), (at, 0.1), (at + 3, 1), (97, 1), (100, 0.1))
 
-    def phase(self, start: float, end: float) -> str:
-        frames = f"0%,{start:.0f}%{{opacity:.35}}{start + 2:.0f}%,{end:.0f}%{{opacity:1}}"
-        return self.animated(f"q{start:.0f}", f"{frames}{end + 2:.0f}%,to{{opacity:.35}}")
+    def phase(self, start: int, end: int) -> str:
+        """Clear from `start` to `end` percent of the loop."""
+        rise, fall = ((start, 0.35), (start + 2, 1)), ((end, 1), (end + 2, 0.35))
+        return self.fade(f"q{start}", (0, 0.35), *rise, *fall, (100, 0.35))
 
     def there(self, k: float) -> float:
         """When the wave reaches array k on its way forward."""
@@ -141,6 +138,11 @@ class _Picture:
     def add(self, tag: str, **attributes: object) -> None:
         self.parts.append(element(tag, **attributes))
 
+    def rect(
+        self, class_: str, x: float, y: float, width: float, height: float, rx: int = 2
+    ) -> None:
+        self.add("rect", class_=class_, x=x, y=y, width=width, height=height, rx=rx)
+
     def text(
         self, x: float, y: float, words: str, class_: str | None = None, size: int = 12,
         room: float = WIDTH, formula: bool = False,
@@ -153,12 +155,13 @@ class _Picture:
         self.parts.append(element("text", inside, x=x, y=y, class_=class_, style=style))
         return y + size + 4
 
-    def arrow(self, points: list[tuple[float, float]], at: float, gap: bool = False) -> None:
-        dashed = "2 5" if gap else None
-        self.add(
-            "path", class_=f"a {self.since(at)}", d=points_of(points), marker_end="url(#k)",
-            stroke_dasharray=dashed,
-        )  # fmt: skip
+    def small(self, x: float, y: float, lines: Iterable[str]) -> None:
+        """Write small lines below each other, centred."""
+        for k, words in enumerate(lines):
+            self.text(x, y + 14 * k, words, "s x", 11, formula=True)
+
+    def arrow(self, *points: tuple[float, float], at: float) -> None:
+        self.add("path", class_=f"a {self.since(at)}", d=points_of(points), marker_end="url(#k)")
 
     def place(self, shown: Plane, x: float, y: float, wide: float, high: float) -> Placed:
         """Where the cells go that have this much room around (x, y)."""
@@ -189,7 +192,7 @@ class _Picture:
         for x, words, kind in ((1072, "positive", "tp"), (982, "negative", "tn"), (892, key, "")):
             self.text(x, 60, words, "s e")
             if kind:
-                self.add("rect", class_=kind, x=x - 70, y=50, width=11, height=11, rx=2)
+                self.rect(kind, x - 70, 50, 11, 11)
 
     def lanes(self, top: float) -> float:
         """Both lanes, what is between them, and the loss; return where they end."""
@@ -207,22 +210,20 @@ class _Picture:
         lower = middle + tall / 2 + 26 + high / 2
         for k, (key, _, gradient, _) in enumerate(columns):
             x, size, down = self.x[k], sizes[k], downs[k]
-            y = upper - high / 2 - 22 - 14 * len(ups[k].notes)
-            self.named(x, y, key, ups[k])
+            self.named(x, upper - high / 2 - 22 - 14 * len(ups[k].notes), key, ups[k])
             moved = size._replace(x=x + size.x, y=upper + size.y)
             self.draw(key, moved, self.since(self.there(k)))
             if down is None:
-                for i, words in enumerate(("tokens have", "no gradient")):
-                    self.text(x, lower + 14 * i, words, "s x", 11)
+                self.small(x, lower, ("tokens have", "no gradient"))
                 continue
             self.named(x, lower + high / 2 + 16, gradient, down)
             moved = moved._replace(shown=down, y=lower + size.y)
             self.draw(gradient, moved, self.since(self.back(k)))
         for k, slot in enumerate(self.slots):
             a, b = self.x[k] - sizes[k].x + 6, self.x[k + 1] + sizes[k + 1].x - 6
-            self.arrow([(a, upper), (b, upper)], self.there(k + 0.7), not slot.path)
+            self.arrow((a, upper), (b, upper), at=self.there(k + 0.7))
             if downs[k] is not None:
-                self.arrow([(b, lower), (a, lower)], self.back(k + 0.3), not slot.path)
+                self.arrow((b, lower), (a, lower), at=self.back(k + 0.3))
             self.layer(k, slot, pairs[k], middle)
         self.loss(self.x[-1] - sizes[-1].x + 6, upper, lower, middle)
         self.threads(columns, upper + high / 2 + 10, lower - high / 2 - 10)
@@ -231,8 +232,7 @@ class _Picture:
     def named(self, x: float, y: float, key: str, shown: Plane) -> None:
         """The name and the shape of an array, and what is not shown of it."""
         y = self.text(x, y, key, "m x", room=self.unit)
-        for words in ("\u00d7".join(map(str, shown.shape)), *shown.notes):
-            y = self.text(x, y - 1, words, "s x", 11)
+        self.small(x, y - 1, ("\u00d7".join(map(str, shown.shape)), *shown.notes))
 
     # --- between the lanes -----------------------------------------------------------------
 
@@ -253,15 +253,14 @@ class _Picture:
         """A layer: its weights with their gradients, or its formulas; or how many are hidden."""
         x, room = (self.x[k] + self.x[k + 1]) / 2, self.unit - 4
         if not slot.path:
-            more = ("\u2026", f"{slot.hidden} more", "layer" + "s" * (slot.hidden > 1), "\u2026")
-            for i, words in enumerate(more):
-                self.text(x, y - 18 + 14 * i, words, "s x", 11)
+            layers = "layer" + "s" * (slot.hidden > 1)
+            self.small(x, y - 18, ("\u2026", f"{slot.hidden} more", layers, "\u2026"))
             return
+        title = f"{slot.path} {self.trace.name_of(slot.path)}"
         if pair is None:
             shown = self.formulas(slot, room)
-            y = self.text(x, y + 12 - 8 * (1 + len(shown)), slot.title, "b x", room=room)
-            for words in shown:
-                y = self.text(x, y, words, "s x", 11, formula=True)
+            y = self.text(x, y + 12 - 8 * (1 + len(shown)), title, "b x", room=room)
+            self.small(x, y, shown)
             return
         path, name, first, second = pair
         notes = first.shown.notes
@@ -274,9 +273,8 @@ class _Picture:
             wide = placed.shown.values.shape[1] * placed.w
             self.text(placed.x + wide / 2, under, label, "m x")
         inside = path.removeprefix(slot.path).strip(".")
-        y = self.text(x, under + 17, slot.title + f": {inside}" * bool(inside), "b x", room=room)
-        for words in notes:
-            y = self.text(x, y - 1, words, "s x", 11)
+        y = self.text(x, under + 17, title + f": {inside}" * bool(inside), "b x", room=room)
+        self.small(x, y - 1, notes)
 
     def weights(self, key: str, placed: Placed) -> None:
         """A parameter, which becomes the one after the update."""
@@ -286,27 +284,23 @@ class _Picture:
             self.draw(key, placed)
             return
         for kind, a, b in (("wo", 1, 0), ("wn", 0, 1)):
-            frames = f"0%,{UPDATE + 5}%{{opacity:{a}}}{DONE}%,98%{{opacity:{b}}}to{{opacity:{a}}}"
-            self.animated(kind, frames)
+            self.fade(kind, (0, a), (UPDATE + 5, a), (DONE, b), (98, b), (100, a))
         self.draw(key, placed, "wo")
         after = plane(np.asarray(self.trace[f"{path}.forward.{name}"].array) + update)
         self.parts.append(tile(*placed._replace(shown=after), f"{key} after the update", "wn"))
 
     def formulas(self, slot: Slot, room: float) -> list[str]:
-        """The formulas of Y and dX, as far as there is room."""
-        if not run.has_steps(self.trace._passes[slot.path].layer):
-            return []
-        forward, backward = self.trace.scope(slot.path).derivation
-        steps = [s for s in flat([*forward, *backward]) if s.symbol in ("Y", "dX")]
-        shown = (wrapped(step.formula, room, 10) for step in steps)
-        return [line for lines in shown if len(lines) <= 2 for line in lines]
+        """The formulas of Y and dX."""
+        steps = self.trace.scope(slot.path).derivation.every()
+        shown = (wrapped(s.formula, room, 10) for s in steps if s.symbol in ("Y", "dX"))
+        return [line for lines in shown for line in lines]
 
     def loss(self, right: float, upper: float, lower: float, y: float) -> None:
         """The column of the loss, with the arrows to it and back."""
         x, high = WIDTH - EDGE - LOSS / 2, 104
-        self.arrow([(right, upper), (x, upper), (x, y - high / 2 - 6)], TURN)
-        self.arrow([(x, y + high / 2 + 6), (x, lower), (right, lower)], BACK)
-        self.add("rect", class_="a", x=x - LOSS / 2, y=y - 52, width=LOSS, height=high, rx=10)
+        self.arrow((right, upper), (x, upper), (x, y - high / 2 - 6), at=TURN)
+        self.arrow((x, y + high / 2 + 6), (x, lower), (right, lower), at=BACK)
+        self.rect("a", x - LOSS / 2, y - 52, LOSS, high, 10)
         name = type(self.trace._recording.loss).__name__
         self.text(x, y - 30, name, "b x", 11, LOSS)
         before, after = apart(self.trace.loss, self.after)
@@ -327,7 +321,7 @@ class _Picture:
         own = self.placed[f"{ringed.path}.d{ringed.name}"]
         x, y = own.middle(*(found(own.shown.shape, None, ringed.cell) or (0, 0)))
         w, h = (max(size, 7) + 3 for size in (own.w, own.h))
-        self.add("rect", class_=f"r {at}", x=x - w / 2, y=y - h / 2, width=w, height=h, rx=3)
+        self.rect(f"r {at}", x - w / 2, y - h / 2, w, h, 3)
         for name, place in ringed.factors() if "." not in ringed.path else ():
             k = next(k for k, slot in enumerate(self.slots) if slot.path == ringed.path)
             other = self.placed.get(columns[k][0] if name == "X" else columns[k + 1][2])
@@ -341,10 +335,7 @@ class _Picture:
             self.add("path", class_=f"h {at}", d=points_of(points))
             if other.shown.whole and len(other.shown.shape) < 4:  # the whole column of the sum
                 left, tall = other.x + spot[1] * other.w, other.shown.values.shape[0] * other.h
-                self.add(
-                    "rect", class_=f"h {at}", x=left - 1, y=other.y - 1, width=other.w + 1,
-                    height=tall + 1, rx=2,
-                )  # fmt: skip
+                self.rect(f"h {at}", left - 1, other.y - 1, other.w + 1, tall + 1)
 
     # --- below the lanes -------------------------------------------------------------------
 
@@ -381,7 +372,7 @@ class _Picture:
             self.text(EDGE, y, place.replace("n ", "sample ", 1), "s", 11, 135)
             self.text(EDGE + 262, y, product, "m e", 11, 130)
             width = max(70 * abs(term.value) / most, 1)
-            self.add("rect", class_=kind, x=EDGE + 272, y=y - 9, width=width, height=10, rx=2)
+            self.rect(kind, EDGE + 272, y - 9, width, 10)
             self.text(EDGE + 405, y, number(term.value), f"m e {kind}", 11)
             y += 17
         if others := len(ringed.why) - len(terms):
@@ -401,10 +392,7 @@ class _Picture:
         start = max(0, min((lit or 0) - LINES // 2, len(lines) - LINES))
         for k, words in enumerate(lines[start : start + LINES], start):
             if k == lit:
-                self.add(
-                    "rect", class_=f"lit {self.since(END + 2)}", x=x - 6, y=y - 12,
-                    width=right - x + 6, height=16, rx=3,
-                )  # fmt: skip
+                self.rect(f"lit {self.since(END + 2)}", x - 6, y - 12, right - x + 6, 16, 3)
             y = self.text(x, y, words, "m", 11, right - x) + 1
         return y
 
@@ -422,19 +410,18 @@ def apart(before: float, after: float | None) -> tuple[str, str]:
 
 def slots(trace: Any, ringed: Ring | None) -> list[Slot]:
     """The layers of the chain that fit: the first, the last, and those around the ringed one."""
-    chain = enumerate(trace._recording.model.layers)
-    layers = [Slot(str(k), layer) for k, layer in chain if str(k) in trace._passes]
-    if len(layers) <= MOST:
-        return layers
-    paths = [slot.path for slot in layers]
-    at = paths.index(ringed.path.split(".")[0]) if ringed else len(layers) // 2
-    at = min(max(at, 2), len(layers) - 3)
-    shown = sorted({0, at - 1, at, at + 1, len(layers) - 1})
+    paths = [path for path in trace._passes if path.isdecimal()]
+    last = len(paths) - 1
+    shown = [*range(len(paths))]
+    if len(paths) > MOST:
+        at = paths.index(ringed.path.split(".")[0]) if ringed else len(paths) // 2
+        at = min(max(at, 2), last - 2)
+        shown = [0, at - 1, at, at + 1, last]
     chosen: list[Slot] = []
     for before, k in zip([-1, *shown], shown, strict=False):
         if k - before > 1:
             chosen.append(Slot("", hidden=k - before - 1))
-        chosen.append(layers[k])
+        chosen.append(Slot(paths[k]))
     return chosen
 
 
