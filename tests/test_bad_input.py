@@ -4,7 +4,6 @@ import copy
 import math
 import os
 import re
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -106,8 +105,6 @@ def changed(a, index, value):
     a[index] = value
     return a
 
-
-Make = Callable[[], Sequential]
 
 # a model, X and y, and the error
 INPUTS = dict(

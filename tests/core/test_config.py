@@ -1,16 +1,13 @@
 """Everything writes itself down as plain values, and is made again from them: one table of all."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import math
 import re
-from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -86,7 +83,6 @@ def label(made):
 
 # --- the table ----------------------------------------------------------------------------------
 
-Make = Callable[[], Any]
 MORE = [  # shape of X, and how many tokens there are
     (lambda: L.Select([1, 0], tokens=True), (2, 3), 5),
     (lambda: L.Residual(L.Dense(3), checkpoint=True), (2, 3), 0),

@@ -9,7 +9,6 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +18,6 @@ import numpy as np
 import pytest
 
 import phitodeep.data
-from phitodeep.core.types import Array
 from phitodeep.data import load_mnist, make_blobs, make_moons, make_spirals, mnist
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, MissingExtraError
 
@@ -247,7 +245,6 @@ def test_failing_and_wrong_downloads_are_refused(monkeypatch):
 
 # Synthetic sets
 
-Maker = Callable[..., tuple[Array, Array]]
 MAKERS = [
     (make_moons, 2, "noise"),
     (make_spirals, 3, "noise"),

@@ -2,8 +2,6 @@
 
 import copy
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from phitodeep import functional as F
 from phitodeep import layers as nn
 from phitodeep import loss as losses
 from phitodeep.core.call import calling
-from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
 from phitodeep.layers import Layer, Param
 from phitodeep.layers.activation import Elementwise
@@ -22,7 +19,6 @@ from phitodeep.testing import GradientError, check_gradients, numeric_gradient
 from tests.conftest import refusals
 from tests.rows import LONG
 
-Change = Callable[[Any, Array, Any], Any]  # (layer, dY, dX) -> another dX
 N, D = 5, 3  # differ from each other and from 2, so that no factor has two explanations
 
 

@@ -1,7 +1,5 @@
 """Names on the hub: a stub of it on this machine, and what is refused."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import os

@@ -10,7 +10,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +18,6 @@ import pytest
 
 from phitodeep import inference
 from phitodeep import layers as L
-from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, NotBuiltError
 from phitodeep.exchange import correspondence
 from phitodeep.exchange.correspondence import form_of
@@ -139,7 +137,6 @@ WHOLE = {
         0,
     ),
 }
-Case = tuple[Sequential, Array]
 
 
 def case(make, shape, tokens, dtype):
@@ -375,9 +372,6 @@ def test_the_same_model_gives_the_same_files(mlp, tmp_path):
     export(mlp, seed=1)
     assert mlp.read_bytes() != before[0]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["net.npz", "net.py"]  # nothing else
-
-
-Script = Callable[..., str]
 
 
 @pytest.fixture
