@@ -86,9 +86,6 @@ def test_the_changelog_keeps_its_form_and_links_to_changes():
     assert links == [(n, "main" if n == "Unreleased" else f"v{n}") for n in names]
 
 
-# --- conda-forge -------------------------------------------------------------------------------
-
-
 # --- workflows: actionlint checks their form, and these are our own rules ------------------------
 
 
