@@ -51,12 +51,6 @@ def test_tests_install_every_feature_but_pinned_heavy_ones():
     assert tool.wanted_by_tests()[0].startswith("dask")
 
 
-@pytest.mark.parametrize("extra", FEATURES)
-def test_the_page_of_a_feature_exists(extra):
-    page = FEATURES[extra].page
-    assert (tool.ROOT / page).is_file() or not page
-
-
 def test_pages_of_features_have_blocks_that_tests_run():
     file, test = (
         test_docs.__name__.replace(".", "/"),

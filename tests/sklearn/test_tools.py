@@ -162,9 +162,9 @@ def test_joblibs_back_ends_change_no_bit():
 def check_back_ends():
     alone = [fit_and_predict(seed)[0] for seed in range(2)]
     grid = {"optimizer": [None, AdamW(0.01, weight_decay=0.1)]}
-    search = GridSearchCV(clone(NET).set_params(epochs=2), grid, cv=3)
+    search = GridSearchCV(clone(NET).set_params(epochs=2), grid, cv=2)
     scores = search.fit(X, y).cv_results_["mean_test_score"]
-    for backend in few(["loky", "threading", "multiprocessing", "sequential"], 2):
+    for backend in few(["loky", "threading", "multiprocessing", "sequential"], 1):
         options = {"inner_max_num_threads": 1} if backend == "loky" else {}
         with joblib.parallel_config(backend, n_jobs=2, **options):
             found = joblib.Parallel()(joblib.delayed(fit_and_predict)(seed) for seed in range(2))

@@ -221,7 +221,7 @@ def slowly(model, prompt, n, seed, most, **how):
     return ids
 
 
-@settings(max_examples=times(15))
+@settings(max_examples=times(10))
 @given(
     st.lists(
         st.recursive(st.sampled_from(REMEMBERED + JOINED), nested, max_leaves=4),
