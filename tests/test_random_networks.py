@@ -5,7 +5,6 @@ A long run draws 20 times as many networks, and others each time: `--hypothesis-
 
 import copy
 import inspect
-import pickle
 from typing import NamedTuple
 
 import numpy as np
@@ -319,24 +318,3 @@ def test_parts_may_freeze_and_thaw_in_the_middle(net, how, parts, frozen, plan):
     found = train(model, net.X, y, how, parts, callbacks=Switch(plan))
     other, switch = model_of(net, how)[0], Switch(plan)
     assert_same(found, train_by_hand(other, net.X, y, how, switch), **CLOSE)
-
-
-@examples(6)
-@given(TRAINED, SETTINGS, st.sampled_from(["deepcopy", "pickle"]), st.sampled_from([1, 2]))
-def test_a_copy_in_the_middle_of_training_goes_on_to_the_bit(net, how, kind, parts):
-    model, y = model_of(net, how)
-    twin = copy.deepcopy(model)
-
-    def copied(one):
-        return copy.deepcopy(one) if kind == "deepcopy" else pickle.loads(pickle.dumps(one))
-
-    class Copying(Callback):
-        def on_batch_end(self, model, step, loss):
-            copied(model)
-
-    train(model, net.X, y, how, parts, shuffle=True, callbacks=Copying())
-    train(twin, net.X, y, how, parts, shuffle=True)
-    assert_same(model.get_weights(), twin.get_weights())
-    twin = copied(model)
-    expected = train(model, net.X, y, how, parts, shuffle=True)
-    assert_same(train(twin, net.X, y, how, parts, shuffle=True), expected)

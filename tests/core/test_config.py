@@ -35,6 +35,7 @@ from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau, StepD
 from phitodeep.testing import examples
 from phitodeep.testing.examples import cube, cube_gradient
 from tests.conftest import noted
+from tests.model.test_architectures import MODELS
 from tests.rows import ALL, TOOLS, times
 
 phitodeep.register(cube)
@@ -470,29 +471,15 @@ def test_a_layer_that_found_its_size_takes_other_layers_behind_it():
     same_weights(model, again(model))
 
 
-BUILDERS = {
-    "mlp": lambda: models.mlp(4, 3, 2),
-    "lenet": lambda: models.lenet(28, 28, 1),
-    "resnet_small": lambda: models.resnet_small(16, 16, 3, blocks=1),
-    "char_lstm": lambda: models.char_lstm(7, dim=4, units=5).input(6),
-    "gpt": lambda: models.gpt(7, 6, layers=1, heads=2, dim=4),
-    "llama": lambda: models.llama(7, 6, layers=1, heads=2, kv_heads=1, dim=4),
-    "autoencoder": lambda: models.autoencoder(4, 3),
-    "vae": lambda: models.vae(4, 3, latent=2),
-}
-
-
-@pytest.mark.parametrize("name", BUILDERS)
-def test_each_ready_made_model_is_made_again(name):
+def test_each_ready_made_model_is_made_again():
     made = {n for n, f in vars(models).items() if inspect.isfunction(f) and n[0] != "_"}
-    assert {n for n in made if getattr(models, n).__module__ == models.__name__} == {
-        *BUILDERS,
-        "from_pretrained",
-    }
-    builder = BUILDERS[name]().seed(3)
-    assert again(builder) == builder
-    model = builder.build()
-    same_weights(model, again(model))
+    made = {n for n in made if getattr(models, n).__module__ == models.__name__}
+    assert made == {"from_pretrained", *(name.partition(",")[0] for name in MODELS)}
+    for make, *_ in MODELS.values():
+        builder = make().seed(3)
+        assert again(builder) == builder
+        model = builder.build()
+        same_weights(model, again(model))
 
 
 # --- layers that are shared ---------------------------------------------------------------------

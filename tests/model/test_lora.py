@@ -122,21 +122,6 @@ def test_patterns():
         assert sorted(share.weights) == sorted(found), pattern
 
 
-def test_frozen_layers_compute_no_gradients_in_training():
-    made = model(trained=False)
-    made.add_lora("*.Wo", 2)
-    seen = []
-    note = LambdaCallback(on_batch_end=lambda m, step, loss: seen.append(set(m.gradients())))
-    made.train(X, Y, epochs=1, verbose=0, callbacks=[note])
-    products = {path for path in made.get_weights() if path.endswith((".W", ".b"))}
-    assert all(not found & products for found in seen)
-    lows = {path for path in made.get_weights() if path.endswith((".A", ".B"))}
-    assert all(lows <= found for found in seen)
-    for path, layer in made.walk():
-        if isinstance(layer, Dense):
-            assert not any("gradient of" in name for name in layer._frame.buffers), path
-
-
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_no_frozen_gradient_even_where_a_checkpoint_computes_again(checkpoint, monkeypatch):
     block = L.TransformerBlock(2, checkpoint=checkpoint)

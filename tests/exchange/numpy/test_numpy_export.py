@@ -28,7 +28,6 @@ from phitodeep.exchange.numpy.network import Network, Weight
 from phitodeep.exchange.numpy.sources import literal
 from phitodeep.functional.rotary import DynamicRope
 from phitodeep.layers.containers import Container
-from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
 from phitodeep.testing.examples import data, made
@@ -766,20 +765,6 @@ def test_constants_are_exact():
         again = eval(literal(value, "it"))
         assert again == value or (np.isnan(again) and np.isnan(value))
         assert type(again) is type(value.item() if isinstance(value, np.generic) else value)
-
-
-def test_a_trained_model_needs_no_build(tmp_path):
-    X, y = np.random.default_rng(0).standard_normal((8, 6, 6, 1)), np.arange(8) % 2
-    model = Sequential(
-        *(L.RandomFlip(), L.Conv2D(2, 3), L.BatchNorm(), L.ReLU(), L.Flatten(), L.Dense(2)),
-        loss_class=SoftmaxCrossEntropy(),
-        seed=0,
-    )
-    model.train(X, y, epochs=3, verbose=0)
-    check_predictions(model, X, tmp_path, atol=1e-5)
-    model = Sequential(L.Embedding(5, 3), L.LSTM(4, return_sequences=False), L.Dense(2), seed=0)
-    model.build((6,))  # and takes longer sequences
-    check_predictions(model, np.random.default_rng(0).integers(0, 5, (3, 9)), tmp_path, atol=1e-6)
 
 
 # --- random networks ------------------------------------------------------------------------------
