@@ -18,7 +18,7 @@ import phitodeep
 from phitodeep import layers as L
 from phitodeep import layers as catalogue
 from phitodeep import loss as losses
-from phitodeep.core.call import calling, inference
+from phitodeep.core.call import calling
 from phitodeep.core.config import Configurable, alike, restored
 from phitodeep.core.types import parameters, same
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
@@ -1063,59 +1063,3 @@ def test_functions_and_objects_that_cannot_be_written_are_equal_to_themselves_al
     large = np.zeros(5000)
     assert alike(Widget(large), Widget(large.copy()))
     assert not alike(Widget(large), Widget(large + 1))
-
-
-# --- random models ------------------------------------------------------------------------------
-
-
-def leaves():
-    return (
-        st.builds(
-            L.Dense, st.just(4), initializer=st.sampled_from(INITIALIZERS), bias=st.booleans()
-        )
-        | st.builds(L.Dropout, st.sampled_from([0.0, 0.25, np.float64(0.5)]))
-        | st.builds(L.ELU, st.sampled_from([0.5, 1.0]))
-        | st.builds(lambda: L.Lambda(cube, cube_gradient))
-        | st.builds(L.LayerNorm)
-        | st.builds(lambda: L.Reshape(-1, 4))
-        | st.builds(lambda n: Own(Widget(n)), st.integers(1, 3))
-    )
-
-
-def trees(inner):
-    several = st.lists(inner, min_size=1, max_size=3)
-    return (
-        st.builds(lambda x, c: L.Residual(*x, checkpoint=c), several, st.booleans())
-        | st.builds(lambda x: L.Chain(*x), several)
-        | st.builds(
-            lambda x, merge: L.Parallel(*x, merge=merge),
-            several,
-            st.sampled_from(["add", "multiply"]),
-        )
-        | st.builds(lambda x: Sequential(*x, optimizer="sgd", epochs=3), several)
-    )
-
-
-@settings(deadline=None, max_examples=times(15))
-@given(
-    st.lists(st.recursive(leaves(), trees, max_leaves=6), min_size=1, max_size=4),
-    st.sampled_from(SCHEDULES),
-    st.sampled_from(LOSS_TABLE),
-    st.integers(0, 2**40),
-    st.sampled_from(["float32", np.float64]),
-    st.data(),
-)
-def test_random_models_are_made_again(layers, rate, loss, seed, dtype, data):
-    model = Sequential(*layers, alpha=rate, loss_class=loss, seed=seed, dtype=dtype)
-    waiting = again(model)
-    for m in (model, waiting):
-        m.build((2, 4))
-    same_weights(model, waiting)
-    for _, layer in model.walk():
-        layer._trainable = data.draw(st.booleans())
-    copy = again(model)
-    same_weights(model, copy)
-    assert [x.trainable for _, x in copy.walk()] == [x.trainable for _, x in model.walk()]
-    X = np.random.default_rng(0).standard_normal((3, 2, 4))
-    with inference(), np.errstate(all="ignore"):
-        np.testing.assert_array_equal(copy.forward(X), model.forward(X))
