@@ -34,7 +34,7 @@ from phitodeep.optimization.optimizers import OPTIMIZERS, SGD, Adam
 from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau, StepDecay, WarmUp
 from phitodeep.testing import examples
 from phitodeep.testing.examples import cube, cube_gradient
-from tests.conftest import noted
+from tests.conftest import assert_weights, noted
 from tests.model.test_architectures import MODELS
 from tests.rows import ALL, TOOLS, times
 
@@ -257,7 +257,7 @@ def test_a_layer_has_the_same_weights_and_output():
             with calling(step=2):
                 outputs.append(layer.forward(X))
         with noted(made):
-            same_weights(made, copy)
+            assert_weights(made, copy)
             np.testing.assert_array_equal(*outputs)
             config = copy.get_config()
             config.pop("input_shape", None)
@@ -291,7 +291,7 @@ def test_an_optimizer_takes_the_same_steps(made):
         model = Sequential(L.Dense(3, 4), L.Tanh(), L.Dense(2), optimizer=optimizer, seed=0)
         model.train(X, X[:, :2], epochs=4, verbose=0)
         trained.append(model)
-    same_weights(*trained)
+    assert_weights(*trained)
 
 
 def test_an_initializer_draws_the_same():
@@ -330,14 +330,6 @@ def all_settings():
     return {name: make() for name, make in SETTINGS.items()}
 
 
-def same_weights(a, b):
-    ours, theirs = a.get_weights(), b.get_weights()
-    assert list(ours) == list(theirs)
-    for path, W in ours.items():
-        np.testing.assert_array_equal(W, theirs[path], err_msg=path)
-        assert W.dtype == theirs[path].dtype
-
-
 def test_a_model_keeps_all_its_settings():
     assert set(SETTINGS) == {p.name for p in parameters(Sequential)} - {"layers"}
     model = Sequential(
@@ -345,7 +337,7 @@ def test_a_model_keeps_all_its_settings():
     )
     model.build((2, 3))
     copy = again(model)
-    same_weights(model, copy)
+    assert_weights(model, copy)
     assert (copy.input_shape, copy.output_shape) == ((2, 3), (3,))
     assert copy.alpha == copy.optimizer.alpha == CosineDecay(0.1, 20)
     assert copy.metrics[2] is largest_error
@@ -364,7 +356,7 @@ def test_a_copy_trains_as_the_model_does():
     assert copy.output_shape is None
     histories = [m.train(X, y, X, y, epochs=3, verbose=0) for m in (model, copy)]
     assert histories[0] == histories[1]
-    same_weights(model, copy)
+    assert_weights(model, copy)
     again(model)
 
 
@@ -389,14 +381,14 @@ def test_what_was_set_later_is_what_is_written():
     copy = again(model)
     assert isinstance(copy.loss, losses.MeanAbsoluteError)
     assert (copy.batch_size, copy.optimizer.momentum) == (3, 0.5)
-    same_weights(model, copy)
+    assert_weights(model, copy)
     model = Sequential(L.Flatten(), L.Dense(4))
     model.optimizer.alpha = 0.5
     assert again(model).alpha == 0.5
     assert again(model)._alpha is None
     assert again(model).seed is None
     model.build((2, 3), seed=9)
-    same_weights(model, again(model))
+    assert_weights(model, again(model))
     for metric in ("mae", metrics.mae, largest_error):  # which need not be in a list
         assert again(Sequential(L.Dense(3, 2), metrics=metric)).get_config()["metrics"]
     with pytest.raises(ArgumentTypeError, match="a metric is a name or a function"):
@@ -435,19 +427,19 @@ def test_models_in_models(known, seed):
     model = Sequential(L.Dense(4), L.Residual(inner, L.Dense(4)), seed=0)
     model.build((2, 4))
     copy = again(model)
-    same_weights(model, copy)
+    assert_weights(model, copy)
     (found,) = [x for _, x in copy.walk() if isinstance(x, Sequential) and x is not copy]
     assert (found.epochs, repr(found.loss)) == (3, "MeanAbsoluteError()")
     waiting = Sequential(L.Flatten(), Sequential(L.Dense(3)), seed=0)
     copy = again(waiting)
     for m in (waiting, copy):
         m.build((2, 2))
-    same_weights(waiting, copy)
+    assert_weights(waiting, copy)
     built = Sequential(L.Flatten(), L.Dense(3), seed=1)  # alone
     built.build((2, 3))
     copy = again(Sequential(built))
     assert copy.layers[0].input_shape == (2, 3)
-    same_weights(built, copy.layers[0])
+    assert_weights(built, copy.layers[0])
 
 
 def test_subclasses_of_sequential_write_their_own_arguments():
@@ -460,7 +452,7 @@ def test_subclasses_of_sequential_write_their_own_arguments():
     net = Net(5, seed=3)
     net.build((4,))
     assert net.get_config() == {"hidden": 5, "seed": 3, "input_shape": [4]}
-    same_weights(net, again(net))
+    assert_weights(net, again(net))
 
 
 def test_a_layer_that_found_its_size_takes_other_layers_behind_it():
@@ -468,7 +460,7 @@ def test_a_layer_that_found_its_size_takes_other_layers_behind_it():
     model = Sequential(L.Dense(4), L.TransformerBlock(2), L.LSTM(3), seed=0)
     model.build((3, 4))
     assert model.get_config()["layers"][0]["config"]["input_size"] is None
-    same_weights(model, again(model))
+    assert_weights(model, again(model))
 
 
 def test_each_ready_made_model_is_made_again():
@@ -479,7 +471,7 @@ def test_each_ready_made_model_is_made_again():
         builder = make().seed(3)
         assert again(builder) == builder
         model = builder.build()
-        same_weights(model, again(model))
+        assert_weights(model, again(model))
 
 
 # --- layers that are shared ---------------------------------------------------------------------
@@ -500,7 +492,7 @@ def test_tied_weights_are_tied_again():
     assert config["layers"][2]["config"] == {"embedding": {"ref": 1}}
     assert "id" not in config["layers"][1]
     copy = again(model)
-    same_weights(model, copy)
+    assert_weights(model, copy)
     assert copy.layers[2].embedding is copy.layers[0]
     X = np.array([[1, 2, 3]])
     np.testing.assert_array_equal(copy.predict(X), model.predict(X))
@@ -679,7 +671,7 @@ def test_a_users_layer_needs_no_code_inside_containers():
     )
     model.build((2, 3))
     copy = again(model)
-    same_weights(model, copy)
+    assert_weights(model, copy)
     X = np.ones((2, 2, 3))
     np.testing.assert_array_equal(copy.predict(X), model.predict(X))
     assert copy.layers[2].gates["a"].init == Normal(0.5)

@@ -214,6 +214,11 @@ def test_a_state_says_what_it_is():
     assert last["own"]["t"] == 5
     assert last["slots"].keys() == {"m", "v", "ema"}
     assert all(a.shape == (8, 2) for a in last["slots"].values())
+    other = model.copy()
+    other.trainable = True
+    other.layers[1].trainable = False
+    other.load_state_dict(stored(state))
+    assert [layer.trainable for layer in other.layers[:3]] == [False, True, True]
 
 
 def test_a_bare_optimizer_keeps_and_takes_a_state():
