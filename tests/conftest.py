@@ -110,10 +110,14 @@ def assert_weights(one, other, rtol=0.0, atol=None):
 
 
 def refusals(text):
-    """A table of calls, each with the error that it raises below it, which is indented."""
-    rows = re.findall(r"^(\S.*)\n((?: {4}.*\n)+)", text, re.MULTILINE)
-    assert sum(1 + said.count("\n") for _, said in rows) == text.strip().count("\n") + 1
-    return [(call, " ".join(said.split())) for call, said in rows]
+    """A table of calls, each with the error that it raises: `call -> Kind: pattern`.
+
+    Where a line is too short for both, the error is below the call, and indented.
+    """
+    rows = re.findall(r"^\S.*\n(?: +.*\n)*", text, re.MULTILINE)
+    assert sum(row.count("\n") for row in rows) == text.strip().count("\n") + 1
+    pairs = [row.partition(" -> " if " -> " in row else "\n") for row in rows]
+    return [(call, " ".join(said.split())) for call, _, said in pairs]
 
 
 def check_refused(call, error, names):

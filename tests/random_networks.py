@@ -5,8 +5,6 @@ every container, together with inputs for it. It is built in float64, has random
 may have frozen parts.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from contextlib import suppress

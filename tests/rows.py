@@ -12,15 +12,13 @@ import numpy as np
 import pytest
 
 from phitodeep import layers
-from phitodeep.core.types import Shape
 from phitodeep.layers.activation import Elementwise
-from phitodeep.testing.examples import ELEMENTWISE, EXAMPLES, TOKENS, Make
+from phitodeep.testing.examples import ELEMENTWISE, EXAMPLES, TOKENS
 
 LONG = os.environ.get("PHITODEEP_TESTS") == "all"
 long = pytest.mark.skipif(not LONG, reason="long: make test-all runs it")
 # Tests that need most kernels: one worker compiles these first, while the other runs other tests.
 compiling = pytest.mark.xdist_group("compiling")
-Row = tuple[Make, Shape, int]  # a layer, the shape of X, and the number of tokens, or 0
 
 _SHAPES = [(4, 5), (2, 3, 7)]  # elementwise, one of them is enough
 _ONCE = {make: _SHAPES[i % 2] for i, make in enumerate(ELEMENTWISE) if not LONG}

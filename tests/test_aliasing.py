@@ -4,8 +4,6 @@ The exceptions are documented: `layer.params` and `layer.state` are the paramete
 the dicts `grads` and `cache` are those of the last pass.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import itertools

@@ -73,61 +73,13 @@ def test_gradients_of_a_float32_step_are_near_those_in_float64(suite, monkeypatc
     assert set(found) == {f"{i}.{name}" for i in (0, 2, 4) for name in "Wb"}
 
 
-ROW = {"seconds": 0.001, "quartiles": [0.0009, 0.0012], "ratio": 2.0, "peer": False}
-PEER = {**ROW, "seconds": 0.002, "ratio": 1.0, "peer": True}
-BLOCK = {"rows": {"phitodeep": ROW, "PyTorch, eager": PEER}, "noisy": 1, "rounds": 3}
-BUSY = {"busy": 0.2, "worst": 0.4, "slower": 200.0, "busy ratio": 0.5}
-GROWN = {"values": [1, 2, 4], "seconds": [1e-3, 2e-3, 4e-3], "MB": [1.0, 2.0, 4.0]}
-COLD = {"seconds": 2.0, "score": 0.9754, "runs": 3, "missed": 0, "peer": False}
-TABLE = {
-    "rows": {"Phito": {"score": 0.9, "seconds": 0.1}, "MLP": {"score": 0.8, "seconds": 0.25}},
-    "samples": 150,
-    "features": 4,
-}
-TIE = {**TABLE, "rows": {"Phito": TABLE["rows"]["MLP"], "MLP": TABLE["rows"]["MLP"]}}
-FOUND = {
-    "step W1 64": BLOCK,
-    "predict W1 1": {**BLOCK, "noisy": 0},
-    "busy W3 64": {**BLOCK, "rows": {"phitodeep": ROW | BUSY, "PyTorch, as shipped": PEER | BUSY}},
-    "threads W1 512": {**BLOCK, "rows": {"phitodeep, threads 1": ROW, "phitodeep, threads 8": ROW}},
-    "cold": {"phitodeep": COLD, "Keras": {**COLD, "seconds": 6.0, "missed": 1, "peer": True}},
-    "error W1": {"phitodeep": [1.2e-8, 3.4e-7]},
-    "memory W1": {"phitodeep": 60.0, "PyTorch, fused Adam": 300.0},
-    "import": {"numpy": 0.1, "phitodeep": 0.11},
-    "size": {"phitodeep": 50.0},
-    "growth": {"batch": {**GROWN, "exponent": [1.0, 1.0]}},
-    "sklearn": {"classes": {"iris": TABLE, "data/wine": TIE}, "numbers": {}},
-    "machines": {"a computer": ["step W1 64"], "another": ["sklearn"]},
-}
+STORED = json.loads((ROOT / "docs" / "benchmarks.json").read_text())
 
 
-LINES = """
-Created by `make bench` on: a computer.
-Created by `make bench` on: another.
-| **phitodeep** | 1,000 us | 900 us to 1,200 us | 2.00 |
-| PyTorch, eager | 2.00 ms | 900 us to 1,200 us | 1.00 |
-**A prediction: MLP 784-128-64-10, batch 1** (medians of 3 blocks)
-| **phitodeep** | 1,000 us | 200.00 ms | 400.00 ms | 200.0 | 2.00 | 0.50 |
-| threads | 1 | 8 |
-| **phitodeep** | 2.00 | 97.54% | 3.00 |
-| Keras | 6.00 | 97.54% (**1 of 3 runs below 97 %**) | 1.00 |
-| **phitodeep** | 1e-08, 3e-07 |
-| PyTorch, fused Adam | 300 |
-| numpy | 100 |
-| batch | 1, 4 | n^1.00 | n^1.00 |
-**Classification: accuracy, and seconds of `fit`**
-|  | size | Phito | MLP |
-| iris | 150 x 4 | 0.900, 0.10 s | 0.800, 0.25 s |
-| wine | 150 x 4 | 0.800, 0.25 s | 0.800, 0.25 s |
-| **mean rank** |  | **1.25** | **1.75** |
-"""
-
-
-def test_tables_and_pictures_of_a_benchmark(suite, tmp_path):
-    text = suite.import_module("report").tables(FOUND)
-    assert set(LINES.strip().splitlines()) <= set(text.splitlines())
-    assert "busy before 1 blocks" in text
-    suite.import_module("pictures").draw(FOUND, tmp_path)
+def test_stored_results_make_the_stored_tables_and_pictures(suite, tmp_path):
+    report = suite.import_module("report")
+    assert report.tables(STORED) == (ROOT / "docs" / "_benchmarks.md").read_text()
+    suite.import_module("pictures").draw(STORED, tmp_path)
     for name in ("benchmarks", "busy", "growth"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
@@ -222,7 +174,7 @@ def test_workers_busy_processes_and_slow_blocks(suite):
 
 def test_a_cold_process_learns_digits_from_idx_files(suite, tmp_path):
     cold = suite.import_module("cold")
-    X, y, X_test, y_test = load_mnist()
+    X, y, X_test, y_test = (a[:3000] for a in load_mnist())
     for part, images, labels in (("train", X, y), ("t10k", X_test, y_test)):
         pixels = np.asarray(images).reshape(len(labels), 784)
         head = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (len(labels), 28, 28))
@@ -236,7 +188,7 @@ def test_a_cold_process_learns_digits_from_idx_files(suite, tmp_path):
         np.testing.assert_allclose(found, np.asarray(wanted).reshape(found.shape), atol=1e-6)
     code, arguments = "import sys, cold; cold.learn(*sys.argv[1:])", ("phitodeep", str(tmp_path))
     answer = suite.import_module("processes").fresh(code, {}, (*arguments, "0"))
-    assert float(answer) > 0.88
+    assert float(answer) > 0.8
 
 
 def test_estimators_are_compared_on_the_same_folds(suite, monkeypatch, capsys):

@@ -86,6 +86,8 @@ def test_blocks_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch):
         brief(monkeypatch)
         X, y, *test = load_mnist()
         monkeypatch.setattr("phitodeep.data.load_mnist", lambda: (X[:2500], y[:2500], *test))
+    if page.stem == "plots" and not LONG:  # tests/plots draws each picture
+        monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
     for library in needs(text):
         pytest.importorskip(library)
     if "sklearn" in needs(text) and not LONG:  # threads start at once

@@ -108,11 +108,6 @@ def test_star_imports_and_importing_base_first_work():
     assert fresh("from phitodeep.layers.base import Dense, Flatten; print('fine')") == "fine"
 
 
-@pytest.mark.parametrize("name", ["layers", "training", "models"])
-def test_modules_are_attributes_of_the_package(name):
-    assert phitodeep.__getattr__(name) is importlib.import_module(f"phitodeep.{name}")
-
-
 def test_a_module_that_moved_runs_by_its_old_path():
     run = [sys.executable, "-m", "phitodeep.demo"]
     assert subprocess.run(run, capture_output=True, check=False).stderr == b""

@@ -78,54 +78,36 @@ WRONG = refusals(r"""
 SequentialBuilder(28, 28).dense(784, 10).build()
     ShapeError: layer 0 .*Dense\(784, 10\) takes 784 features.*\(28, 28\).*add
     \.flatten\(\) before it
-model(Dense(784, 10)).predict(IMAGES)
-    ShapeError: add \.flatten\(\) before it
-model(Dense(783, 10)).predict(IMAGES)
-    ShapeError: got shape \(28, 28\)\.$
+model(Dense(784, 10)).predict(IMAGES) -> ShapeError: add \.flatten\(\) before it
+model(Dense(783, 10)).predict(IMAGES) -> ShapeError: got shape \(28, 28\)\.$
 model(Dense(28, 10), loss_class=SoftmaxCrossEntropy()).train(IMAGES, LABELS)
     ShapeError: y of shape \(5,\).*is \.flatten\(\) or a global pool missing
 SequentialBuilder(28, 28).flatten().dense(3).build().predict(IMAGES[0])
     ShapeError: layer 1 .*X has the shape of one sample.*\(N, 28, 28\), such as X\[None\]
 SequentialBuilder(3).dense(1).loss(MeanSquaredError).build()
     ArgumentTypeError: write MeanSquaredError\(\)
-SequentialBuilder(3).dense(1).optimizer(Adam).build()
-    ArgumentTypeError: write Adam\(\)
-Dense(3, 1, phitodeep.layers.initialization.He)
-    ArgumentTypeError: write He\(\)
-SequentialBuilder(3).dense(1).metrics(metrics.R2)
-    ArgumentTypeError: write R2\(\)
+SequentialBuilder(3).dense(1).optimizer(Adam).build() -> ArgumentTypeError: write Adam\(\)
+Dense(3, 1, phitodeep.layers.initialization.He) -> ArgumentTypeError: write He\(\)
+SequentialBuilder(3).dense(1).metrics(metrics.R2) -> ArgumentTypeError: write R2\(\)
 SequentialBuilder(3).dense(1).callbacks(phitodeep.model.callbacks.EarlyStopping).build()
     ArgumentTypeError: write EarlyStopping\(\)
-model(Dense(3, 1)).fit(1, 2)
-    AttributeError: model\.train\(X, y
-model(Dense(3, 1)).compile()
-    AttributeError: \.loss\(.*\.build\(\)
-SequentialBuilder(3).fit()
-    AttributeError: \.build\(\), .*train
-SequentialBuilder(3).train()
-    AttributeError: build the model first, as in \.build\(\)\.train
-SequentialBuilder(3).conv_2d()
-    AttributeError: mean \.conv2d\(\)
-SequentialBuilder(3).xyzzy()
-    AttributeError: \.add\(layer\)
+model(Dense(3, 1)).fit(1, 2) -> AttributeError: model\.train\(X, y
+model(Dense(3, 1)).compile() -> AttributeError: \.loss\(.*\.build\(\)
+SequentialBuilder(3).fit() -> AttributeError: \.build\(\), .*train
+SequentialBuilder(3).train() -> AttributeError: build the model first, as in \.build\(\)\.train
+SequentialBuilder(3).conv_2d() -> AttributeError: mean \.conv2d\(\)
+SequentialBuilder(3).xyzzy() -> AttributeError: \.add\(layer\)
 SequentialBuilder(3).dense(4, activation="ReLU")
     ArgumentTypeError: an activation is a separate layer, as in \.dense\(\.\.\.\)\.relu\(\)
 SequentialBuilder(3).dense(units=4)
     ArgumentTypeError: Dense takes input_size, output_size, initializer, bias, got units=
-model(NoInit())
-    NotBuiltError: NoInit has no .* must begin with super\(\)\.__init__\(\)
-NoInit().forward(IMAGES)
-    NotBuiltError: super\(\)\.__init__\(\)
-model(NoInitContainer())
-    NotBuiltError: super\(\)\.__init__\(\)
-Dense(3).W
-    NotBuiltError: input shape
-forgets()
-    BackwardError: Forgets\(\): backward asks for 'X'.*self\.save_for_backward\(X=\.\.\.\)
-Dense(3, 1).save("m.npz")
-    OrderError: Sequential\(layer\)\.save
-ReLU().save(X=1)
-    OrderError: self\.save_for_backward\(X=\.\.\.\)
+model(NoInit()) -> NotBuiltError: NoInit has no .* must begin with super\(\)\.__init__\(\)
+NoInit().forward(IMAGES) -> NotBuiltError: super\(\)\.__init__\(\)
+model(NoInitContainer()) -> NotBuiltError: super\(\)\.__init__\(\)
+Dense(3).W -> NotBuiltError: input shape
+forgets() -> BackwardError: Forgets\(\): backward asks for 'X'.*self\.save_for_backward\(X=\.\.\.\)
+Dense(3, 1).save("m.npz") -> OrderError: Sequential\(layer\)\.save
+ReLU().save(X=1) -> OrderError: self\.save_for_backward\(X=\.\.\.\)
 SequentialBuilder(5, 3).add(Sums()).dense(3, 2).build().predict(np.ones((4, 5, 3)))
     ShapeError: layer 0 of Sequential: Sums\(\).*Y of shape \(4, 5\).*create returned.*\(5, 3\)
 model(Mean(), Dense(3, 2)).predict(np.ones((4, 3)))
@@ -134,19 +116,14 @@ model(Nothing()).predict(np.ones((4, 3)))
     ArgumentTypeError: Nothing\(\): forward must return an array, got NoneType
 model(Dense(28, 1)).train(IMAGES, LABELS)
     ShapeError: y of shape \(5,\)\. .*is \.flatten\(\) or a global pool missing
-model(Dense(3, 1)).to("cuda")
-    AttributeError: runs on the CPU
-model(Dense(3, 1)).eval()
-    AttributeError: no mode to set
-model(Dense(3, 1)).zero_grad()
-    AttributeError: overwrites gradients
+model(Dense(3, 1)).to("cuda") -> AttributeError: runs on the CPU
+model(Dense(3, 1)).eval() -> AttributeError: no mode to set
+model(Dense(3, 1)).zero_grad() -> AttributeError: overwrites gradients
 SequentialBuilder(3).compile()
     AttributeError: 'compile': pass the loss, optimizer and metrics to the builder,
     as in \.optimizer
-SequentialBuilder(3).forward()
-    AttributeError: build the model first, as in \.build\(\)\.forward
-SequentialBuilder(3).lr(1)
-    AttributeError: write \.alpha\(rate\)
+SequentialBuilder(3).forward() -> AttributeError: build the model first, as in \.build\(\)\.forward
+SequentialBuilder(3).lr(1) -> AttributeError: write \.alpha\(rate\)
 model(Dense(3, 1)).train(IMAGES, validation_data=())
     ArgumentTypeError: Sequential\.train takes no validation_data=: pass X_test and y_test\.
 model(Dense(3, 1)).train(IMAGES, class_weights={})
@@ -157,12 +134,9 @@ Sequential(Dense(3, 1), loss="mse")
     ArgumentTypeError: Sequential takes no loss=: write loss_class=\.
 model(Dense(3, 1)).evaluate(IMAGES, verbose=0)
     ArgumentTypeError: Sequential\.evaluate takes no verbose=: it takes X, y, batch_size
-Adam(epsilon=1e-8)
-    ArgumentTypeError: Adam takes no epsilon=: did you mean eps=\?
-Adam(xyz=1)
-    ArgumentTypeError: Adam takes no xyz=: it takes alpha, beta1,
-Adam(lr=0.1)
-    ArgumentTypeError: Adam takes no lr=: write alpha=\.
+Adam(epsilon=1e-8) -> ArgumentTypeError: Adam takes no epsilon=: did you mean eps=\?
+Adam(xyz=1) -> ArgumentTypeError: Adam takes no xyz=: it takes alpha, beta1,
+Adam(lr=0.1) -> ArgumentTypeError: Adam takes no lr=: write alpha=\.
 model(Dense(3, 1)).train((np.ones((5, 3)), LABELS))
     ArgumentTypeError: X was given without y: pass a pair as two arguments, X, y\.
 model(Dense(3, 1)).train(np.ones((5, 3)), LABELS, (np.ones((5, 3)), LABELS))
@@ -176,12 +150,10 @@ SequentialBuilder(3, 32, 32).conv2d(4, 3).max_pool2d(2).build()
     ShapeError: layer 1 .*\(N, height, width, C\): np\.moveaxis\(X, 1, -1\)
 SequentialBuilder(28, 28).conv2d(4, 3).build()
     ShapeError: \(height, width, C\), got \(28, 28\): \.reshape\(28, 28, 1\)
-SequentialBuilder(6, 6).max_pool2d(2).build()
-    ShapeError: \.reshape\(6, 6, 1\)
+SequentialBuilder(6, 6).max_pool2d(2).build() -> ShapeError: \.reshape\(6, 6, 1\)
 model(Dense(3, 1)).predict(np.ma.masked_greater(np.arange(6.0).reshape(2, 3), 4))
     ArgumentError: X has masked entries: fill them with X\.filled\(value\)
-Dense(3, 1).grads["W"]
-    BackwardError: no gradient 'W' yet
+Dense(3, 1).grads["W"] -> BackwardError: no gradient 'W' yet
 HasLossFunc().loss_gradient(np.ones((2, 1)), np.ones((2, 1)))
     NotImplementedError: HasLossFunc must implement value\(P, T, w, total\), which loss_func and
 model(Dense(3, 1)).set_weights([np.ones((3, 1))])

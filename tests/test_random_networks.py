@@ -3,20 +3,15 @@
 A long run draws 20 times as many networks, and others each time: `--hypothesis-seed` repeats them.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
-import itertools
-import pickle
-from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from phitodeep import layers, watching
+from phitodeep import layers
 from phitodeep.core.call import calling
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ShapeError
@@ -163,17 +158,6 @@ def test_what_a_mask_leaves_out_changes_nothing(net, bits, holes, training):
         assert second.dX is not None
         np.testing.assert_allclose(second.dX, first.dX, **CLOSE)
         np.testing.assert_allclose(first.dX[~mask], 0, atol=1e-13)
-
-
-@examples(6)
-@given(networks(**STEPS), LENGTHS, st.booleans())
-def test_gradients_under_a_mask(net, lengths, training):
-    N, T = net.X.shape[:2]
-    mask = np.arange(T) < np.minimum([T, *lengths], T)[:N, None]
-    if under(mask, net, net.X, training) is None:
-        return
-    with calling(mask=mask):
-        check_gradients(net.chain, net.X, training=training, max_probes=4, rtol=1e-6)
 
 
 # --- training ----------------------------------------------------------------------------------
@@ -334,71 +318,3 @@ def test_parts_may_freeze_and_thaw_in_the_middle(net, how, parts, frozen, plan):
     found = train(model, net.X, y, how, parts, callbacks=Switch(plan))
     other, switch = model_of(net, how)[0], Switch(plan)
     assert_same(found, train_by_hand(other, net.X, y, how, switch), **CLOSE)
-
-
-@examples(6)
-@given(TRAINED, SETTINGS, st.sampled_from(["deepcopy", "pickle"]), st.sampled_from([1, 2]))
-def test_a_copy_in_the_middle_of_training_goes_on_to_the_bit(net, how, kind, parts):
-    model, y = model_of(net, how)
-    twin = copy.deepcopy(model)
-
-    def copied(one):
-        return copy.deepcopy(one) if kind == "deepcopy" else pickle.loads(pickle.dumps(one))
-
-    class Copying(Callback):
-        def on_batch_end(self, model, step, loss):
-            copied(model)
-
-    train(model, net.X, y, how, parts, shuffle=True, callbacks=Copying())
-    train(twin, net.X, y, how, parts, shuffle=True)
-    assert_same(model.get_weights(), twin.get_weights())
-    twin = copied(model)
-    expected = train(model, net.X, y, how, parts, shuffle=True)
-    assert_same(train(twin, net.X, y, how, parts, shuffle=True), expected)
-
-
-@examples(6)
-@given(TRAINED, SETTINGS, st.sampled_from([1, 2]))
-def test_float32_training_stays_float32(net, how, parts):
-    model, y = model_of(net, how, np.float32)
-    seen = set()
-
-    def note(array):
-        seen.update(a.dtype for a in arrays(array) if a.dtype.kind == "f")
-
-    def watcher(told):
-        note([told.array])
-        if told.what in ("forward", "backward") and told.when == "after":
-            note([told.source.cache, told.source.grads])
-
-    with watching(watcher):
-        train(model, net.X, y, how, parts)
-    for _, part in model.walk():
-        note([part.params, part.state])
-    note(model.optimizer.memory())
-    note([model.predict(net.X)])
-    assert seen == {np.dtype(np.float32)}
-
-
-# --- watching ----------------------------------------------------------------------------------
-
-
-@examples(6)
-@given(TRAINED, SETTINGS, st.sampled_from([1, 2, 3]))
-def test_a_watcher_that_returns_nothing_changes_no_bit(net, how, parts):
-    model, y = model_of(net, how)
-    with watching(lambda seen: None):
-        found = train(model, net.X, y, how, parts)
-    assert_same(found, train(model_of(net, how)[0], net.X, y, how, parts))
-
-
-@examples(8)
-@given(networks())
-def test_a_watcher_sees_each_layer_once_in_a_pass(net):
-    events = []
-    with watching(lambda seen: events.append(seen[:3])), calling(step=0):
-        Y = net.chain.forward(net.X)
-        net.chain.backward(net.dY(Y))
-    passes = itertools.product(("forward", "backward"), ("before", "after"))
-    paths = [path for path, _ in net.chain.walk()]
-    assert Counter(events) == Counter((*p, path) for p in passes for path in paths)

@@ -4,7 +4,6 @@ They are compared to 1e-7, not bit for bit, because BLAS libraries round differe
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,6 @@ import pytest
 
 from phitodeep.layers import LSTM, Chain, Conv2D, Dense, Embedding, Select, Tanh
 from phitodeep.model import Sequential, SequentialBuilder
-
-Make = Callable[[], SequentialBuilder]
 
 
 def images():

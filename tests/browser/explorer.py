@@ -1,7 +1,5 @@
 """The explorer's files for the browser's tests, and what a reader sees in them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cache

@@ -9,7 +9,7 @@ from tests.browser.explorer import number
 from tests.rows import few
 from website.bench import Bench
 from website.layer_facts import FACTS, example
-from website.layer_pages import LayerPage, link_of
+from website.layer_pages import link_of
 
 
 def cells(page, symbol):
@@ -154,32 +154,3 @@ def test_nothing_bars_a_reader(site_page, path, scheme, size):
     page = site_page(f"layers/{path}", size=size, scheme=scheme)
     assert axe(page, ".md-content") == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
-RUN = """async ([data, moved]) => {
-    const { Pass } = await import("../../assets/explorer/engine.js");
-    const { Tensor } = await import("../../assets/explorer/tensor.js");
-    const pass = new Pass(data);
-    const scope = pass.get("");
-    for (const [name, [shape, numbers]] of Object.entries(moved)) {
-        scope.values.set(name, new Tensor(shape, Float64Array.from(numbers)));
-    }
-    scope.run("forward");
-    scope.run("backward");
-    return ["Y", "dX"].map((name) => Array.from(scope.find(name)?.data ?? []));
-}"""
-
-
-def test_the_engine_computes_what_the_library_computes(site_page):
-    page = site_page(f"layers/{link_of('Dense')}/")
-    for name in FACTS:
-        bench = LayerPage(name).bench
-        given = {s: bench[s] + 0.3 for s in bench.movable() if s in ("X", "dY")}
-        if not given:
-            continue
-        moved = {s: [list(A.shape), A.ravel().tolist()] for s, A in given.items()}
-        Y, dX = page.evaluate(RUN, [bench.document(), moved])
-        again = Bench(bench.model, **{"X": bench["X"], "dY": bench["dY"], **given})
-        np.testing.assert_allclose(Y, np.ravel(again["Y"]), atol=1e-10, err_msg=name)
-        if dX:
-            np.testing.assert_allclose(dX, np.ravel(again["dX"]), atol=1e-10, err_msg=name)

@@ -1,9 +1,14 @@
-"""Every kind of page: none asks another host for anything, or has an error or a barrier."""
+"""Every kind of page: no other host is asked, no error, barrier or trace of the conversion."""
+
+import html
+import re
+from urllib.request import urlopen
 
 import pytest
 
 from tests.browser.conftest import axe
 from tests.rows import LONG
+from tests.website.test_api import ROOT
 
 KINDS = [
     "", "quickstart/", "layers/", "layers/layer-norm/", "losses/", "losses/huber/", "optimizers/",
@@ -26,3 +31,38 @@ def test_a_page_of_each_kind(site_page, path, size, scheme):
     assert not axe(page)
     width = page.evaluate("document.documentElement.scrollWidth")
     assert width <= page.viewport_size["width"]
+
+
+# --- the API reference ----------------------------------------------------------------------------
+
+
+PAGES = sorted(page.stem for page in (ROOT / "docs" / "api").glob("*.md"))
+ARTEFACTS = {
+    "a backslash": r"\\[\\`*_{}\[\]<>()#+.!|&-]",
+    "a backtick": r"`",
+    "bold that was not converted": r"\*\*\S",
+    "an entity": r"&(?:lt|gt|amp|quot);",
+    "a column that was not converted": r"(?m)^\S+(?: \S+)* {3,}\S",
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_text_has_no_artefacts(site, name):
+    address = site + ("api/" if name == "index" else f"api/{name}/")
+    page = urlopen(address).read().decode()
+    article = page[page.index("<article") : page.index("</article>")]
+    article = re.sub(r"(?s)<(pre|script|code)\b.*?</\1>", "", article)
+    text = html.unescape(re.sub(r"<[^>]+>", "", article))
+    for artefact, pattern in ARTEFACTS.items():
+        found = re.search(pattern, text)
+        assert found is None, f"{artefact}: {text[max(0, found.start() - 60) : found.end() + 60]}"
+
+
+@pytest.mark.parametrize("kind", ["layers", "losses", "optimizers"])
+def test_addresses_follow_from_names(site, kind):
+    names = re.findall(rf"/{kind}/([^/<]+)/", urlopen(f"{site}sitemap.xml").read().decode())
+    assert len(set(names)) == len(names) > 8
+    for name in names:
+        title = re.search(r"<h1[^>]*>(\w+)", urlopen(f"{site}{kind}/{name}/").read().decode())
+        assert title is not None
+        assert name.replace("-", "") == title[1].lower()  # LeakyReLU is at leaky-relu

@@ -1,16 +1,13 @@
 """Everything writes itself down as plain values, and is made again from them: one table of all."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import math
 import re
-from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -21,7 +18,7 @@ import phitodeep
 from phitodeep import layers as L
 from phitodeep import layers as catalogue
 from phitodeep import loss as losses
-from phitodeep.core.call import calling, inference
+from phitodeep.core.call import calling
 from phitodeep.core.config import Configurable, alike, restored
 from phitodeep.core.types import parameters, same
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
@@ -37,7 +34,8 @@ from phitodeep.optimization.optimizers import OPTIMIZERS, SGD, Adam
 from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau, StepDecay, WarmUp
 from phitodeep.testing import examples
 from phitodeep.testing.examples import cube, cube_gradient
-from tests.conftest import noted
+from tests.conftest import assert_weights, noted
+from tests.model.test_architectures import MODELS
 from tests.rows import ALL, TOOLS, times
 
 phitodeep.register(cube)
@@ -86,7 +84,6 @@ def label(made):
 
 # --- the table ----------------------------------------------------------------------------------
 
-Make = Callable[[], Any]
 MORE = [  # shape of X, and how many tokens there are
     (lambda: L.Select([1, 0], tokens=True), (2, 3), 5),
     (lambda: L.Residual(L.Dense(3), checkpoint=True), (2, 3), 0),
@@ -260,7 +257,7 @@ def test_a_layer_has_the_same_weights_and_output():
             with calling(step=2):
                 outputs.append(layer.forward(X))
         with noted(made):
-            same_weights(made, copy)
+            assert_weights(made, copy)
             np.testing.assert_array_equal(*outputs)
             config = copy.get_config()
             config.pop("input_shape", None)
@@ -294,7 +291,7 @@ def test_an_optimizer_takes_the_same_steps(made):
         model = Sequential(L.Dense(3, 4), L.Tanh(), L.Dense(2), optimizer=optimizer, seed=0)
         model.train(X, X[:, :2], epochs=4, verbose=0)
         trained.append(model)
-    same_weights(*trained)
+    assert_weights(*trained)
 
 
 def test_an_initializer_draws_the_same():
@@ -333,14 +330,6 @@ def all_settings():
     return {name: make() for name, make in SETTINGS.items()}
 
 
-def same_weights(a, b):
-    ours, theirs = a.get_weights(), b.get_weights()
-    assert list(ours) == list(theirs)
-    for path, W in ours.items():
-        np.testing.assert_array_equal(W, theirs[path], err_msg=path)
-        assert W.dtype == theirs[path].dtype
-
-
 def test_a_model_keeps_all_its_settings():
     assert set(SETTINGS) == {p.name for p in parameters(Sequential)} - {"layers"}
     model = Sequential(
@@ -348,7 +337,7 @@ def test_a_model_keeps_all_its_settings():
     )
     model.build((2, 3))
     copy = again(model)
-    same_weights(model, copy)
+    assert_weights(model, copy)
     assert (copy.input_shape, copy.output_shape) == ((2, 3), (3,))
     assert copy.alpha == copy.optimizer.alpha == CosineDecay(0.1, 20)
     assert copy.metrics[2] is largest_error
@@ -367,7 +356,7 @@ def test_a_copy_trains_as_the_model_does():
     assert copy.output_shape is None
     histories = [m.train(X, y, X, y, epochs=3, verbose=0) for m in (model, copy)]
     assert histories[0] == histories[1]
-    same_weights(model, copy)
+    assert_weights(model, copy)
     again(model)
 
 
@@ -392,14 +381,14 @@ def test_what_was_set_later_is_what_is_written():
     copy = again(model)
     assert isinstance(copy.loss, losses.MeanAbsoluteError)
     assert (copy.batch_size, copy.optimizer.momentum) == (3, 0.5)
-    same_weights(model, copy)
+    assert_weights(model, copy)
     model = Sequential(L.Flatten(), L.Dense(4))
     model.optimizer.alpha = 0.5
     assert again(model).alpha == 0.5
     assert again(model)._alpha is None
     assert again(model).seed is None
     model.build((2, 3), seed=9)
-    same_weights(model, again(model))
+    assert_weights(model, again(model))
     for metric in ("mae", metrics.mae, largest_error):  # which need not be in a list
         assert again(Sequential(L.Dense(3, 2), metrics=metric)).get_config()["metrics"]
     with pytest.raises(ArgumentTypeError, match="a metric is a name or a function"):
@@ -438,19 +427,19 @@ def test_models_in_models(known, seed):
     model = Sequential(L.Dense(4), L.Residual(inner, L.Dense(4)), seed=0)
     model.build((2, 4))
     copy = again(model)
-    same_weights(model, copy)
+    assert_weights(model, copy)
     (found,) = [x for _, x in copy.walk() if isinstance(x, Sequential) and x is not copy]
     assert (found.epochs, repr(found.loss)) == (3, "MeanAbsoluteError()")
     waiting = Sequential(L.Flatten(), Sequential(L.Dense(3)), seed=0)
     copy = again(waiting)
     for m in (waiting, copy):
         m.build((2, 2))
-    same_weights(waiting, copy)
+    assert_weights(waiting, copy)
     built = Sequential(L.Flatten(), L.Dense(3), seed=1)  # alone
     built.build((2, 3))
     copy = again(Sequential(built))
     assert copy.layers[0].input_shape == (2, 3)
-    same_weights(built, copy.layers[0])
+    assert_weights(built, copy.layers[0])
 
 
 def test_subclasses_of_sequential_write_their_own_arguments():
@@ -463,7 +452,7 @@ def test_subclasses_of_sequential_write_their_own_arguments():
     net = Net(5, seed=3)
     net.build((4,))
     assert net.get_config() == {"hidden": 5, "seed": 3, "input_shape": [4]}
-    same_weights(net, again(net))
+    assert_weights(net, again(net))
 
 
 def test_a_layer_that_found_its_size_takes_other_layers_behind_it():
@@ -471,32 +460,18 @@ def test_a_layer_that_found_its_size_takes_other_layers_behind_it():
     model = Sequential(L.Dense(4), L.TransformerBlock(2), L.LSTM(3), seed=0)
     model.build((3, 4))
     assert model.get_config()["layers"][0]["config"]["input_size"] is None
-    same_weights(model, again(model))
+    assert_weights(model, again(model))
 
 
-BUILDERS = {
-    "mlp": lambda: models.mlp(4, 3, 2),
-    "lenet": lambda: models.lenet(28, 28, 1),
-    "resnet_small": lambda: models.resnet_small(16, 16, 3, blocks=1),
-    "char_lstm": lambda: models.char_lstm(7, dim=4, units=5).input(6),
-    "gpt": lambda: models.gpt(7, 6, layers=1, heads=2, dim=4),
-    "llama": lambda: models.llama(7, 6, layers=1, heads=2, kv_heads=1, dim=4),
-    "autoencoder": lambda: models.autoencoder(4, 3),
-    "vae": lambda: models.vae(4, 3, latent=2),
-}
-
-
-@pytest.mark.parametrize("name", BUILDERS)
-def test_each_ready_made_model_is_made_again(name):
+def test_each_ready_made_model_is_made_again():
     made = {n for n, f in vars(models).items() if inspect.isfunction(f) and n[0] != "_"}
-    assert {n for n in made if getattr(models, n).__module__ == models.__name__} == {
-        *BUILDERS,
-        "from_pretrained",
-    }
-    builder = BUILDERS[name]().seed(3)
-    assert again(builder) == builder
-    model = builder.build()
-    same_weights(model, again(model))
+    made = {n for n in made if getattr(models, n).__module__ == models.__name__}
+    assert made == {"from_pretrained", *(name.partition(",")[0] for name in MODELS)}
+    for make, *_ in MODELS.values():
+        builder = make().seed(3)
+        assert again(builder) == builder
+        model = builder.build()
+        assert_weights(model, again(model))
 
 
 # --- layers that are shared ---------------------------------------------------------------------
@@ -517,7 +492,7 @@ def test_tied_weights_are_tied_again():
     assert config["layers"][2]["config"] == {"embedding": {"ref": 1}}
     assert "id" not in config["layers"][1]
     copy = again(model)
-    same_weights(model, copy)
+    assert_weights(model, copy)
     assert copy.layers[2].embedding is copy.layers[0]
     X = np.array([[1, 2, 3]])
     np.testing.assert_array_equal(copy.predict(X), model.predict(X))
@@ -696,7 +671,7 @@ def test_a_users_layer_needs_no_code_inside_containers():
     )
     model.build((2, 3))
     copy = again(model)
-    same_weights(model, copy)
+    assert_weights(model, copy)
     X = np.ones((2, 2, 3))
     np.testing.assert_array_equal(copy.predict(X), model.predict(X))
     assert copy.layers[2].gates["a"].init == Normal(0.5)
@@ -1080,59 +1055,3 @@ def test_functions_and_objects_that_cannot_be_written_are_equal_to_themselves_al
     large = np.zeros(5000)
     assert alike(Widget(large), Widget(large.copy()))
     assert not alike(Widget(large), Widget(large + 1))
-
-
-# --- random models ------------------------------------------------------------------------------
-
-
-def leaves():
-    return (
-        st.builds(
-            L.Dense, st.just(4), initializer=st.sampled_from(INITIALIZERS), bias=st.booleans()
-        )
-        | st.builds(L.Dropout, st.sampled_from([0.0, 0.25, np.float64(0.5)]))
-        | st.builds(L.ELU, st.sampled_from([0.5, 1.0]))
-        | st.builds(lambda: L.Lambda(cube, cube_gradient))
-        | st.builds(L.LayerNorm)
-        | st.builds(lambda: L.Reshape(-1, 4))
-        | st.builds(lambda n: Own(Widget(n)), st.integers(1, 3))
-    )
-
-
-def trees(inner):
-    several = st.lists(inner, min_size=1, max_size=3)
-    return (
-        st.builds(lambda x, c: L.Residual(*x, checkpoint=c), several, st.booleans())
-        | st.builds(lambda x: L.Chain(*x), several)
-        | st.builds(
-            lambda x, merge: L.Parallel(*x, merge=merge),
-            several,
-            st.sampled_from(["add", "multiply"]),
-        )
-        | st.builds(lambda x: Sequential(*x, optimizer="sgd", epochs=3), several)
-    )
-
-
-@settings(deadline=None, max_examples=times(15))
-@given(
-    st.lists(st.recursive(leaves(), trees, max_leaves=6), min_size=1, max_size=4),
-    st.sampled_from(SCHEDULES),
-    st.sampled_from(LOSS_TABLE),
-    st.integers(0, 2**40),
-    st.sampled_from(["float32", np.float64]),
-    st.data(),
-)
-def test_random_models_are_made_again(layers, rate, loss, seed, dtype, data):
-    model = Sequential(*layers, alpha=rate, loss_class=loss, seed=seed, dtype=dtype)
-    waiting = again(model)
-    for m in (model, waiting):
-        m.build((2, 4))
-    same_weights(model, waiting)
-    for _, layer in model.walk():
-        layer._trainable = data.draw(st.booleans())
-    copy = again(model)
-    same_weights(model, copy)
-    assert [x.trainable for _, x in copy.walk()] == [x.trainable for _, x in model.walk()]
-    X = np.random.default_rng(0).standard_normal((3, 2, 4))
-    with inference(), np.errstate(all="ignore"):
-        np.testing.assert_array_equal(copy.forward(X), model.forward(X))

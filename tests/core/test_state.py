@@ -1,10 +1,7 @@
 """State comes out as plain values and goes in again: training continues to the bit."""
 
-from __future__ import annotations
-
 import copy
 import json
-import re
 from typing import ClassVar
 
 import numpy as np
@@ -26,7 +23,6 @@ from phitodeep.optimization.optimizers import (
     RMSProp,
 )
 from phitodeep.optimization.schedules import CosineDecay, OneCycle, ReduceOnPlateau, WarmUp
-from tests.conftest import in_parts
 from tests.rows import LONG, few
 from tests.test_bad_input import assert_same
 
@@ -70,11 +66,6 @@ def net(optimizer, **options):
     return model
 
 
-def frozen(model):
-    model.layers[0].trainable = False
-    return model
-
-
 def stored(state):
     """A state through JSON, with copies of its arrays, as a file would keep it."""
     kept = []
@@ -95,7 +86,7 @@ def train(model, epochs, **options):
     return list(model.train(X, Y, X, Y, epochs=epochs, verbose=0, **options))
 
 
-def resumed(make, where, epochs=6, at=3, **options):
+def resumed(make, where, epochs=6, at=3):
     """Train without interruption, and in two parts with a state between: both end alike."""
     states = []
 
@@ -106,16 +97,16 @@ def resumed(make, where, epochs=6, at=3, **options):
     whole = make()
     keeper = LambdaCallback(on_epoch_end=keep)
     if where == "in a callback":
-        history = train(whole, epochs, callbacks=[keeper], **options)
+        history = train(whole, epochs, callbacks=[keeper])
     else:
-        history = train(whole, at, **options)
+        history = train(whole, at)
         states.append(stored(whole.state_dict()))
-        history += train(whole, epochs - at, **options)
+        history += train(whole, epochs - at)
     other = make()
     other._set_seed(99)
     other.load_state_dict(states[0])
     assert_same(other.state_dict() | {"callbacks": 0}, states[0] | {"callbacks": 0})
-    rest = train(other, epochs - at, **options)
+    rest = train(other, epochs - at)
     assert rest == history[at:]
     assert_same(other.state_dict(), whole.state_dict())
     assert_same(other.get_weights(), whole.get_weights())
@@ -124,58 +115,22 @@ def resumed(make, where, epochs=6, at=3, **options):
             assert_same(other.get_weights(), whole.get_weights())
 
 
-WHERE = ["in a callback", "between two trainings"]
-both = pytest.mark.parametrize("where", WHERE)
-NAMES = ["nadam", "groups", "adam", "muon", "averages"]
-in_turn = pytest.mark.parametrize(
-    ("name", "where"),
-    [(name, w) for i, name in enumerate(NAMES) for j, w in enumerate(WHERE) if LONG or i % 2 == j],
-)
+WHERE = ("in a callback", "between two trainings")
+CASES = [
+    (name, where, dtype)
+    for i, name in enumerate(OPTIONS)
+    for j, where in enumerate(WHERE)
+    for dtype in few(["float32", "float64"], 1)
+    if LONG or i % 2 == j
+]
 
 
-@pytest.mark.parametrize("where", few(WHERE, 1))
-@pytest.mark.parametrize("dtype", few(["float32", "float64"], 1))
-@pytest.mark.parametrize("name", OPTIONS)
-def test_training_continues_to_the_bit(name, dtype, where):
+@pytest.mark.parametrize(("name", "where", "dtype"), CASES)
+def test_training_continues_to_the_bit(name, where, dtype):
+    """Parts, callbacks, frozen layers and more: tests/training/test_resume.py."""
     if name == "lbfgs":
         pytest.importorskip("scipy")
     resumed(lambda: net(OPTIONS[name](), dtype=dtype), where)
-
-
-@in_turn
-def test_frozen_layers_and_accumulation(name, where):
-    resumed(lambda: frozen(net(OPTIONS[name]())), where, accumulate=3)
-    resumed(lambda: net(OPTIONS[name]()), where, shuffle=False)
-
-
-@both
-def test_threads_continue_to_the_bit(where):
-    def make():
-        layers = [nn.Dense(4, 16), nn.Tanh(), nn.Dropout(0.3), nn.Dense(16, 2)]
-        return Sequential(*layers, optimizer=Adam(0.01), seed=3, batch_size=10)
-
-    with in_parts(2):
-        resumed(make, where, threads=2)
-
-
-@in_turn
-def test_layers_that_callbacks_freeze_and_thaw(name, where):
-    def turn(model, epoch, logs):
-        model.layers[0].trainable = epoch % 4 >= 2
-        model.layers[3].trainable = epoch != 4
-
-    switch = LambdaCallback(on_epoch_end=turn)
-    resumed(lambda: frozen(net(OPTIONS[name](), callbacks=[switch])), where, epochs=8)
-
-
-@both
-@pytest.mark.parametrize(("at", "restore"), [(2, True), (3, False), (4, True), (5, False)])
-def test_early_stopping_in_the_middle_of_its_patience(where, at, restore):
-    def make():
-        stop = EarlyStopping(patience=3, min_delta=0.02, restore_best=restore)
-        return net(Adam(0.05), callbacks=[stop])
-
-    resumed(make, where, epochs=12, at=at)
 
 
 def test_a_second_training_begins_early_stopping_afresh_also_after_a_failed_load():
@@ -224,34 +179,6 @@ def test_a_state_that_a_callback_loads_does_not_reach_the_next_training():
     assert (stop.best > 0, stop.waited) == (True, 0)
 
 
-@pytest.mark.parametrize("append", [False, True])
-def test_a_csv_goes_on_with_its_rows(tmp_path, append):
-    def make(name):
-        def made():
-            path = tmp_path / f"{name}.csv"
-            if append and not path.exists():
-                path.write_text("epoch,train_loss\n0,9.5\n")
-            return net(Adam(0.02), callbacks=[CSVLogger(path, append=append)])
-
-        return made
-
-    def text(name):
-        return re.sub('"{.*}"', "", (tmp_path / f"{name}.csv").read_text())  # without settings
-
-    whole = make("whole")()
-    train(whole, 5)
-    first, states = make("first")(), []
-    take = LambdaCallback(on_epoch_end=lambda model, *_: states.append(model.state_dict()))
-    train(first, 3, callbacks=[take])
-    other = make("first")()
-    other.load_state_dict(stored(states[1]))
-    train(other, 3)
-    assert text("whole").count("\n") == 6 + append
-    assert text("first") == text("whole")
-    train(other, 1)  # afresh, as any second training
-    assert text("first").count("\n") == (8 if append else 2)
-
-
 # --- states are plain, and copies --------------------------------------------------------------
 
 
@@ -270,7 +197,7 @@ def test_a_state_is_a_copy():
 
 def test_a_state_says_what_it_is():
     model = net(Nadam(0.01, ema=0.5, groups={"0.*": {"alpha": ReduceOnPlateau(0.1)}}))
-    frozen(model)
+    model.layers[0].trainable = False
     train(model, 1)
     state = model.state_dict()
     assert state.keys() == {"weights", "optimizer", "callbacks", "epoch", "seed", "frozen"}
@@ -287,6 +214,11 @@ def test_a_state_says_what_it_is():
     assert last["own"]["t"] == 5
     assert last["slots"].keys() == {"m", "v", "ema"}
     assert all(a.shape == (8, 2) for a in last["slots"].values())
+    other = model.copy()
+    other.trainable = True
+    other.layers[1].trainable = False
+    other.load_state_dict(stored(state))
+    assert [layer.trainable for layer in other.layers[:3]] == [False, True, True]
 
 
 def test_a_bare_optimizer_keeps_and_takes_a_state():

@@ -9,7 +9,6 @@ import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import numpy as np
 import pytest
@@ -42,9 +41,6 @@ class Calling(Layer):
 
     def backward(self, dY):
         return dY.copy()
-
-
-Data = tuple[np.ndarray, np.ndarray, dict[str, Any]]
 
 
 class Library:

@@ -8,6 +8,7 @@ import pytest
 from phitodeep import Sequential
 from phitodeep import layers as L
 from phitodeep.loss import MeanSquaredError, SoftmaxCrossEntropy
+from tests.conftest import refusals
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((6, 4)), RNG.standard_normal((6, 2))
@@ -46,6 +47,6 @@ def gpt(**options):
 
 
 def rows(table):
-    """Run a test for each line `call -> Kind: pattern`, which `check_refused` takes."""
-    lines = [line.split(" -> ") for line in table.strip().splitlines()]
-    return pytest.mark.parametrize(("call", "error"), lines, ids=[line[0] for line in lines])
+    """Run a test for each row of a table for `refusals`."""
+    found = refusals(table)
+    return pytest.mark.parametrize(("call", "error"), found, ids=[call for call, _ in found])

@@ -223,22 +223,15 @@ db.set_break("2", when="\0") -> ArgumentError: is not a Python expression
 db.set_break("2.backward", when="no_such > 1") -> UnknownNameError: not one of the symbols there
 db.set_break("2.Y", when="total > 0") -> UnknownNameError: 'total' is not one of the symbols there
 db.set_break("loss", when="t > 0") -> UnknownNameError: 't' is not one of the symbols there
-db.set_break("2.backward", when="bias") -> UnknownNameError: not one of the symbols there
-db.set_break("2.backward", when="abs(X_hat) > 1") -> UnknownNameError: not one of the symbols there
-db.set_break("2.backward", when="[dX, z]") -> UnknownNameError: not one of the symbols there
 db.set_break("2", when="any(all(z > 0 for b in a) for a in X)") -> UnknownNameError: 'z' is not one
 db.set_break("2", when="any(z > v for v in X)") -> UnknownNameError: 'z' is not one of the symbols
 db.until("0.forwrd.Y") -> UnknownNameError: there is no '.*Did you mean '0.forward.Y'
 db.until("3.forward.Y") -> UnknownNameError: there is no '3.forward.Y'
 db.until("") -> ArgumentError: until takes a key with a symbol
-db.until(None) -> UnknownNameError: keys are texts
 db.until("0.XW") -> OrderError: '0\.XW' is not computed after this place
 db.list(-1) -> ArgumentError: list: around must be
-db.list("x") -> ArgumentTypeError: list: around must be
 db.list(1.5) -> ArgumentTypeError: list: around must be
-db.list(True) -> ArgumentTypeError: list: around must be
 db.p(3) -> ArgumentTypeError: the debugger takes a .* as a text, got 3
-db.why(None) -> ArgumentTypeError: the debugger takes a .* as a text, got None
 db.edit(("0", "Y"), 1.0) -> ArgumentTypeError: the debugger takes a .* as a text, got
 db.edit("Y[0, 99]", 1.0) -> ArgumentError: Y has shape \(6, 5\)\): index 99 is out of bounds
 db.edit("0.Y[0, 0]", "x") -> ArgumentError: could not convert
@@ -247,7 +240,6 @@ db.edit("0.Y", np.ones(3)) -> ArgumentError: could not broadcast
 db.edit("0.Y[0, 0]=3", 1.0) -> ArgumentError: cannot be set
 db.edit("0.Y[foo]", 1.0) -> ArgumentError: cannot be set
 db.edit("0.Y[", 1.0) -> ArgumentError: cannot be set
-db.edit("0.Y[]", 1.0) -> ArgumentError: cannot be set
 db.edit("0.Y[1/0]", 1.0) -> ArgumentError: cannot be set
 db.edit("0.Y[0][1]", 1.0) -> ArgumentError: cannot be set
 db.edit("0.Y", None) -> ArgumentError: cannot be set to None .*: None is not a number

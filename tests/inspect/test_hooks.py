@@ -415,7 +415,6 @@ def test_a_hook_that_raises_leaves_the_model_alone(method):
 MEANINGLESS = r"""
 dense().hooks(fwd={"0.Yy": print}) -> UnknownNameError: 'Yy' is not one of the symbols.*mean 'Y'
 dense().hooks(fwd={"5.Y": print}) -> UnknownNameError: '5' is not one of the layers
-dense().hooks(fwd={"": print}) -> UnknownNameError: '' is not one of the symbols
 dense().hooks(fwd={3: print}) -> ArgumentTypeError: keys are texts such as '1.Y', got 3
 dense().hooks(fwd={"0.dX": print}) -> ArgumentError: backward pass: give it in bwd=
 dense().hooks(bwd={"0.X": print}) -> ArgumentError: forward pass: give it in fwd=
@@ -425,10 +424,8 @@ dense().hooks(fwd={"Y_0": print}) -> ArgumentError: inside a container
 dense().hooks(bwd={"loss.dP": print}) -> UnknownNameError: 'loss' is not one of the layers
 dense().patch({"0.Yy": X}) -> UnknownNameError: Yy
 dense().patch({"7.Y": X}) -> UnknownNameError: '7'
-dense().patch({2: X}) -> ArgumentTypeError: keys are texts
 dense().patch({"0.update.W": X}) -> UnknownNameError: '0.update' is not one of the layers
 dense().hooks(fwd={"0.update.Y": print}) -> UnknownNameError: '0.update' is not one of the layers
-dense().hooks(fwd={"update.Y": print}) -> UnknownNameError: 'update' is not one of the layers
 dense().patch({"0.W": X}) -> UnknownNameError: 'W' is not one of the symbols
 dense().patch({"0.Y": X[:2]}).predict(X) -> ShapeError: '0.forward.Y' .* \(6, 5\), got \(2, 4\)
 """

@@ -17,7 +17,7 @@ TOKENS, SMALL = rng.integers(0, 7, (2, 5)), {"layers": 2, "heads": 2, "dim": 4, 
 MODELS = {  # and the shapes of X, or tokens, and of Y
     "mlp": (lambda: nets.mlp(4, 6, 3, activation="tanh"), (3, 4), (3, 3)),
     "lenet": (lambda: nets.lenet(16, 16, 1), (2, 16, 16, 1), (2, 10)),
-    "resnet": (lambda: nets.resnet_small(4, 4, 3, classes=4, blocks=1), (3, 4, 4, 3), (3, 4)),
+    "resnet_small": (lambda: nets.resnet_small(4, 4, 3, classes=4, blocks=1), (3, 4, 4, 3), (3, 4)),
     "autoencoder": (lambda: nets.autoencoder(6, 4, 2), (3, 6), (3, 6)),
     "vae": (lambda: nets.vae(6, 5, latent=2), (3, 6), (3, 10)),
     "char_lstm": (lambda: nets.char_lstm(7, dim=3, units=4, layers=2).input(5), TOKENS, (2, 5, 7)),

@@ -1,7 +1,5 @@
 """The drawing of a model: what it names, how it connects, and that nothing covers anything."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import xml.etree.ElementTree as ET

@@ -1,13 +1,14 @@
-"""The numbers that pictures draw are the numbers that were computed."""
+"""Pictures draw the numbers that were computed, and pages show what their code draws."""
 
 import io
+import re
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
-from phitodeep import plots
+from phitodeep import SequentialBuilder, plots
 from phitodeep.data import CharTokenizer
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.inspect.diagnosis.findings import LIMITS
@@ -20,6 +21,7 @@ from phitodeep.plots.embedding import principal
 from tests.conftest import check_refused
 from tests.inspect.shared import rows
 from tests.rows import few
+from tools.make_plots import BLOCK, PAGES, PICTURES, ROOT
 
 rng = np.random.default_rng(3)
 PLANE = rng.standard_normal((60, 2))
@@ -352,7 +354,6 @@ plots.decision_boundary(NET, PAIRS, IDS, labels="ab") -> ArgumentError: needs 3 
 plots.confusion_matrix([0, 1], [0, 1, 1]) -> ShapeError: one prediction per label
 plots.confusion_matrix([0, 1], [0.5, 1]) -> ArgumentTypeError: y_pred must hold classes
 plots.confusion_matrix([0, 1], [0, np.inf]) -> ArgumentTypeError: y_pred must hold classes
-plots.confusion_matrix([0, 1], [0, 1e30]) -> ArgumentTypeError: y_pred must hold classes
 plots.confusion_matrix([0, 1], [0, 1], labels=2) -> ArgumentTypeError: a list of texts, got 2
 plots.confusion_matrix([0, 1], [0, -1]) -> ArgumentError: y_pred holds the class -1
 plots.confusion_matrix([0, 5000], [0, 1]) -> ArgumentError: there is a class 5,000
@@ -455,3 +456,48 @@ def test_a_builder_is_not_a_model(draw):
         draw(models.mlp(2, 3))
     with pytest.raises(ArgumentTypeError, match=r"takes a model, got list\."):
         draw([1])
+
+
+# --- the pictures of the pages --------------------------------------------------------------------
+
+
+def text(name):
+    return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_page_shows_what_its_code_draws(name):
+    code = "\n".join(BLOCK.findall(text(name)))
+    drawn = re.findall(r'"(\w+\.(?:png|svg))"', code)
+    shown = re.findall(rf"\]\(pictures/{PAGES[name]}_(\S+)\)", text(name))
+    assert shown
+    assert drawn == shown
+    assert {f"{PAGES[name]}_{each}" for each in shown} == {
+        path.name for path in PICTURES.glob(f"{PAGES[name]}_*")
+    }
+
+
+def test_the_page_shows_every_function_and_a_step_is_drawn_as_trace_saves_it(trace, tmp_path):
+    page = text("plots")
+    methods = {"history": "history.plot(", "rates": "rates.plot(", "histograms": "watch.plot("}
+    for name in plots.__all__:
+        assert methods.get(name, f"plots.{name}(") in page
+    trace.save(tmp_path / "saved.svg")
+    drawn = plots.step(trace, moving=True, path=tmp_path / "drawn.svg")
+    assert drawn._repr_svg_() == (tmp_path / "drawn.svg").read_text("utf-8")
+    once = (tmp_path / "saved.svg").read_text("utf-8")
+    assert drawn.count("<rect") == once.count("<rect") > 0
+    assert "@keyframes" in drawn
+    assert "@keyframes" not in plots.step(trace)
+    with pytest.raises(ArgumentTypeError, match=r"plots\.step takes"):
+        plots.step(np.ones(3))
+    with pytest.raises(ArgumentError, match=r"written to \.svg files, got .*step\.png"):
+        plots.step(trace, path=tmp_path / "step.png")
+    assert not (tmp_path / "step.png").exists()
+
+
+@pytest.fixture
+def trace():
+    model = SequentialBuilder(2, seed=0).dense(3).tanh().dense(1).loss("mse").build()
+    rng = np.random.default_rng(1)
+    return model.trace(rng.standard_normal((4, 2)), rng.standard_normal((4, 1)))

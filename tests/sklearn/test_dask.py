@@ -123,8 +123,8 @@ def test_a_search_in_two_workers_finds_what_one_process_finds(client):
         ],
         1,
     ):
-        alone = GridSearchCV(plain, grid, cv=3, n_jobs=1).fit(X, y)
-        assert_same_search(alone, in_dask(GridSearchCV(plain, grid, cv=3)))
+        alone = GridSearchCV(plain, grid, cv=2, n_jobs=1).fit(X, y)
+        assert_same_search(alone, in_dask(GridSearchCV(plain, grid, cv=2)))
     if not LONG:
         return
     lists = {"hidden": [(8,), (16,), (32,)], "epochs": [1, 2, 3]}
@@ -155,9 +155,9 @@ def assert_one_thread(client, folder):
     watched = SequentialBuilder().dense(units).relu().dense(units).relu()
     watched.callbacks(LambdaCallback(on_epoch_end=partial(record, folder)))
     est = PhitoClassifier(model=watched, batch_size=batch, dtype="float32", random_state=0)
-    in_dask(GridSearchCV(est, {"epochs": [1, 2]}, cv=3, refit=False))
+    in_dask(GridSearchCV(est, {"epochs": [1, 2]}, cv=2, refit=False))
     lines = [line for file in folder.iterdir() for line in file.read_text().splitlines()]
-    assert len(lines) == 3 * (1 + 2)
+    assert len(lines) == 2 * (1 + 2)
     pids = client.run(os.getpid).values()
     assert {tuple(map(int, line.split())) for line in lines} <= {(pid, 1, 1, 0) for pid in pids}
 

@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+import warnings
 from contextlib import nullcontext
 
 import numpy as np
@@ -28,6 +29,7 @@ from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_random_state
+from sklearn.utils.estimator_checks import check_estimator
 from threadpoolctl import threadpool_info
 
 import phitodeep
@@ -162,9 +164,9 @@ def test_joblibs_back_ends_change_no_bit():
 def check_back_ends():
     alone = [fit_and_predict(seed)[0] for seed in range(2)]
     grid = {"optimizer": [None, AdamW(0.01, weight_decay=0.1)]}
-    search = GridSearchCV(clone(NET).set_params(epochs=2), grid, cv=3)
+    search = GridSearchCV(clone(NET).set_params(epochs=2), grid, cv=2)
     scores = search.fit(X, y).cv_results_["mean_test_score"]
-    for backend in few(["loky", "threading", "multiprocessing", "sequential"], 2):
+    for backend in few(["loky", "threading", "multiprocessing", "sequential"], 1):
         options = {"inner_max_num_threads": 1} if backend == "loky" else {}
         with joblib.parallel_config(backend, n_jobs=2, **options):
             found = joblib.Parallel()(joblib.delayed(fit_and_predict)(seed) for seed in range(2))
@@ -229,3 +231,30 @@ def test_scikit_learn_is_imported_with_the_first_estimator(monkeypatch):
     assert 'pip install "phitodeep[sklearn]"' in str(c.value)
     with pytest.raises(AttributeError, match=r"'phitodeep.sklearn' has no attribute 'Phito'"):
         _ = phitodeep.sklearn.Phito
+
+
+# --- scikit-learn's own checks --------------------------------------------------------------------
+
+
+ESTIMATORS = [kind((16,), epochs=3) for kind in (PhitoClassifier, PhitoRegressor)]
+SHUFFLED = "a sample with weight 2 and two equal samples are shuffled into different batches"
+EXPECTED = {
+    f"check_sample_weight_equivalence_on_{kind}_data": SHUFFLED for kind in ("dense", "sparse")
+}
+SKIPPED = {"check_array_api_input"}  # unless the environment sets SCIPY_ARRAY_API
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
+def test_the_checks_of_scikit_learn_pass(estimator):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = check_estimator(
+            estimator, expected_failed_checks=EXPECTED, on_skip=None, on_fail="raise"
+        )
+    by_status = {}
+    for result in results:
+        by_status.setdefault(result["status"], set()).add(result["check_name"])
+    assert by_status.pop("skipped", set()) <= SKIPPED
+    assert by_status.keys() == {"passed", "xfail"}
+    assert by_status["xfail"] == set(EXPECTED)
+    assert len(by_status["passed"]) > 40

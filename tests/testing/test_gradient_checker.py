@@ -2,8 +2,6 @@
 
 import copy
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from phitodeep import functional as F
 from phitodeep import layers as nn
 from phitodeep import loss as losses
 from phitodeep.core.call import calling
-from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
 from phitodeep.layers import Layer, Param
 from phitodeep.layers.activation import Elementwise
@@ -22,7 +19,6 @@ from phitodeep.testing import GradientError, check_gradients, numeric_gradient
 from tests.conftest import refusals
 from tests.rows import LONG
 
-Change = Callable[[Any, Array, Any], Any]  # (layer, dY, dX) -> another dX
 N, D = 5, 3  # differ from each other and from 2, so that no factor has two explanations
 
 
@@ -438,24 +434,19 @@ wrong(nn.Dense, lambda layer, dY, dX: dX * N)(4)
     dX.* exactly 5 \(the batch size\) times too large: was a mean's division left out
 wrong(nn.Dense, grad("W", lambda dW: 0.3 * dW))(4)
     W.* It is 0.3 times what it should be: is a constant factor wrong
-wrong(nn.Dense, grad("b", np.negative))(4)
-    b.* Its sign is wrong
-wrong(nn.Dense, grad("b", np.zeros_like))(4)
-    b.* It is 0 everywhere: was it never written
-wrong(nn.Dense, grad("W", np.transpose))(D)
-    W.* It is the right gradient transposed
+wrong(nn.Dense, grad("b", np.negative))(4) -> b.* Its sign is wrong
+wrong(nn.Dense, grad("b", np.zeros_like))(4) -> b.* It is 0 everywhere: was it never written
+wrong(nn.Dense, grad("W", np.transpose))(D) -> W.* It is the right gradient transposed
 wrong(nn.Dense, grad("W", np.transpose))(4)
     W has shape \(4, 3\), but should have \(3, 4\). Is it transposed
 wrong(nn.Dense, unsummed)(4)
     b has shape \(5, 4\), but should have \(4,\). Was it not summed over the rows
-wrong(nn.Dense, grad("b", lambda db: db[None]))(4)
-    b has shape \(1, 4\), but should have \(4,\).
+wrong(nn.Dense, grad("b", lambda db: db[None]))(4) -> b has shape \(1, 4\), but should have \(4,\).
 wrong(nn.Dense, lambda layer, dY, dX: dY @ layer.W)(D)
     dX.* All parameters are right: is a path from X to Y missing in dX
 wrong(nn.Softmax, lambda layer, dY, dX: dY)()
     dX.* It is dY unchanged: was the Jacobian not applied
-wrong(nn.Softmax, as_sigmoid)()
-    dX.* should add up to 0 in every row, and they do not
+wrong(nn.Softmax, as_sigmoid)() -> dX.* should add up to 0 in every row, and they do not
 wrong(nn.Tanh, lambda layer, dY, dX: 1 - layer.saved("Y") ** 2)()
     dX.* If dY doubles, backward does not
 wrong(nn.Dense, grad("b", lambda db: np.full_like(db, db.sum())))(4)
@@ -468,40 +459,28 @@ wrong(nn.Dropout, lambda layer, dY, dX: dY)(0.4)
     dX.* It is right except where it should be 0: was the mask not applied
 wrong(nn.Dropout, lambda layer, dY, dX: dY / (1 - layer.rate))(0.4)
     dX.* It is right except where it should be 0: was the mask not applied
-wrong(nn.ReLU, lambda layer, dY, dX: dY)()
-    dX.* was the mask not applied
-WithoutGamma()
-    dX.* It is right once multiplied by gamma: was that factor left out
+wrong(nn.ReLU, lambda layer, dY, dX: dY)() -> dX.* was the mask not applied
+WithoutGamma() -> dX.* It is right once multiplied by gamma: was that factor left out
 wrong(nn.BatchNorm, batch_norm("gamma", "variance"))()
     dX.* Its error is the same in every row: was a mean not subtracted
-wrong(nn.BatchNorm, batch_norm("gamma", "mean"))()
-    dX.* is a path from X to Y missing in dX
-wrong(nn.BatchNorm, lambda layer, dY, dX: np.zeros_like(dY))()
-    dX.* It is 0 everywhere
+wrong(nn.BatchNorm, batch_norm("gamma", "mean"))() -> dX.* is a path from X to Y missing in dX
+wrong(nn.BatchNorm, lambda layer, dY, dX: np.zeros_like(dY))() -> dX.* It is 0 everywhere
 wrong(nn.LayerNorm, layer_norm("gamma"))()
     dX.* Its error is the same in every feature of the last axis
-wrong(nn.LayerNorm, layer_norm("mean"))()
-    dX.* is a path from X to Y missing in dX
-WrongGELU("tanh")
-    dX.* 1[45] of 15 probed entries are wrong
+wrong(nn.LayerNorm, layer_norm("mean"))() -> dX.* is a path from X to Y missing in dX
+WrongGELU("tanh") -> dX.* 1[45] of 15 probed entries are wrong
 wrong(nn.Tanh, short)()
     dX.* Only entries with index 4 on axis 0 are wrong: is an edge treated differently
-wrong(nn.ReLU, lambda layer, dY, dX: None)()
-    dX is missing
-wrong(nn.Dense, without("b"))(4)
-    b is missing
-wrong(nn.Dense, with_another)(4)
-    extra is given, but nothing
+wrong(nn.ReLU, lambda layer, dY, dX: None)() -> dX is missing
+wrong(nn.Dense, without("b"))(4) -> b is missing
+wrong(nn.Dense, with_another)(4) -> extra is given, but nothing
 wrong(nn.Dense, grad("b", lambda db: np.where(np.arange(4) == 2, np.nan, db)))(4)
     b contains nan or infinity, first at \[2\]
-wrong(nn.Dense, grad("b", np.float32))(4)
-    b is float32, but everything else is float64
+wrong(nn.Dense, grad("b", np.float32))(4) -> b is float32, but everything else is float64
 wrong(nn.ReLU, lambda layer, dY, dX: np.multiply(dY, layer.cache["Y"] > 0, out=dY))()
     backward modifies dY
-wrong(nn.Dense, decayed)(4)
-    backward modifies W
-wrong(nn.Dense, accumulated)(4)
-    backward, called again, returns a different b
+wrong(nn.Dense, decayed)(4) -> backward modifies W
+wrong(nn.Dense, accumulated)(4) -> backward, called again, returns a different b
 """)
 
 

@@ -130,7 +130,7 @@ def prepare(name, place, changed):
 @pytest.mark.parametrize("name", NAMES)
 def test_damaged_folders_load_or_are_refused(name, place, capfd):
     """The tokenizers library prints its panics."""
-    folders = ((i, prepare(name, place, damage(name, i))) for i in range(times(75)))
+    folders = ((i, prepare(name, place, damage(name, i))) for i in range(times(50)))
     refused_and_used((i, functools.partial(use, folder)) for i, folder in folders)
 
 

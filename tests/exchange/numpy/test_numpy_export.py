@@ -10,7 +10,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +18,6 @@ import pytest
 
 from phitodeep import inference
 from phitodeep import layers as L
-from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, NotBuiltError
 from phitodeep.exchange import correspondence
 from phitodeep.exchange.correspondence import form_of
@@ -30,7 +28,6 @@ from phitodeep.exchange.numpy.network import Network, Weight
 from phitodeep.exchange.numpy.sources import literal
 from phitodeep.functional.rotary import DynamicRope
 from phitodeep.layers.containers import Container
-from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
 from phitodeep.testing.examples import data, made
@@ -139,7 +136,6 @@ WHOLE = {
         0,
     ),
 }
-Case = tuple[Sequential, Array]
 
 
 def case(make, shape, tokens, dtype):
@@ -375,9 +371,6 @@ def test_the_same_model_gives_the_same_files(mlp, tmp_path):
     export(mlp, seed=1)
     assert mlp.read_bytes() != before[0]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["net.npz", "net.py"]  # nothing else
-
-
-Script = Callable[..., str]
 
 
 @pytest.fixture
@@ -772,20 +765,6 @@ def test_constants_are_exact():
         again = eval(literal(value, "it"))
         assert again == value or (np.isnan(again) and np.isnan(value))
         assert type(again) is type(value.item() if isinstance(value, np.generic) else value)
-
-
-def test_a_trained_model_needs_no_build(tmp_path):
-    X, y = np.random.default_rng(0).standard_normal((8, 6, 6, 1)), np.arange(8) % 2
-    model = Sequential(
-        *(L.RandomFlip(), L.Conv2D(2, 3), L.BatchNorm(), L.ReLU(), L.Flatten(), L.Dense(2)),
-        loss_class=SoftmaxCrossEntropy(),
-        seed=0,
-    )
-    model.train(X, y, epochs=3, verbose=0)
-    check_predictions(model, X, tmp_path, atol=1e-5)
-    model = Sequential(L.Embedding(5, 3), L.LSTM(4, return_sequences=False), L.Dense(2), seed=0)
-    model.build((6,))  # and takes longer sequences
-    check_predictions(model, np.random.default_rng(0).integers(0, 5, (3, 9)), tmp_path, atol=1e-6)
 
 
 # --- random networks ------------------------------------------------------------------------------

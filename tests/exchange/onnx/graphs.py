@@ -2,14 +2,12 @@
 
 import ast
 import random
-from typing import Any
 
 import numpy as np
 import pytest
 
 onnx = pytest.importorskip("onnx")
 helper = onnx.helper
-Arrays = dict[str, Any]
 
 
 def floats(*shape):

@@ -260,30 +260,12 @@ def test_models(name, opset, tmp_path):
     np.testing.assert_allclose(Y, model.predict(X), rtol=0, atol=1e-5 * np.abs(Y).max())
 
 
-def test_a_causal_model_does_not_see_later_tokens(tmp_path):
-    model = Sequential(L.Embedding(5, 8), L.TransformerBlock(2, causal=True, rope=True), L.Dense(5))
-    model.build((6,), seed=1)
-    model.export_onnx(tmp_path / "net.onnx")
-    X = np.array([[1, 2, 3, 4, 0, 1]])
-    running = session(tmp_path / "net.onnx")
-    whole, start = (running.run(None, {"X": A})[0] for A in (X, X[:, :3]))
-    np.testing.assert_allclose(whole[:, :3], start, rtol=0, atol=1e-6)
-
-
 def test_steps_of_every_length_with_padding_that_depends_on_it(tmp_path):
     model = Sequential(L.Conv1D(2, 4, stride=3, padding="same"), L.MaxPool1D(3, 2, "same"))
     model.build((9, 2), seed=1)
     rng = np.random.default_rng(7)
     for steps in range(1, 20):
         check(model, rng.standard_normal((2, steps, 2)).astype("f"), tmp_path / "net.onnx")
-
-
-def test_large_weights_in_a_file_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(export, "LARGEST", 1000)
-    model = models.mlp(6, 40, 3).build()
-    model.build((6,))
-    check(model, np.random.default_rng(8).random((3, 6), "f"), tmp_path / "net.onnx")
-    assert (tmp_path / "net.onnx.data").exists()
 
 
 # --- random networks ------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ import io
 import random
 import warnings
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -119,7 +118,6 @@ ACTIVATIONS = [
     lambda: nn.CELU(0.7),
     lambda: nn.GELU(approximate="tanh"),
 ]
-Net = tuple[Any, tuple[int, ...], bool]  # the module, a shape, and whether channels are first
 
 
 def mlp(rng):

@@ -23,7 +23,6 @@ from tests.exchange.torch.networks import Calls
 from tests.exchange.torch.support import quiet, randomised
 
 CLOSE = {"rtol": 1e-8, "atol": 1e-10}
-Shape = tuple[int, ...]
 
 
 def assert_same(module, shape, tokens=0, seed=0, axis=-1):

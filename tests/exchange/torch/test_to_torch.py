@@ -1,7 +1,5 @@
 """Every layer computes in PyTorch what it computes here, and comes back."""
 
-from __future__ import annotations
-
 import copy
 import io
 import pickle

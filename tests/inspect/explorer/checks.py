@@ -1,7 +1,5 @@
 """The explorer's JavaScript in one Node process, and the page's numbers compared with a trace's."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -8,7 +8,6 @@ from hypothesis import given
 
 from phitodeep import Sequential
 from phitodeep import layers as L
-from phitodeep.core.call import calling
 from phitodeep.derivations.language import run as stepwise
 from phitodeep.inspect.explorer.document import text_of
 from phitodeep.loss import BinaryCrossEntropy, MeanSquaredError
@@ -19,7 +18,6 @@ from tests.inspect.explorer.checks import (
     FRESH,
     VALIDATOR,
     Ref,
-    assert_close,
     check,
     check_all,
     unpacked,
@@ -97,36 +95,6 @@ def test_the_options_of_training(js, name):
 def test_random_networks(js, net, kind):
     (model, y), rng = model_of(net, kind), FRESH(net.seed)
     check_all(js, model, net.X, y, options_of(net, rng))
-
-
-MEASURED = [
-    (L.Softmax, (3, 4)),
-    (L.LayerNorm, (3, 4)),
-    (L.BatchNorm, (3, 4)),
-    (lambda: L.LSTM(3), (2, 4, 2)),
-    (lambda: L.GRU(2, return_sequences=False), (2, 3, 2)),
-    (lambda: L.MultiHeadAttention(2, causal=True, rope=True), (2, 3, 4)),
-    (lambda: L.Conv2D(2, 3, stride=2, padding="same"), (2, 4, 3, 2)),
-    (lambda: L.MaxPool2D(2), (1, 4, 4, 2)),
-    (lambda: L.Residual(L.Dense(3), L.GELU()), (3, 3)),
-    (lambda: L.Bidirectional(L.RNN(2)), (2, 3, 2)),
-]
-
-
-@pytest.mark.parametrize(("make", "shape"), MEASURED, ids=[f"{m()}" for m, _ in MEASURED])
-def test_local_slopes_are_differences_of_the_forward_pass(js, make, shape):
-    """The slope of Y in X at two cells: what the layer did, without what arrives."""
-    model, (X, y) = around(made(make, shape), shape, 0), data(made(make, shape), shape)
-    trace, rng = model.trace(X, y), FRESH(4)
-    layer, given, text = model.layers[1], trace["1.forward.X"].array, text_of(trace)
-    for _ in range(5):
-        cell = tuple(int(rng.integers(n)) for n in shape)
-        (found,) = js.ask(text, ["local", {}, Ref("1", "dX", cell).data()])
-        step = np.zeros(shape)
-        step[cell] = 1e-6
-        with calling(step=0):
-            up, down = layer.forward(given + step).copy(), layer.forward(given - step).copy()
-        assert_close(unpacked(found), (up - down) / 2e-6, cell, 1e-7)
 
 
 def test_slopes_of_a_softmax_and_paths_of_which_nothing_is_left(js):
