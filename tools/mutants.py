@@ -90,7 +90,7 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     ),
     "optimization/muon.py": ("optimization/test_muon.py", []),
     COMPILED: ("kernels/test_kernels.py", []),
-    "io/*.py": ("io/test_tensors.py", ["io"]),
+    "io/*.py": ("io/test_tensors.py", ["io", "exchange/hub/test_mapping.py"]),
     "cli/*.py": ("cli/test_cli.py", []),
     "training/*.py": ("training/test_loop.py", ["training"]),
     "distributed/*.py": ("distributed/test_behaviour.py", ["distributed/test_equal.py"]),
