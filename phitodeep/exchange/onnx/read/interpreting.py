@@ -39,7 +39,8 @@ ELEMENTWISE = {
     *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
 }
 VIEWS = {  # whose output takes no memory of its own
-    *("Identity", "Dropout", "Shape", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Slice"),
+    *("Identity", "Dropout", "Shape", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"),
+    "Slice",
 }
 REDUCED = {"Trilu", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin"}
 OTHERS = {"Constant", "Cast", "Concat", "Gather", "Expand", "ConstantOfShape", "Range"}
@@ -178,7 +179,8 @@ class Call(Reader):
 
     def __init__(self, it: Interpreter, node: Node, inputs: Sequence[Value | None]) -> None:
         super().__init__(node.op, node.name, inputs)
-        self.it, self.attributes, self.outputs = it, node.attributes, node.outputs
+        self.it, self.node, self.outputs = it, node, node.outputs
+        self.attributes = node.attributes
 
     def attribute(self, name: str, default: Any = None) -> Any:
         return self.attributes.get(name, default)
@@ -187,13 +189,25 @@ class Call(Reader):
         """Return the attribute `axis`, counted from 0."""
         return axis_of(self.attributes.get("axis", default), rank)
 
-    def ints(self, name: str, i: int) -> list[int] | None:
-        """Return integers that are an input, or in older versions an attribute."""
+    def ints(self, i: int) -> list[int] | None:
+        """Return integers that are an input."""
         given = self.const(i)
-        if given is None:
-            found: list[int] | None = self.attributes.get(name)
-            return found
-        return integers(name, given.array(f"its {name}"))
+        return None if given is None else integers(f"input {i}", given.array(f"its input {i}"))
+
+    def tried(self, along: int | None = None) -> Constant:
+        """Return the output for an array with the sizes of the first input, in each probe.
+
+        Its elements are their places along an axis, or 0.
+        """
+        arrays = []
+        for sizes in zip(*self.view().sizes(), strict=True):
+            places = np.zeros(1, np.int64)
+            if along is not None:
+                self.it.budget.take([sizes[along]])
+                places = np.arange(sizes[along]).reshape(-1, *[1] * (len(sizes) - 1 - along))
+            arrays.append(np.broadcast_to(places, sizes))
+        others = [self.const(i) for i in range(1, len(self.inputs))]
+        return folded(self.node, [Constant(tuple(arrays)), *others], self.it.budget, self.it.opset)
 
     def step(
         self,
