@@ -39,7 +39,6 @@ class Reader(TensorFunctions):
             **dict.fromkeys([nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d], self._adaptive),
             **dict.fromkeys([nn.RNN, nn.LSTM, nn.GRU], self._recurrent),
             nn.MultiheadAttention: self._attention,
-            **dict.fromkeys([nn.TransformerEncoderLayer, nn.TransformerEncoder], self._transformer),
             nn.Linear: self._linear_module,
             **dict.fromkeys([own.GlobalAvgPool, own.GlobalMaxPool], self._global_pool),
             own.TimeDistributed: self._time_distributed,
@@ -272,17 +271,3 @@ class Reader(TensorFunctions):
         if not fits or not np.array_equal(hidden, ~np.tri(T, dtype=bool)):
             self.fail(node, "has a mask that is not the causal one")
         return True
-
-    def _transformer(
-        self, node: Any, module: Any, X: Any, mask: Any = None,
-        src_key_padding_mask: Any = None, is_causal: Any = None, src_mask: Any = None,
-    ) -> Value:  # fmt: skip
-        if src_key_padding_mask is not None:
-            self.fail(node, "has a key padding mask: in phitodeep, predict(X, lengths=...) has")
-        causal = self._is_causal(node, src_mask if mask is None else mask)
-        value = self.ordered(node, self.value(node, X), (1, 2))
-        whole = isinstance(module, self.torch.nn.TransformerEncoder)
-        make = self.leaves.encoder if whole else self.leaves.encoder_layer
-
-        layers = self.leaves.layers(module, self.path(node), lambda m: make(m, causal))
-        return self.chain(node, value, layers, (1, 2))
