@@ -191,15 +191,9 @@ class Leaves:
         self.loads.append((cell, self.path, arrays))
 
     def _bidirectional(self, module: Any) -> list[Layer]:
-        (cell,), (reverse,) = (
-            self.recurrent(m, m.return_sequences) for m in (module.layer, module.reverse)
-        )
+        (cell,) = self.recurrent(module.layer, module.layer.return_sequences)
         made = L.Bidirectional(cell, module.merge)
-        made.reverse.trainable = reverse.trainable
-        self.loads = [  # the arrays of the reverse cell belong to the one that was made inside
-            (made.reverse if layer is reverse else layer, path, arrays)
-            for layer, path, arrays in self.loads
-        ]
+        self._load_cell(made.reverse, module.reverse, "_l0")
         return [made]
 
     # --- attention -------------------------------------------------------------------------------
