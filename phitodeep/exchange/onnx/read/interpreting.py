@@ -69,7 +69,7 @@ class Budget:
             raise DataError("its constants are much larger than the file")
 
 
-def folded(node: Node, inputs: Sequence[Any], budget: Budget, opset: int) -> Constant:
+def folded(node: Node, inputs: Sequence[Any], budget: Budget) -> Constant:
     """Return the output of an operator whose inputs are constants."""
     if node.op not in ELEMENTWISE | VIEWS | REDUCED | OTHERS:
         raise DataError("this operator is not supported on constants")
@@ -81,7 +81,7 @@ def folded(node: Node, inputs: Sequence[Any], budget: Budget, opset: int) -> Con
     for probe in range(1 if fixed else PROBES):
         arrays = [None if i is None else i.each()[probe] for i in inputs]
         try:
-            outs.append(_computed(node, arrays, budget, opset))
+            outs.append(_computed(node, arrays, budget))
         except DataError:
             raise
         except CANNOT as error:
@@ -89,8 +89,8 @@ def folded(node: Node, inputs: Sequence[Any], budget: Budget, opset: int) -> Con
     return Constant((outs[0],)) if fixed else constant(outs, _sources(given))
 
 
-def _computed(node: Node, arrays: list[Any], budget: Budget, opset: int) -> Array:
-    """Return the output of an operator."""
+def _computed(node: Node, arrays: list[Any], budget: Budget) -> Array:
+    """Return the output of an operator, in its newest version."""
     from onnx import helper
     from onnx.reference import ReferenceEvaluator
 
@@ -109,7 +109,7 @@ def _computed(node: Node, arrays: list[Any], budget: Budget, opset: int) -> Arra
     if a.get("noop_with_empty_axes") and [np.size(i) for i in arrays[1:]] == [0]:
         return arrays[0]  # before 1.20, onnx would reduce all axes
     names = ["" if i is None else f"x{n}" for n, i in enumerate(arrays)]
-    evaluator = ReferenceEvaluator(helper.make_node(node.op, names, ["y"], **a), {"": opset})
+    evaluator = ReferenceEvaluator(helper.make_node(node.op, names, ["y"], **a))
     outputs: Any = evaluator.run(None, dict(zip(names, arrays, strict=True)))
     return np.asarray(outputs[0])
 
@@ -207,7 +207,7 @@ class Call(Reader):
                 places = np.arange(sizes[along]).reshape(-1, *[1] * (len(sizes) - 1 - along))
             arrays.append(np.broadcast_to(places, sizes))
         others = [self.const(i) for i in range(1, len(self.inputs))]
-        return folded(self.node, [Constant(tuple(arrays)), *others], self.it.budget, self.it.opset)
+        return folded(self.node, [Constant(tuple(arrays)), *others], self.it.budget)
 
     def step(
         self,
@@ -299,24 +299,19 @@ class Interpreter:
         inputs = [self.values[name] if name else None for name in node.inputs]
         while inputs and inputs[-1] is None:
             inputs.pop()
-        given = [i for i in inputs if not isinstance(i, DataError)]
-        found: Outputs
-        if len(given) < len(inputs):
-            refused = next(i for i in inputs if isinstance(i, DataError))
-            found = [refused] * len(node.outputs)
-        else:
-            try:
-                outputs = self._outputs(node, given)
-                found = outputs if isinstance(outputs, list) else [outputs]
-            except PhitodeepError as error:  # perhaps of a layer
-                kind = type(error) if isinstance(error, DataError) else DataError
-                refused = kind(f"{node.name}: {str(error).rstrip('.')}.")
-                found = [refused] * len(node.outputs)
+        refused = next((i for i in inputs if isinstance(i, DataError)), None)
+        found: Outputs = []
+        try:
+            if refused is None:
+                found = self._outputs(node, [i for i in inputs if not isinstance(i, DataError)])
+        except PhitodeepError as error:  # perhaps of a layer
+            kind = type(error) if isinstance(error, DataError) else DataError
+            refused = kind(f"{node.name}: {str(error).rstrip('.')}.")
         for i, name in enumerate(node.outputs):
             missing = DataError(f"{node.name}: its output {name!r} is not supported.")
-            self.values[name] = found[i] if i < len(found) else missing
+            self.values[name] = found[i] if i < len(found) else refused or missing
 
-    def _outputs(self, node: Node, inputs: list[Value | None]) -> Value | Outputs:
+    def _outputs(self, node: Node, inputs: list[Value | None]) -> Outputs:
         if node.op in CONTROL or any(value is None for value in node.attributes.values()):
             raise DataError("control flow is not supported: export the network without it")
         if node.op in LABELS:
@@ -324,8 +319,9 @@ class Interpreter:
         if not inputs and node.op != "Constant":
             raise DataError("it has no inputs")
         if not any(isinstance(i, View) for i in inputs):
-            return folded(node, inputs, self.budget, self.opset)
+            return [folded(node, inputs, self.budget)]
         handler = HANDLERS.get(node.op)
         if handler is None:
             raise DataError("no layer computes this operator")
-        return handler(Call(self, node, inputs))
+        outputs = handler(Call(self, node, inputs))
+        return outputs if isinstance(outputs, list) else [outputs]
