@@ -5,7 +5,8 @@ that only rearranges elements becomes a view. Any other node becomes a `Step`, w
 are known. What cannot be understood becomes an error, which is raised only if the output of the
 graph depends on it.
 
-ONNX's own reference evaluator computes constants, mostly arithmetic with shapes. Every result
+ONNX's own reference evaluator computes constants, mostly arithmetic with shapes. It also says what
+a Reshape or a Slice does, as it runs on an array of the same sizes. Every result
 counts towards a budget that depends on the size of the file, so that neither the memory nor the
 time that a hostile file takes is more than a small multiple of its size.
 """
@@ -194,18 +195,18 @@ class Call(Reader):
         given = self.const(i)
         return None if given is None else integers(f"input {i}", given.array(f"its input {i}"))
 
-    def tried(self, along: int | None = None) -> Constant:
-        """Return the output for an array with the sizes of the first input, in each probe.
-
-        Its elements are their places along an axis, or 0.
-        """
+    def tried(self, shapes: Iterable[Sequence[int]], along: int | None = None) -> Constant:
+        """Return the output for an array of each shape, which counts places along an axis, or 0."""
         arrays = []
-        for sizes in zip(*self.view().sizes(), strict=True):
+        for shape in shapes:
             places = np.zeros(1, np.int64)
             if along is not None:
-                self.it.budget.take([sizes[along]])
-                places = np.arange(sizes[along]).reshape(-1, *[1] * (len(sizes) - 1 - along))
-            arrays.append(np.broadcast_to(places, sizes))
+                self.it.budget.take([shape[along]])
+                places = np.arange(shape[along]).reshape(-1, *[1] * (len(shape) - 1 - along))
+            try:
+                arrays.append(np.broadcast_to(places, shape))
+            except ValueError as error:
+                raise DataError(f"its input is too large: {error}") from None
         others = [self.const(i) for i in range(1, len(self.inputs))]
         return folded(self.node, [Constant(tuple(arrays)), *others], self.it.budget)
 

@@ -70,24 +70,25 @@ def cast(node: Call) -> Value:
 
 @handles("Shape")
 def shape(node: Call) -> Value:
-    return node.tried()
+    return node.tried(node.view().shapes())
 
 
-@handles("Transpose")
+@handles("Transpose", "Squeeze", "Unsqueeze")
 def transpose(node: Call) -> Value:
+    """Where the axes are moved shows on an array whose axes have different sizes."""
     x = node.view()
-    perm = node.attribute("perm", list(range(len(x.groups)))[::-1])
-    if sorted(perm) != list(range(len(x.groups))):
-        raise DataError(f"its perm {perm} does not fit {len(x.groups)} axes")
-    return View(x.step, tuple(x.groups[i] for i in perm))
+    tried = node.tried([[size if group else 1 for size, group in enumerate(x.groups, 2)]])
+    sizes = tried.array("where its axes are moved").shape
+    return View(x.step, tuple(x.groups[size - 2] if size > 1 else () for size in sizes))
 
 
-@handles("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+@handles("Reshape", "Flatten")
 def reshape(node: Call) -> Value:
-    shapes = [a.shape for a in node.tried().each()]
+    x = node.view()
+    shapes = [a.shape for a in node.tried(x.shapes()).each()]
     if len({len(shape) for shape in shapes}) > 1:
         raise DataError("its number of axes depends on the size of the input")
-    return regroup(node, node.view(), list(zip(*shapes, strict=True)))
+    return regroup(node, x, list(zip(*shapes, strict=True)))
 
 
 def regroup(node: Call, x: View, sizes: list[Size]) -> View:
@@ -287,7 +288,7 @@ def _cropped(
 def slice_(node: Call) -> Value:
     x = y = node.view()
     for axis in range(len(x.groups)):
-        places = [np.moveaxis(a, axis, -1) for a in node.tried(axis).each()]
+        places = [np.moveaxis(a, axis, -1) for a in node.tried(x.shapes(), axis).each()]
         if min(a.size for a in places) == 0:
             raise DataError("it leaves no elements")
         y = taken(node, y, axis, [a[(0,) * (a.ndim - 1)].tolist() for a in places])

@@ -144,7 +144,7 @@ class File:
         for i, key in enumerate(INPUTS.get(op, ()), 1):
             if key in attributes:
                 inputs += [""] * (i + 1 - len(inputs))
-                inputs[i] = f"{key} of {name}"
+                inputs[i] = f"{key} of {outputs}"
                 self.constants[inputs[i]] = np.array(attributes.pop(key))
         return Node(op, name, inputs, outputs, attributes)
 
