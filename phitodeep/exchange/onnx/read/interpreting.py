@@ -72,14 +72,18 @@ class Budget:
 
 def folded(node: Node, inputs: Sequence[Any], budget: Budget) -> Constant:
     """Return the output of an operator whose inputs are constants."""
+    return constant(computed(node, inputs, budget), _sources([i for i in inputs if i is not None]))
+
+
+def computed(node: Node, inputs: Sequence[Any], budget: Budget) -> list[Array]:
+    """Return the output of an operator for constants: an array, or one for each probe."""
     if node.op not in ELEMENTWISE | VIEWS | REDUCED | OTHERS:
         raise DataError("this operator is not supported on constants")
     given: list[Constant] = [i for i in inputs if i is not None]
     if len(given) < len(inputs) and (node.op not in VIEWS | REDUCED or inputs[0] is None):
         raise DataError("one of its inputs is missing")
-    fixed = all(i.fixed for i in given)
     outs = []
-    for probe in range(1 if fixed else PROBES):
+    for probe in range(1 if all(i.fixed for i in given) else PROBES):
         arrays = [None if i is None else i.each()[probe] for i in inputs]
         try:
             outs.append(_computed(node, arrays, budget))
@@ -87,7 +91,7 @@ def folded(node: Node, inputs: Sequence[Any], budget: Budget) -> Constant:
             raise
         except CANNOT as error:
             raise DataError(f"it cannot be computed: {error}") from None
-    return Constant((outs[0],)) if fixed else constant(outs, _sources(given))
+    return outs
 
 
 def _computed(node: Node, arrays: list[Any], budget: Budget) -> Array:
@@ -195,7 +199,7 @@ class Call(Reader):
         given = self.const(i)
         return None if given is None else integers(f"input {i}", given.array(f"its input {i}"))
 
-    def tried(self, shapes: Iterable[Sequence[int]], along: int | None = None) -> Constant:
+    def tried(self, shapes: Iterable[Sequence[int]], along: int | None = None) -> list[Array]:
         """Return the output for an array of each shape, which counts places along an axis, or 0."""
         arrays = []
         for shape in shapes:
@@ -208,7 +212,7 @@ class Call(Reader):
             except ValueError as error:
                 raise DataError(f"its input is too large: {error}") from None
         others = [self.const(i) for i in range(1, len(self.inputs))]
-        return folded(self.node, [Constant(tuple(arrays)), *others], self.it.budget)
+        return computed(self.node, [Constant(tuple(arrays)), *others], self.it.budget)
 
     def step(
         self,

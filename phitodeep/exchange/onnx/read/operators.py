@@ -31,6 +31,7 @@ from phitodeep.exchange.onnx.read.values import (
     Value,
     View,
     broadcast,
+    constant,
 )
 
 # --- rearrangements -------------------------------------------------------------------------------
@@ -70,22 +71,24 @@ def cast(node: Call) -> Value:
 
 @handles("Shape")
 def shape(node: Call) -> Value:
-    return node.tried(node.view().shapes())
+    return constant(node.tried(node.view().shapes()))
 
 
 @handles("Transpose", "Squeeze", "Unsqueeze")
 def transpose(node: Call) -> Value:
     """Where the axes are moved shows on an array whose axes have different sizes."""
     x = node.view()
-    tried = node.tried([[size if group else 1 for size, group in enumerate(x.groups, 2)]])
-    sizes = tried.array("where its axes are moved").shape
+    different = [size if group else 1 for size, group in enumerate(x.groups, 2)]
+    sizes, *others = {a.shape for a in node.tried([different])}
+    if others:
+        raise DataError("where its axes are moved depends on the size of the input")
     return View(x.step, tuple(x.groups[size - 2] if size > 1 else () for size in sizes))
 
 
 @handles("Reshape", "Flatten")
 def reshape(node: Call) -> Value:
     x = node.view()
-    shapes = [a.shape for a in node.tried(x.shapes()).each()]
+    shapes = [a.shape for a in node.tried(x.shapes())]
     if len({len(shape) for shape in shapes}) > 1:
         raise DataError("its number of axes depends on the size of the input")
     return regroup(node, x, list(zip(*shapes, strict=True)))
@@ -288,7 +291,7 @@ def _cropped(
 def slice_(node: Call) -> Value:
     x = y = node.view()
     for axis in range(len(x.groups)):
-        places = [np.moveaxis(a, axis, -1) for a in node.tried(x.shapes(), axis).each()]
+        places = [np.moveaxis(a, axis, -1) for a in node.tried(x.shapes(), axis)]
         if min(a.size for a in places) == 0:
             raise DataError("it leaves no elements")
         y = taken(node, y, axis, [a[(0,) * (a.ndim - 1)].tolist() for a in places])
