@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -144,14 +143,14 @@ class _Theirs:
         self.tensors: dict[str, dict[str, Any]] = {"X": {}, "Y": {}}
         self.arrays: dict[str, dict[str, Array]] = {n: {} for n in ("X", "Y", "dX", "dY")}
         for path, place in written.places.items():
-            place.module.register_forward_pre_hook(self._keep_input(path))
-            place.module.register_forward_hook(self._keep_output(path))
+            self._keep(path, place.module)
 
-    def _keep_input(self, path: str) -> Callable[..., Any]:
-        return lambda module, args: (self._kept("X", path, args[0]), *args[1:])
-
-    def _keep_output(self, path: str) -> Callable[..., Any]:
-        return lambda module, args, Y: self._kept("Y", path, Y)
+    def _keep(self, path: str, module: Any) -> None:
+        """Keep the input and the output of a module when it runs."""
+        module.register_forward_pre_hook(
+            lambda _, args: (self._kept("X", path, args[0]), *args[1:])
+        )
+        module.register_forward_hook(lambda _, args, Y: self._kept("Y", path, Y))
 
     def _kept(self, kind: str, path: str, tensor: Any) -> Any:
         """Return an alias of a tensor, whose gradient is that of this one use."""

@@ -27,6 +27,13 @@ def __getattr__(name: str) -> type:
     return globals()[name]
 
 
+def define(prefix: str, mixin: type, *names: str) -> None:
+    """Define a class for each of these classes of PyTorch, which the mixin changes."""
+    for name in names:
+        kind = type(prefix + name, (mixin, getattr(nn, name)), {"__module__": __name__})
+        globals()[kind.__name__] = kind
+
+
 class Module(nn.Module):
     """A module whose arguments are its attributes."""
 
@@ -147,14 +154,6 @@ class _SameConv(nn.Module):
         return super().forward(F.pad(X, pads))
 
 
-class SameConv1d(_SameConv, nn.Conv1d):
-    pass
-
-
-class SameConv2d(_SameConv, nn.Conv2d):
-    pass
-
-
 class _SameConvTranspose(nn.Module):
     """The output is `stride` times as long as the input: the rest is cut off on both sides."""
 
@@ -167,12 +166,8 @@ class _SameConvTranspose(nn.Module):
         return Y
 
 
-class SameConvTranspose1d(_SameConvTranspose, nn.ConvTranspose1d):
-    pass
-
-
-class SameConvTranspose2d(_SameConvTranspose, nn.ConvTranspose2d):
-    pass
+define("Same", _SameConv, "Conv1d", "Conv2d")
+define("Same", _SameConvTranspose, "ConvTranspose1d", "ConvTranspose2d")
 
 
 class _SamePool(Module):
@@ -223,16 +218,7 @@ class _Frozen(nn.Module):
         return super().train(False)
 
 
-class FrozenBatchNorm1d(_Frozen, nn.BatchNorm1d):
-    pass
-
-
-class FrozenBatchNorm2d(_Frozen, nn.BatchNorm2d):
-    pass
-
-
-class FrozenBatchNorm3d(_Frozen, nn.BatchNorm3d):
-    pass
+define("Frozen", _Frozen, "BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
 
 
 # --- random in training --------------------------------------------------------------------------
@@ -293,16 +279,7 @@ class _Last(nn.Module):
         return Y if self.return_sequences else Y[:, -1]
 
 
-class RNN(_Last, nn.RNN):
-    pass
-
-
-class LSTM(_Last, nn.LSTM):
-    pass
-
-
-class GRU(_Last, nn.GRU):
-    pass
+define("", _Last, "RNN", "LSTM", "GRU")
 
 
 class Bidirectional(Module):

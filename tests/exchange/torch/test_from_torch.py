@@ -515,7 +515,7 @@ WRONG = [
     (calls(lambda s, x: F.interpolate(x, scale_factor=2, mode="bilinear", antialias=True)),
      (2, 2, 1), "antialias=True"),
     (changed(encoder(), lambda m: m.linear1.register_forward_hook(lambda *_: None)),
-     (3, 4), r"TransformerEncoderLayer\(\.\.\.\) \(path ''\) has hooks"),
+     (3, 4), r"Linear\(.*\) \(path 'linear1'\) has hooks"),
     (changed(linear(), lambda m: m.register_full_backward_hook(lambda *_: None)),
      (3,), "has hooks"),
     (changed(encoder(), weight_norm), (3, 4), "has parametrizations.*remove_parametr"),

@@ -116,7 +116,7 @@ def operator(node: Call) -> Value:
         settings = {}
         for i, (name, free) in enumerate((("min", -math.inf), ("max", math.inf)), 1):
             given = node.const(i)
-            limit = node.attribute(name, free) if given is None else given.scalar()
+            limit = free if given is None else given.scalar()
             if limit is None:
                 raise DataError(f"its {name} must be a number")
             settings[name] = limit

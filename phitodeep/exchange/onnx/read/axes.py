@@ -131,20 +131,10 @@ def regrouped(groups: Groups, sizes: Sequence[Size]) -> Groups | None:
 
 def aligned(a: Group, b: Group) -> dict[Axis, Axis] | None:
     """Return the axis of `b` at the place of each axis of `a`; None if they cannot correspond."""
-    if size_of(a) != size_of(b):
-        return None
-    first, second = list(reversed(leaves(a))), list(reversed(leaves(b)))
-    found: dict[Axis, Axis] = {}
-    while first and second:
-        x, y = first.pop(), second.pop()
-        if x.size != y.size:
-            longer, shorter, stack = (x, y, first) if x.size > y.size else (y, x, second)
-            if not longer.split(shorter.size) or longer.parts is None:
-                return None
-            stack.append(longer.parts[1])
-            x, y = (longer.parts[0], y) if longer is x else (x, longer.parts[0])
-        found[x] = y
-    return None if first or second else found
+    for mine, other in ((a, b), (b, a)):  # each is split where the other is
+        if regrouped((mine,), [axis.size for axis in leaves(other)]) is None:
+            return None
+    return dict(zip(leaves(a), leaves(b), strict=True))
 
 
 def positions(axes: Group, inside: Group) -> list[int]:

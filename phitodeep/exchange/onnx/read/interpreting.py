@@ -5,7 +5,8 @@ that only rearranges elements becomes a view. Any other node becomes a `Step`, w
 are known. What cannot be understood becomes an error, which is raised only if the output of the
 graph depends on it.
 
-ONNX's own reference evaluator computes constants, mostly arithmetic with shapes. Every result
+ONNX's own reference evaluator computes constants, mostly arithmetic with shapes. It also says what
+a Reshape or a Slice does, as it runs on an array of the same sizes. Every result
 counts towards a budget that depends on the size of the file, so that neither the memory nor the
 time that a hostile file takes is more than a small multiple of its size.
 """
@@ -39,7 +40,8 @@ ELEMENTWISE = {
     *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
 }
 VIEWS = {  # whose output takes no memory of its own
-    *("Identity", "Dropout", "Shape", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Slice"),
+    *("Identity", "Dropout", "Shape", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose"),
+    "Slice",
 }
 REDUCED = {"Trilu", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin"}
 OTHERS = {"Constant", "Cast", "Concat", "Gather", "Expand", "ConstantOfShape", "Range"}
@@ -68,28 +70,32 @@ class Budget:
             raise DataError("its constants are much larger than the file")
 
 
-def folded(node: Node, inputs: Sequence[Any], budget: Budget, opset: int) -> Constant:
+def folded(node: Node, inputs: Sequence[Any], budget: Budget) -> Constant:
     """Return the output of an operator whose inputs are constants."""
+    return constant(computed(node, inputs, budget), _sources([i for i in inputs if i is not None]))
+
+
+def computed(node: Node, inputs: Sequence[Any], budget: Budget) -> list[Array]:
+    """Return the output of an operator for constants: an array, or one for each probe."""
     if node.op not in ELEMENTWISE | VIEWS | REDUCED | OTHERS:
         raise DataError("this operator is not supported on constants")
     given: list[Constant] = [i for i in inputs if i is not None]
     if len(given) < len(inputs) and (node.op not in VIEWS | REDUCED or inputs[0] is None):
         raise DataError("one of its inputs is missing")
-    fixed = all(i.fixed for i in given)
     outs = []
-    for probe in range(1 if fixed else PROBES):
+    for probe in range(1 if all(i.fixed for i in given) else PROBES):
         arrays = [None if i is None else i.each()[probe] for i in inputs]
         try:
-            outs.append(_computed(node, arrays, budget, opset))
+            outs.append(_computed(node, arrays, budget))
         except DataError:
             raise
         except CANNOT as error:
             raise DataError(f"it cannot be computed: {error}") from None
-    return Constant((outs[0],)) if fixed else constant(outs, _sources(given))
+    return outs
 
 
-def _computed(node: Node, arrays: list[Any], budget: Budget, opset: int) -> Array:
-    """Return the output of an operator."""
+def _computed(node: Node, arrays: list[Any], budget: Budget) -> Array:
+    """Return the output of an operator, in its newest version."""
     from onnx import helper
     from onnx.reference import ReferenceEvaluator
 
@@ -108,7 +114,7 @@ def _computed(node: Node, arrays: list[Any], budget: Budget, opset: int) -> Arra
     if a.get("noop_with_empty_axes") and [np.size(i) for i in arrays[1:]] == [0]:
         return arrays[0]  # before 1.20, onnx would reduce all axes
     names = ["" if i is None else f"x{n}" for n, i in enumerate(arrays)]
-    evaluator = ReferenceEvaluator(helper.make_node(node.op, names, ["y"], **a), {"": opset})
+    evaluator = ReferenceEvaluator(helper.make_node(node.op, names, ["y"], **a))
     outputs: Any = evaluator.run(None, dict(zip(names, arrays, strict=True)))
     return np.asarray(outputs[0])
 
@@ -178,7 +184,8 @@ class Call(Reader):
 
     def __init__(self, it: Interpreter, node: Node, inputs: Sequence[Value | None]) -> None:
         super().__init__(node.op, node.name, inputs)
-        self.it, self.attributes, self.outputs = it, node.attributes, node.outputs
+        self.it, self.node, self.outputs = it, node, node.outputs
+        self.attributes = node.attributes
 
     def attribute(self, name: str, default: Any = None) -> Any:
         return self.attributes.get(name, default)
@@ -187,13 +194,25 @@ class Call(Reader):
         """Return the attribute `axis`, counted from 0."""
         return axis_of(self.attributes.get("axis", default), rank)
 
-    def ints(self, name: str, i: int) -> list[int] | None:
-        """Return integers that are an input, or in older versions an attribute."""
+    def ints(self, i: int) -> list[int] | None:
+        """Return integers that are an input."""
         given = self.const(i)
-        if given is None:
-            found: list[int] | None = self.attributes.get(name)
-            return found
-        return integers(name, given.array(f"its {name}"))
+        return None if given is None else integers(f"input {i}", given.array(f"its input {i}"))
+
+    def tried(self, shapes: Iterable[Sequence[int]], along: int | None = None) -> list[Array]:
+        """Return the output for an array of each shape, which counts places along an axis, or 0."""
+        arrays = []
+        for shape in shapes:
+            places = np.zeros(1, np.int64)
+            if along is not None:
+                self.it.budget.take([shape[along]])
+                places = np.arange(shape[along]).reshape(-1, *[1] * (len(shape) - 1 - along))
+            try:
+                arrays.append(np.broadcast_to(places, shape))
+            except ValueError as error:
+                raise DataError(f"its input is too large: {error}") from None
+        others = [self.const(i) for i in range(1, len(self.inputs))]
+        return computed(self.node, [Constant(tuple(arrays)), *others], self.it.budget)
 
     def step(
         self,
@@ -285,24 +304,19 @@ class Interpreter:
         inputs = [self.values[name] if name else None for name in node.inputs]
         while inputs and inputs[-1] is None:
             inputs.pop()
-        given = [i for i in inputs if not isinstance(i, DataError)]
-        found: Outputs
-        if len(given) < len(inputs):
-            refused = next(i for i in inputs if isinstance(i, DataError))
-            found = [refused] * len(node.outputs)
-        else:
-            try:
-                outputs = self._outputs(node, given)
-                found = outputs if isinstance(outputs, list) else [outputs]
-            except PhitodeepError as error:  # perhaps of a layer
-                kind = type(error) if isinstance(error, DataError) else DataError
-                refused = kind(f"{node.name}: {str(error).rstrip('.')}.")
-                found = [refused] * len(node.outputs)
+        refused = next((i for i in inputs if isinstance(i, DataError)), None)
+        found: Outputs = []
+        try:
+            if refused is None:
+                found = self._outputs(node, [i for i in inputs if not isinstance(i, DataError)])
+        except PhitodeepError as error:  # perhaps of a layer
+            kind = type(error) if isinstance(error, DataError) else DataError
+            refused = kind(f"{node.name}: {str(error).rstrip('.')}.")
         for i, name in enumerate(node.outputs):
             missing = DataError(f"{node.name}: its output {name!r} is not supported.")
-            self.values[name] = found[i] if i < len(found) else missing
+            self.values[name] = found[i] if i < len(found) else refused or missing
 
-    def _outputs(self, node: Node, inputs: list[Value | None]) -> Value | Outputs:
+    def _outputs(self, node: Node, inputs: list[Value | None]) -> Outputs:
         if node.op in CONTROL or any(value is None for value in node.attributes.values()):
             raise DataError("control flow is not supported: export the network without it")
         if node.op in LABELS:
@@ -310,8 +324,9 @@ class Interpreter:
         if not inputs and node.op != "Constant":
             raise DataError("it has no inputs")
         if not any(isinstance(i, View) for i in inputs):
-            return folded(node, inputs, self.budget, self.opset)
+            return [folded(node, inputs, self.budget)]
         handler = HANDLERS.get(node.op)
         if handler is None:
             raise DataError("no layer computes this operator")
-        return handler(Call(self, node, inputs))
+        outputs = handler(Call(self, node, inputs))
+        return outputs if isinstance(outputs, list) else [outputs]

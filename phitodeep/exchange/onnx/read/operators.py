@@ -5,8 +5,6 @@ Long because it has a function for each operator of ONNX that is read.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from phitodeep import layers as L
@@ -19,15 +17,14 @@ from phitodeep.exchange.onnx.read.axes import (
     Group,
     Size,
     expanded,
-    flat,
     leaves,
     new,
     number,
     size_of,
 )
 from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer, translated
-from phitodeep.exchange.onnx.read.interpreting import Call, Outputs, axis_of, handles, integers
-from phitodeep.exchange.onnx.read.reading import FLOATS, INTEGERS, MOST_AXES
+from phitodeep.exchange.onnx.read.interpreting import Call, Outputs, handles
+from phitodeep.exchange.onnx.read.reading import FLOATS, INTEGERS
 from phitodeep.exchange.onnx.read.values import (
     Constant,
     LabelError,
@@ -74,51 +71,27 @@ def cast(node: Call) -> Value:
 
 @handles("Shape")
 def shape(node: Call) -> Value:
-    sizes = node.view().sizes()[slice(node.attribute("start", 0), node.attribute("end"))]
-    return constant([np.array([s[i] for s in sizes], np.int64) for i in range(ax.PROBES)])
+    return constant(node.tried(node.view().shapes()))
 
 
-@handles("Transpose")
+@handles("Transpose", "Squeeze", "Unsqueeze")
 def transpose(node: Call) -> Value:
+    """Where the axes are moved shows on an array whose axes have different sizes."""
     x = node.view()
-    perm = node.attribute("perm", list(range(len(x.groups)))[::-1])
-    if sorted(perm) != list(range(len(x.groups))):
-        raise DataError(f"its perm {perm} does not fit {len(x.groups)} axes")
-    return View(x.step, tuple(x.groups[i] for i in perm))
+    different = [size if group else 1 for size, group in enumerate(x.groups, 2)]
+    sizes, *others = {a.shape for a in node.tried([different])}
+    if others:
+        raise DataError("where its axes are moved depends on the size of the input")
+    return View(x.step, tuple(x.groups[size - 2] if size > 1 else () for size in sizes))
 
 
-@handles("Reshape")
+@handles("Reshape", "Flatten")
 def reshape(node: Call) -> Value:
-    x, target = node.view(), node.const(1)
-    if target is None:
-        raise DataError("its shape is missing")
-    keep = not node.attribute("allowzero")
-    after = [
-        sizes_after([s[i] for s in x.sizes()], integers("shape", a), keep)
-        for i, a in enumerate(target.each())
-    ]
-    if len({len(s) for s in after}) > 1:
+    x = node.view()
+    shapes = [a.shape for a in node.tried(x.shapes())]
+    if len({len(shape) for shape in shapes}) > 1:
         raise DataError("its number of axes depends on the size of the input")
-    return regroup(node, x, [tuple(column) for column in zip(*after, strict=True)])
-
-
-def sizes_after(sizes: list[int], target: list[int], keep: bool) -> list[int]:
-    """Return the sizes after a Reshape; -1 is what remains, and with `keep`, 0 keeps a size."""
-    if len(target) > MOST_AXES:
-        raise DataError("its shape has too many axes")
-    if keep:
-        if any(n == 0 and i >= len(sizes) for i, n in enumerate(target)):
-            raise DataError(f"its shape {target} keeps an axis that its input does not have")
-        target = [sizes[i] if n == 0 else n for i, n in enumerate(target)]
-    total = math.prod(sizes)
-    if target.count(-1) == 1:
-        known = math.prod(n for n in target if n != -1)
-        if known < 1 or total % known:
-            raise DataError(f"its shape {target} does not fit {total} elements")
-        target = [total // known if n == -1 else n for n in target]
-    if min(target, default=1) < 0 or math.prod(target) != total:
-        raise DataError(f"its shape {target} does not fit the sizes {sizes}")
-    return target
+    return regroup(node, x, list(zip(*shapes, strict=True)))
 
 
 def regroup(node: Call, x: View, sizes: list[Size]) -> View:
@@ -156,38 +129,6 @@ def joined(node: Call, x: View) -> View:
         return Placed(p.value, tuple(names.get(g, g) for g in expanded(p.layout)))
 
     return node.step("Join", [x], fresh, x.step.integers, Plan((x,), write))
-
-
-@handles("Flatten")
-def flatten(node: Call) -> Value:
-    x = node.view()
-    rank = len(x.groups)
-    axis = rank if node.attribute("axis", 1) == rank else node.axis(rank, 1)
-    return View(x.step, (flat(x.groups[:axis]), flat(x.groups[axis:])))
-
-
-@handles("Squeeze")
-def squeeze(node: Call) -> Value:
-    x, axes = node.view(), node.ints("axes", 1)
-    if axes is None:
-        axes = [i for i, group in enumerate(x.groups) if not group]
-    drop = {axis_of(axis, len(x.groups)) for axis in axes}
-    if any(x.groups[i] for i in drop):
-        raise DataError(f"the axes {axes} must have one element each")
-    return View(x.step, tuple(g for i, g in enumerate(x.groups) if i not in drop))
-
-
-@handles("Unsqueeze")
-def unsqueeze(node: Call) -> Value:
-    x, axes = node.view(), node.ints("axes", 1) or []
-    rank = len(x.groups) + len(axes)
-    if rank > MOST_AXES:
-        raise DataError("it makes too many axes")
-    added = {axis_of(axis, rank) for axis in axes}
-    if len(added) < len(axes):
-        raise DataError(f"its axes {axes} repeat")
-    rest = iter(x.groups)
-    return View(x.step, tuple(() if i in added else next(rest) for i in range(rank)))
 
 
 @handles("Expand")
@@ -348,39 +289,18 @@ def _cropped(
 
 @handles("Slice")
 def slice_(node: Call) -> Value:
-    x = node.view()
-    found = [_cuts(node, [s[i] for s in x.sizes()], i) for i in range(ax.PROBES)]
-    for cuts in zip(*found, strict=True):
-        for _, positions in cuts:
-            node.it.budget.take([len(positions)])
-        x = taken(node, x, cuts[0][0], [list(positions) for _, positions in cuts])
-    return x
-
-
-def _cuts(node: Call, sizes: list[int], probe: int) -> list[tuple[int, range]]:
-    """Return (axis, positions) for each axis that a Slice cuts."""
-    given: dict[str, list[int] | None] = {}
-    for i, name in enumerate(("starts", "ends", "axes", "steps"), 1):
-        value = node.const(i)
-        found = node.attribute(name) if value is None else integers(name, value.each()[probe])
-        given[name] = found
-    starts, ends, axes, steps = given.values()
-    if starts is None or ends is None:
-        raise DataError("its starts or ends are missing")
-    axes = list(range(len(starts))) if axes is None else axes
-    steps = [1] * len(starts) if steps is None else steps
-    if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
-        raise DataError("its starts, ends, axes and steps do not fit together")
-    axes = [axis_of(axis, len(sizes)) for axis in axes]
-    if len(set(axes)) < len(axes):
-        raise DataError("it cuts one axis twice")
-    cuts = zip(axes, starts, ends, steps, strict=True)
-    return [(i, range(sizes[i])[start:end:step]) for i, start, end, step in cuts]
+    x = y = node.view()
+    for axis in range(len(x.groups)):
+        places = [np.moveaxis(a, axis, -1) for a in node.tried(x.shapes(), axis)]
+        if min(a.size for a in places) == 0:
+            raise DataError("it leaves no elements")
+        y = taken(node, y, axis, [a[(0,) * (a.ndim - 1)].tolist() for a in places])
+    return y
 
 
 @handles("Split")
 def split(node: Call) -> Outputs:
-    x, sizes = node.view(), node.ints("split", 1)
+    x, sizes = node.view(), node.ints(1)
     axis = node.axis(len(x.groups), 0)
     total = number(x.groups[axis], "the axis that it splits")
     if sizes is None:

@@ -27,11 +27,19 @@ ML = "ai.onnx.ml"
 TYPES = {1: np.float32, 6: np.int32, 7: np.int64, 9: np.bool_, 11: np.float64}  # by their number
 FLOATS, INTEGERS = {1, 11}, {6, 7}
 FIELDS = {1: "f", 2: "i", 3: "s", 6: "floats", 7: "ints", 8: "strings"}  # of attributes, by type
+INPUTS = {  # after the first, that are attributes in older versions
+    "Slice": ("starts", "ends", "axes"),
+    "Split": ("split",),
+    "Pad": ("pads", "value"),
+    "Clip": ("min", "max"),
+    **dict.fromkeys(["Squeeze", "Unsqueeze", "ReduceSum", "ReduceMean"], ("axes",)),
+    **dict.fromkeys(["ReduceProd", "ReduceMax", "ReduceMin"], ("axes",)),
+}
 CONVERT = "convert the file to float32"
 
 
 class Node(NamedTuple):
-    """An operation; `name` is for error messages."""
+    """An operation, with the inputs of newer versions; `name` is for error messages."""
 
     op: str
     name: str
@@ -132,7 +140,13 @@ class File:
         else:
             name = f"the node {op} that computes {next(filter(None, outputs), '')!r}"
         attributes = {a.name: self._attribute(a, name) for a in node.attribute}
-        return Node(op, name, list(node.input), outputs, attributes)
+        inputs = list(node.input)
+        for i, key in enumerate(INPUTS.get(op, ()), 1):
+            if key in attributes:
+                inputs += [""] * (i + 1 - len(inputs))
+                inputs[i] = f"{key} of {outputs}"
+                self.constants[inputs[i]] = np.array(attributes.pop(key))
+        return Node(op, name, inputs, outputs, attributes)
 
     def _attribute(self, a: Any, name: str) -> Any:
         """Return the value of an attribute; a graph, which only control flow has, is None."""

@@ -153,6 +153,10 @@ class View(NamedTuple):
     def sizes(self) -> list[Size]:
         return [size_of(group) for group in self.groups]
 
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Return its shape in each probe."""
+        return [tuple(size[i] for size in self.sizes()) for i in range(PROBES)]
+
     def is_(self, other: View) -> bool:
         """Return whether both hold the same elements in the same arrangement."""
         return self.step is other.step and expanded(self.groups) == expanded(other.groups)

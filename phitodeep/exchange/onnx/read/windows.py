@@ -188,12 +188,11 @@ def pool(node: Call) -> Value:
 
 @handles("Pad")
 def pad(node: Call) -> Value:
-    x, pads, fill = node.view(), node.ints("pads", 1) or [], node.const(2)
-    value = node.attribute("value", 0.0) if fill is None else fill.scalar()
-    if node.attribute("mode", "constant") != "constant" or value != 0:
+    x, pads, fill = node.view(), node.ints(1) or [], node.const(2)
+    if node.attribute("mode", "constant") != "constant" or (fill and fill.scalar() != 0):
         raise DataError("only zeros can be added around images")
     rank = len(x.groups)
-    axes = node.ints("axes", 3)
+    axes = node.ints(3)
     axes = list(range(rank)) if axes is None else [axis_of(i, rank) for i in axes]
     if len(pads) != 2 * len(axes) or min(pads, default=0) < 0 or len(set(axes)) < len(axes):
         raise DataError(f"its pads {pads[:9]} are not supported")
@@ -278,7 +277,7 @@ def reduce(node: Call) -> Value:
         op = {"GlobalAveragePool": "ReduceMean", "GlobalMaxPool": "ReduceMax"}[op]
         axes = list(range(2, rank))
     else:
-        given = node.ints("axes", 1)
+        given = node.ints(1)
         if not given and node.attribute("noop_with_empty_axes"):
             return x
         axes = [axis_of(i, rank) for i in given or range(rank)]

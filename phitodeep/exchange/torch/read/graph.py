@@ -36,10 +36,11 @@ class Value(NamedTuple):
     order: Array | None = None
 
 
-class Ends(NamedTuple):
-    """The outputs of a recurrent module whose last step alone is used."""
+class Unknown(NamedTuple):
+    """An output that no layer computes, and why; perhaps its last step is known."""
 
-    value: Value
+    why: str
+    last: Value | None = None
 
 
 def plain(count: int) -> Axes:
@@ -161,8 +162,9 @@ class Graph:
                 self.values[node] = Value("input", start)
             elif node.op == "output":
                 found = self.values.get(node.args[0]) if is_node(node.args[0]) else None
-                if not isinstance(found, Value):
+                if not isinstance(found, Value | Unknown):
                     self.fail(node, "must be a single value that depends on the input")
+                found = self.value(node, node.args[0])
                 count = len(found.axes)
                 if end is None:  # the channels, which are last in ours, may be anywhere
                     channel = found.axes.index(max(found.axes)) + 1
@@ -263,8 +265,8 @@ class Graph:
     def value(self, node: Any, of: Any) -> Value:
         """Return the value of an argument, which must depend on the input."""
         found = self.values.get(of) if is_node(of) else None
-        if isinstance(found, Ends):
-            self.fail(node, "uses outputs of which only the last step is known")
+        if isinstance(found, Unknown):
+            self.fail(node, found.why)
         if not isinstance(found, Value):
             self.fail(node, f"takes {of}, which is not a value that a layer computes")
         return found

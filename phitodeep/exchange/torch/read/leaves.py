@@ -50,7 +50,7 @@ class Leaves:
     """
 
     def __init__(self, torch: Any, own: Any, eps: float) -> None:
-        self.torch, self.nn, self.eps = torch, torch.nn, eps
+        self.torch, self.eps = torch, eps
         self.loads: list[tuple[Layer, str, Arrays]] = []
         self.rows: dict[type, Pair] = {}
         for pair in PAIRS:
@@ -71,6 +71,7 @@ class Leaves:
             ),
         }
         self.looked_into = {torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict}
+        self.looked_into |= {torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer}
         self.looked_into |= {own.Permute, own.Reshape}  # axes that return to their place vanish
         self.path = ""
 
@@ -190,15 +191,9 @@ class Leaves:
         self.loads.append((cell, self.path, arrays))
 
     def _bidirectional(self, module: Any) -> list[Layer]:
-        (cell,), (reverse,) = (
-            self.recurrent(m, m.return_sequences) for m in (module.layer, module.reverse)
-        )
+        (cell,) = self.recurrent(module.layer, module.layer.return_sequences)
         made = L.Bidirectional(cell, module.merge)
-        made.reverse.trainable = reverse.trainable
-        self.loads = [  # the arrays of the reverse cell belong to the one that was made inside
-            (made.reverse if layer is reverse else layer, path, arrays)
-            for layer, path, arrays in self.loads
-        ]
+        self._load_cell(made.reverse, module.reverse, "_l0")
         return [made]
 
     # --- attention -------------------------------------------------------------------------------
@@ -216,27 +211,3 @@ class Leaves:
         moves |= {"bqkv": ("in_proj_bias", SAME), "bo": ("out_proj.bias", SAME)} if bias else {}
         self.load(layer, module, moves)
         return [layer]
-
-    def encoder_layer(self, module: Any, causal: bool = False) -> list[Layer]:
-        """Return the layers of a torch.nn.TransformerEncoderLayer."""
-        parts = [*self.of(module.linear1), *self._activation(module.activation)]
-        parts += [*self.of(module.dropout), *self.of(module.linear2), *self.of(module.dropout2)]
-        attention = [*self.attention(module.self_attn, causal), *self.of(module.dropout1)]
-        first, second = self.of(module.norm1), self.of(module.norm2)
-        if module.norm_first:
-            return [L.Residual(*first, *attention), L.Residual(*second, *parts)]
-        return [L.Residual(*attention), *first, L.Residual(*parts), *second]
-
-    def encoder(self, module: Any, causal: bool = False) -> list[Layer]:
-        """Return the layers of a torch.nn.TransformerEncoder."""
-        layers = [layer for part in module.layers for layer in self.encoder_layer(part, causal)]
-        return layers + (self.of(module.norm) if module.norm is not None else [])
-
-    def _activation(self, activation: Any) -> list[Layer]:
-        functional = self.nn.functional
-        known = {functional.relu: L.ReLU, functional.gelu: L.GELU, self.torch.relu: L.ReLU}
-        if activation in known:
-            return [known[activation]()]
-        if isinstance(activation, self.nn.Module):
-            return self.of(activation)
-        raise Refused(f"has activation={activation!r}, which is not supported")

@@ -151,7 +151,6 @@ MAKE: dict[type[Layer], Callable[[Any, Any, Settings], list[Layer]]] = {
     **dict.fromkeys([L.AvgPool1D, L.AvgPool2D], _avg_pool),
     L.Upsample2D: upsample,
     L.ZeroPad2D: _zero_pad,
-    L.PReLU: lambda kind, m, settings: [kind()],
     L.Softplus: _softplus,
     **dict.fromkeys([L.RMSNorm, L.LayerNorm], _norm),
     L.BatchNorm: _batch_norm,
@@ -161,5 +160,4 @@ MAKE: dict[type[Layer], Callable[[Any, Any, Settings], list[Layer]]] = {
     L.RotaryEmbedding: lambda kind, m, settings: [kind(m.rope.base)],
     L.LowRank: lambda kind, m, settings: [kind(m.B.shape[1], m.B.shape[0], **settings)],
     L.PositionalEmbedding: lambda kind, m, settings: [kind(len(m.weight))],
-    L.Select: lambda kind, m, settings: [kind(m.columns, tokens=m.tokens)],
 }

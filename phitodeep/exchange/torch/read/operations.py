@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from phitodeep import layers as L
 from phitodeep.exchange.torch.read.functions import FUNCTIONS
-from phitodeep.exchange.torch.read.graph import Ends, Value, canonical, is_node, plain
+from phitodeep.exchange.torch.read.graph import Unknown, Value, canonical, is_node, plain
 from phitodeep.exchange.torch.read.leaves import array
 from phitodeep.exchange.torch.read.tensor_functions import ALL, TensorFunctions
-
-
-class States(NamedTuple):
-    """The final states of a recurrent module; `cells` if they come as a pair (h, c)."""
-
-    node: Any
-    cells: bool = False
-
 
 EXACT = {L.Conv1D, L.Conv2D, L.ConvTranspose1D, L.ConvTranspose2D, L.MaxPool1D, L.MaxPool2D}
 EXACT |= {L.AvgPool1D, L.AvgPool2D, L.Upsample2D, L.ZeroPad2D, L.RandomCrop, L.RandomFlip}
@@ -39,7 +31,6 @@ class Reader(TensorFunctions):
             **dict.fromkeys([nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d], self._adaptive),
             **dict.fromkeys([nn.RNN, nn.LSTM, nn.GRU], self._recurrent),
             nn.MultiheadAttention: self._attention,
-            **dict.fromkeys([nn.TransformerEncoderLayer, nn.TransformerEncoder], self._transformer),
             nn.Linear: self._linear_module,
             **dict.fromkeys([own.GlobalAvgPool, own.GlobalMaxPool], self._global_pool),
             own.TimeDistributed: self._time_distributed,
@@ -179,15 +170,34 @@ class Reader(TensorFunctions):
         steps = (self.shapes[value.name][0],)
         shape = (width,) if last else (*steps, width)
         out = self.chained(node, value, layers, plain(len(shape)), shape)
-        return [Ends(out) if last else out, States(node, module.mode == "LSTM")]
+        states: Any = self._states(node, module, out, last)
+        if module.mode == "LSTM":
+            states = [states, Unknown("reads the cell state, which no layer returns")]
+        whole = Unknown("uses outputs of which only the last step is known", out) if last else out
+        return [whole, states]
+
+    def _states(self, node: Any, module: Any, out: Value, last: bool) -> list[Any]:
+        """Return the state of each layer and direction after all its steps."""
+        H, directions = module.hidden_size, 2 if module.bidirectional else 1
+        hidden = Unknown("reads a state that is not the last layer's")
+        states: list[Any] = [hidden] * (directions * (module.num_layers - 1))
+        for i in range(directions):
+            value = out if last else self._step_of(node, out, i - 1)
+            if directions == 2:
+                start, end = i * H, (i + 1) * H
+                name = self.emit(node, L.Select(range(start, end)), [value.name], (H,))
+                self.slices[name] = (value.name, start, end)
+                value = Value(name, (1,))
+            states.append(value)
+        return states
 
     def do_getitem(self, node: Any, X: Any, at: Any) -> Any:
         known = self.values.get(X)
-        if isinstance(known, list):
+        if isinstance(known, list) and isinstance(at, int | slice):
             return known[at]
-        if isinstance(known, States):
-            return self._final(node, known, at)
-        return known.value if isinstance(known, Ends) else super().do_getitem(node, X, at)
+        if isinstance(known, Unknown) and known.last is not None:
+            return known.last
+        return super().do_getitem(node, X, at)
 
     def _only_last(self, node: Any, module: Any) -> bool:
         """Return whether all that is read of a recurrent module is its state after all steps.
@@ -210,29 +220,6 @@ class Reader(TensorFunctions):
         steps = node.args[0].meta["value"].shape[1]
         first, at, *rest = node.args[1]
         return first == ALL and at in (-1, steps - 1) and all(r in (ALL, ...) for r in rest)
-
-    def _final(self, node: Any, states: States, at: Any) -> Any:
-        """The state of the last layer after all its steps."""
-        module = self.root.get_submodule(states.node.target)
-        if states.cells:
-            if at != 0:
-                self.fail(node, "reads the cell state, which no layer returns")
-            return States(states.node)
-        count = module.num_layers * (2 if module.bidirectional else 1)
-        at = at % count if isinstance(at, int) else -1
-        if at < count - (2 if module.bidirectional else 1):
-            self.fail(node, "reads a state that is not the last layer's")
-        out, H = self.values[states.node][0], module.hidden_size
-        whole = isinstance(out, Ends)
-        value = out.value if whole else out
-        if not module.bidirectional:
-            return value if whole else self._step_of(node, value, -1)
-        start = H * (at - count + 2)
-        if not whole:
-            value = self._step_of(node, value, -1 if start == 0 else 0)
-        name = self.emit(node, L.Select(range(start, start + H)), [value.name], (H,))
-        self.slices[name] = (value.name, start, start + H)
-        return Value(name, (1,))
 
     def _step_of(self, node: Any, value: Value, at: int) -> Value:
         """Select one step of (N, T, D), from either end."""
@@ -272,17 +259,3 @@ class Reader(TensorFunctions):
         if not fits or not np.array_equal(hidden, ~np.tri(T, dtype=bool)):
             self.fail(node, "has a mask that is not the causal one")
         return True
-
-    def _transformer(
-        self, node: Any, module: Any, X: Any, mask: Any = None,
-        src_key_padding_mask: Any = None, is_causal: Any = None, src_mask: Any = None,
-    ) -> Value:  # fmt: skip
-        if src_key_padding_mask is not None:
-            self.fail(node, "has a key padding mask: in phitodeep, predict(X, lengths=...) has")
-        causal = self._is_causal(node, src_mask if mask is None else mask)
-        value = self.ordered(node, self.value(node, X), (1, 2))
-        whole = isinstance(module, self.torch.nn.TransformerEncoder)
-        make = self.leaves.encoder if whole else self.leaves.encoder_layer
-
-        layers = self.leaves.layers(module, self.path(node), lambda m: make(m, causal))
-        return self.chain(node, value, layers, (1, 2))

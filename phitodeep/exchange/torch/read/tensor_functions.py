@@ -31,25 +31,17 @@ class TensorFunctions(Graph):
     def do_contiguous(self, node: Any, X: Any) -> Any:
         return self.value(node, X)
 
-    def do_permute(self, node: Any, X: Any, *dims: Any) -> Value:
+    def do_permute(self, node: Any, X: Any, *to: Any, **named: Any) -> Value:
+        """Where the axes are moved shows on a tensor whose axes have the sizes 1, 2, 3, ..."""
         value = self.value(node, X)
-        dims = tuple(dims[0]) if len(dims) == 1 and not isinstance(dims[0], int) else dims
-        return self._moved(node, value, [d % (len(value.axes) + 1) for d in dims])
-
-    def _moved(self, node: Any, value: Value, dims: Sequence[int]) -> Value:
-        if dims[0] != 0:
+        sizes = range(1, len(value.axes) + 2)
+        move = getattr(self.torch.empty(*sizes, device="meta"), str(self.function(node)))
+        first, *others = move(*to, **named).shape
+        if first != 1:
             self.fail(node, "moves the batch axis")
-        return value._replace(axes=tuple(value.axes[d - 1] for d in dims[1:]))
+        return value._replace(axes=tuple(value.axes[n - 2] for n in others))
 
-    def do_transpose(self, node: Any, X: Any, dim0: int, dim1: int) -> Value:
-        dims = list(range(len(self.value(node, X).axes) + 1))
-        dims[dim0], dims[dim1] = dims[dim1], dims[dim0]
-        return self._moved(node, self.value(node, X), dims)
-
-    def do_movedim(self, node: Any, X: Any, source: Any, destination: Any) -> Value:
-        rank = len(self.value(node, X).axes) + 1
-        dims = np.moveaxis(np.empty(range(1, rank + 1)), source, destination).shape
-        return self._moved(node, self.value(node, X), [d - 1 for d in dims])
+    do_transpose = do_movedim = do_permute
 
     def do_reshape(self, node: Any, X: Any, *_: Any, **__: Any) -> Value:
         value, after = self.value(node, X), tuple(node.meta["value"].shape)

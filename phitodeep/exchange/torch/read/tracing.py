@@ -39,6 +39,7 @@ class Sized(fx.Proxy):
     ndim = property(lambda self: self.value.ndim)
     dtype = property(lambda self: self.value.dtype)
     device = property(lambda self: self.value.device)
+    is_nested = property(lambda self: self.value.is_nested)
 
     def size(self, dim: int | None = None) -> Any:
         return self.value.shape if dim is None else self.value.shape[dim]
@@ -128,6 +129,11 @@ def graph_of(
     root = Root(module)
     for part in root.modules():
         part.training = training and not leaf(part)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return Tracer(example, leaf).trace(root), root
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # it computes a whole encoder layer as one step
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return Tracer(example, leaf).trace(root), root
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
