@@ -59,7 +59,7 @@ class TrainingRun:
         self.model, self.callbacks, self.settings = model, callbacks, settings
         self.first = model.epoch + 1
         self.step, self.totals = 0, Totals()
-        self.began = time.perf_counter()  # when the unfinished epoch began
+        self.began = 0.0  # when the unfinished epoch began, by `time.perf_counter`
         self.stopped: str | None = None
         self.interrupted = False
         self.history = History()
@@ -148,8 +148,7 @@ class TrainingRun:
         self._start = state["optimizer"]["start"]
         self.first, self.step, self.stopped = place["first"], place["step"], place["stopped"]
         self.began = time.perf_counter() - place["seconds"]
-        self.totals = Totals()
-        if self.step and self.writes:  # the sums of all ranks
+        if self.writes:  # the sums of all ranks
             self.totals = Totals(place["loss"], place["samples"], place["sums"])
 
     def _compare(self, stored: Mapping[str, Any], who: str) -> None:
