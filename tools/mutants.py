@@ -72,6 +72,7 @@ FORWARD = (  # with --forward, these too
 COMPILED = "kernels/compiled/*.py"
 ALL = (COMPILED, "io/*.py", "cli/*.py", "training/*.py", "distributed/*.py")  # every function
 IN_FILES = ("distributed/*.py",)  # whose tests start processes: these read what is broken
+ALSO_IN_FILES = ("cli/*.py",)  # some tests start processes: what survives in memory is tried there
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides
     "layers/*.py": ("layers/test_contract.py", ["layers", "derivations"]),
     "loss/*.py": ("loss/test_loss.py", ["training/test_shortcuts.py"]),
@@ -287,6 +288,7 @@ class Suite:
             for i, mutant in enumerate(mutants):
                 yield i, "killed" if self.dies(mutant) else "survived", ""
             return
+        also_in_files = any(fnmatch(mutants[0].file, each) for each in ALSO_IN_FILES)
         first, rest = tests_of(mutants[0].file)
         path = self.memory / "orders.json"
         path.write_text(json.dumps({"mutants": [*map(order, mutants)], "kills": kills}))
@@ -301,7 +303,7 @@ class Suite:
                     i, end, test = json.loads(line)
                     if end == "failing":
                         sys.exit(f"This test fails before anything is broken: {test}")
-                    if end == "unbroken":
+                    if end == "unbroken" or (end == "survived" and also_in_files):
                         end = "killed" if self.dies(mutants[i]) else "survived"
                     yield i, end, test
                     done += 1
