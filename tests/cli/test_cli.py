@@ -21,13 +21,14 @@ from click.testing import CliRunner
 
 from phitodeep import cli
 from phitodeep import layers as nn
+from phitodeep.cli.app import refuse_own
 from phitodeep.cli.generate import _pieces
 from phitodeep.cli.predict import _write_csv
 from phitodeep.core.config import register
 from phitodeep.core.table import Table
 from phitodeep.core.version import __version__
 from phitodeep.data import CharTokenizer
-from phitodeep.errors import warn
+from phitodeep.errors import ArgumentError, warn
 from phitodeep.exchange.onnx.write import export as onnx_export
 from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.layers import Layer
@@ -379,9 +380,30 @@ def test_a_module_registers_own_layers_whose_wrong_backward_is_found(here):
 
 
 @pytest.mark.usefixtures("_forgetting")
+def test_modules_are_searched_first_in_the_working_directory(here, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    own_layer(here)
+    mistake("info", "own.safetensors")
+    assert str(here) not in sys.path
+    for _ in range(2):
+        phitodeep("info", "own.safetensors", "--import", "own_layers")
+        assert sys.path.index(str(here)) == 0
+    assert sys.path.count(str(here)) == 1
+
+
+def test_only_files_that_are_there_are_not_written(here):
+    (here / "a").touch()
+    refuse_own(here / "a", here / "missing")
+    with pytest.raises(ArgumentError, match="is a file that this command reads"):
+        refuse_own(here / "a", here / "missing", here / "a")
+
+
+@pytest.mark.usefixtures("_forgetting")
 def test_a_module_that_cannot_be_imported_or_fails_is_a_message(here):
     for name in ("nothing_here", "", ".", ".py", "../own"):
-        assert "there is no module of this name" in mistake("info", "m", "--import", name)
+        said = mistake("info", "m", "--import", name)
+        assert "there is no module of this name" in said
+        assert "(--import" not in said
     assert mistake("info", "m", "-m", "own.py").endswith("(--import own?).")
     assert mistake("info", "m", "-m", "./a/own.py").endswith("(--import a.own?).")
     failures = {
