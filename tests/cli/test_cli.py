@@ -22,6 +22,7 @@ from click.testing import CliRunner
 from phitodeep import cli
 from phitodeep import layers as nn
 from phitodeep.cli.app import refuse_own
+from phitodeep.cli.digits import drawn, show_mistakes
 from phitodeep.cli.generate import _pieces
 from phitodeep.cli.predict import _write_csv
 from phitodeep.core.config import register
@@ -619,6 +620,45 @@ def test_inputs_that_cannot_be_used(name, content, message, digits):
     elif content is not None:
         np.save(name, content, allow_pickle=True)
     assert message in mistake("predict", digits, name)
+
+
+def test_tokens_of_a_csv_are_whole_numbers(here):
+    model = Sequential(nn.Embedding(300, 2), nn.Flatten(), seed=0)
+    model.build((2,))
+    saved(model, "m.safetensors")
+    (here / "x.csv").write_text("250,3\n1.0,2\n")
+    expected = model.predict(np.array([[250, 3], [1, 2]]))
+    phitodeep("predict", "m.safetensors", "x.csv", "--output", "y.npy")
+    np.testing.assert_array_equal(np.load("y.npy"), expected)
+    for number in ("1e300", "-1e300", "0.5"):
+        (here / "x.csv").write_text(f"{number},3\n")
+        assert "must be integers from 0" in mistake("predict", "m.safetensors", "x.csv")
+
+
+class Reader:
+    """Reads four digits, two of them wrongly."""
+
+    def predict(self, X):
+        return np.array([[0.8, 0.1, 0.1], [0.6, 0.3, 0.1], [0.1, 0.2, 0.7], [0.9, 0.05, 0.05]])
+
+
+@pytest.mark.parametrize(("width", "lines"), [(53, 30), (54, 16), (81, 16), (20, 30)])
+def test_the_most_confident_mistakes_are_drawn_side_by_side(width, lines, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    show_mistakes(Reader(), np.zeros((4, 28, 28)), np.array([0, 1, 2, 1]), 2)
+    said = capsys.readouterr().out
+    assert said.startswith("2 of 4 test digits are misread.\nThe most confident mistakes:\n\n")
+    assert said.index("1, read as 0 (90.0%)") < said.index("1, read as 0 (60.0%)")
+    assert said.count("\n") == lines
+    show_mistakes(Reader(), np.zeros((4, 28, 28)), np.array([0, 1, 2, 1]), 1)
+    assert "60.0%" not in capsys.readouterr().out
+    show_mistakes(Reader(), np.zeros((4, 28, 28)), np.array([0, 0, 2, 0]), 2)
+    assert capsys.readouterr().out == "0 of 4 test digits are misread.\n"
+    image = np.zeros((28, 28))
+    image[2:4, 2], image[2, 3], image[4:6, 25], image[5, 24] = 1, 1, 0.3, 0.5
+    first, second, *others = drawn(image)
+    assert (first, second) == ("█▒" + " " * 22, " " * 22 + "░░")
+    assert others == [" " * 24] * 10
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs POSIX")
