@@ -15,9 +15,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LIMITS = {  # lines of code, but for tests, where every line counts
-    "phitodeep": 31_900,
+    "phitodeep": 31_750,
     "tools, website, course, references, benchmarks": 10_200,
-    "tests": 47_200,
+    "tests": 46_700,
 }
 SILENT = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
