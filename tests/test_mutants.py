@@ -113,6 +113,8 @@ def test_bugs_of_real_frameworks_are_made_and_idle_code_is_left_alone():
     # A base class is tested by the names of its heirs; an equal statement has its own key.
     source = b"class A:\n    def slope(self, x): return -x\nclass B(A): pass\nclass C(A): pass"
     assert [m.family for m in mutants(source, "f.py")] == ["A or B or C"]
+    whole = mutants(b"class A:\n    def read(self): return 1 - x", "io/a.py")
+    assert {m.function for m in whole} == {"A.read"}  # and not the class too
     twice = mutants(b"def update(s, r):\n    s /= r\n    s /= r\n", "f.py")
     again = [m.after for m in twice if m.line == 3]
     assert again == ["s *= r  # time 2", "pass  # s /= r  # time 2"]
@@ -265,7 +267,27 @@ def test_only_functions_that_changed_are_broken(project, capsys):
 def test_code_in_memory_is_what_the_file_would_be(project):
     """A function whose result was kept at import is broken in a file only."""
     write_code(project, "def slope(x): return -x\nkept = slope(1)\n")
+    write_tests(project, "def test(): pass\n")
+    assert main([], project) == 1  # nobody calls it, and nobody reads what was kept
     write_tests(project, "from phitodeep.loss.base import kept\n\ndef test(): assert kept == -1\n")
+    assert main([], project) == 0
+
+
+OUTSIDE = """
+import subprocess, sys
+from phitodeep.loss.base import slope
+CODE = "from phitodeep.loss.base import slope; assert (slope(0), slope(1)) == (3, 2)"
+def test_slope():
+    slope(0)
+    subprocess.run([sys.executable, "-c", CODE], check=True)
+"""
+
+
+def test_what_survives_in_memory_may_be_broken_in_its_file(project, monkeypatch):
+    """For tests that start processes, which read the file."""
+    write_tests(project, OUTSIDE)
+    assert main([], project) == 1
+    monkeypatch.setattr(tool, "ALSO_IN_FILES", ("loss/*.py",))
     assert main([], project) == 0
 
 

@@ -10,7 +10,7 @@ The answers are lines of JSON on stdout, [number, end, test], where the end is o
 
     killed      this test failed, crashed or took more than LIMIT seconds
     survived    all tests passed
-    unbroken    no function in memory could take the mutated code
+    unbroken    no function in memory could take the mutated code, or no test calls it there
     failing     this test fails also where nothing is broken; the run stops
 """
 
@@ -189,7 +189,7 @@ class Runner:
             os.close(self.pipe)
             return read, Fork(number, pid, items, [])
         try:
-            if order and not self.breaks(order):
+            if order and not (items and self.breaks(order)):
                 os._exit(UNBROKEN)
             for item, after in zip(items, [*items[1:], None], strict=True):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
