@@ -74,7 +74,9 @@ ALL = (COMPILED, "io/*.py", "cli/*.py", "training/*.py", "distributed/*.py")  # 
 IN_FILES = ("distributed/*.py",)  # whose tests start processes: these read what is broken
 ALSO_IN_FILES = ("cli/*.py",)  # some tests start processes: what survives in memory is tried there
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides
-    "layers/*.py": ("layers/test_contract.py", ["layers", "derivations"]),
+    "layers/*.py": (
+        *("layers/test_contract.py", ["layers", "derivations", "optimization/test_muon.py"]),
+    ),
     "loss/*.py": ("loss/test_loss.py", ["training/test_shortcuts.py"]),
     "derivations/language/*.py": ("derivations/test_contract.py", ["derivations"]),
     "inspect/explorer/document.py": ("inspect/explorer/test_engine_edges.py", []),
