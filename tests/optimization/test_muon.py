@@ -291,6 +291,10 @@ def test_the_groups_of_a_transposed_convolution_are_separate_matrices(filters):
     assert np.shares_memory(found, W)
     wanted = [W[i, j, 3 * g : 3 * g + 3] for i in range(3) for j in range(3) for g in range(2)]
     np.testing.assert_array_equal(found, wanted)
+    line = nn.ConvTranspose1D(filters, 3, groups=2)
+    line.build((4, 6))
+    (of_line,) = line.matrices("W", W[0].ravel())
+    np.testing.assert_array_equal(of_line, found[:6])
     model = Sequential(nn.Dense(6), layer, nn.Flatten(), nn.Dense(1), optimizer="muon", seed=0)
     before = layer.W.copy()
     model.train(np.ones((4, 4, 4, 2)), np.ones(4), epochs=1, verbose=0)
