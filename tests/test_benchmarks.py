@@ -174,7 +174,7 @@ def test_workers_busy_processes_and_slow_blocks(suite):
 
 def test_a_cold_process_learns_digits_from_idx_files(suite, tmp_path):
     cold = suite.import_module("cold")
-    X, y, X_test, y_test = (a[:3000] for a in load_mnist())
+    X, y, X_test, y_test = load_mnist()
     for part, images, labels in (("train", X, y), ("t10k", X_test, y_test)):
         pixels = np.asarray(images).reshape(len(labels), 784)
         head = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (len(labels), 28, 28))
@@ -188,7 +188,7 @@ def test_a_cold_process_learns_digits_from_idx_files(suite, tmp_path):
         np.testing.assert_allclose(found, np.asarray(wanted).reshape(found.shape), atol=1e-6)
     code, arguments = "import sys, cold; cold.learn(*sys.argv[1:])", ("phitodeep", str(tmp_path))
     answer = suite.import_module("processes").fresh(code, {}, (*arguments, "0"))
-    assert float(answer) > 0.8
+    assert float(answer) > 0.88
 
 
 def test_estimators_are_compared_on_the_same_folds(suite, monkeypatch, capsys):

@@ -241,6 +241,7 @@ def test_there_are_examples_and_what_does_not_parse_does_not_look_like_code():
             assert not STATEMENT.search(block), (
                 f"{name} has an example that is not Python:\n{block}"
             )
+    assert all(map(STATEMENT.search, ("import numpy as", "model.train(X y)", "with a():\nb()")))
     count = sum(code is not None for *_, code in everything())
     assert 45 <= count < len(everything()) - 20
     assert {block.partition("\n")[0] for _, _, block, _ in everything()} >= NOT_CODE.keys()
