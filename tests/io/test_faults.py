@@ -2,9 +2,9 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 import warnings
@@ -12,21 +12,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.testing import assert_equal
 
 import phitodeep
+from phitodeep import kernels
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, PhitodeepWarning
 from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.layers import BatchNorm, Dense, ReLU
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import Callback, ModelCheckpoint
+from phitodeep.optimization.optimizers import Adam
+from phitodeep.optimization.schedules import StepDecay
+from tests.processes import elsewhere, start
 
 X = np.arange(12.0, dtype=np.float32).reshape(4, 3) % 5
 ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
 
-def small(seed=1):
-    return Sequential(Dense(3, 4), BatchNorm(), ReLU(), Dense(2), batch_size=2, seed=seed)
+def small(seed=1, **options):
+    layers = Dense(3, 4), BatchNorm(), ReLU(), Dense(2)
+    return Sequential(*layers, batch_size=2, seed=seed, **options)
 
 
 def train(model, path, **options):
@@ -75,16 +81,6 @@ def built():
 def refused(use, path, says):
     with pytest.raises(DataError, match=says):
         use(path)
-
-
-def run(code, *args):
-    """Run code in another process, which may lose rights that this one keeps."""
-    start = f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-    start += "from test_faults import READERS, WRITERS, check_full, checkpoints, refused\n"
-    command = [sys.executable, "-c", start + textwrap.dedent(code), *map(str, args)]
-    environment = {**os.environ, "PHITODEEP_KERNELS": "numpy"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-    assert done.returncode == 0, done.stderr
 
 
 # --- paths that cannot be used --------------------------------------------------------------------
@@ -136,6 +132,24 @@ def test_a_file_that_is_replaced_while_it_is_read(tmp_path):
 # --- rights and space -----------------------------------------------------------------------------
 
 
+def check_forbidden(path, secret, shut):
+    """As a user without rights: one file can be read, and nothing else can be used."""
+    for use in WRITERS.values():  # imports all that it needs, while that may be read
+        use(secret / "b.safetensors")
+    for use in READERS.values():
+        use(secret / "a.safetensors")
+        use(shut)
+    os.setgid(65534)
+    os.setuid(65534)
+    for use in WRITERS.values():
+        for target in (path, path.with_name("new"), secret / "a.safetensors"):
+            refused(use, target, "ermission")
+    for use in READERS.values():
+        use(path)
+        refused(use, secret / "a.safetensors", "Permission denied")
+        refused(use, shut, "ermission")
+
+
 @linux
 @pytest.mark.skipif(not ROOT, reason="only root can become another user")
 def test_without_permission(tmp_path_factory):
@@ -152,27 +166,7 @@ def test_without_permission(tmp_path_factory):
         folder.chmod(0o755)
         path.chmod(0o644)
         shut.chmod(0o000)
-        run(
-            """
-            import os
-            path, secret, shut = sys.argv[1:]
-            for use in WRITERS.values():  # imports all that it needs, while that may be read
-                use(secret + "/b.safetensors")
-            for use in READERS.values():
-                use(secret + "/a.safetensors")
-                use(shut)
-            os.setgid(65534)
-            os.setuid(65534)
-            for use in WRITERS.values():
-                for target in (path, path + "2", secret + "/a.safetensors"):
-                    refused(use, target, "ermission")
-            for use in READERS.values():
-                use(path)
-                refused(use, secret + "/a.safetensors", "Permission denied")
-                refused(use, shut, "ermission")
-            """,
-            *(path, secret, shut),
-        )
+        elsewhere(check_forbidden, path, secret, shut)
         assert path.read_bytes() == before
         assert sorted(os.listdir(folder)) == ["a.safetensors", "secret", "shut"]
 
@@ -192,17 +186,19 @@ def check_full(path):
         use(path)
 
 
+def check_no_growth(path):
+    import resource
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
+    check_full(path)
+
+
 @linux
 def test_a_file_that_may_not_grow(tmp_path):
     path = tmp_path / "a.safetensors"
     before = former(path)
-    code = """
-        import resource, signal
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))
-        check_full(sys.argv[1])
-    """
-    run(code, path)
+    elsewhere(check_no_growth, path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["a.safetensors"]
 
@@ -236,19 +232,18 @@ def test_a_full_disk(tmp_path):
 # --- several processes and threads ----------------------------------------------------------------
 
 
-def checkpoints(path):
-    train(small(), path, epochs=8, callbacks=[ModelCheckpoint(path, keep=3)])
+def checkpoints(*paths):
+    for path in paths:
+        train(small(), path, epochs=8, callbacks=[ModelCheckpoint(path, keep=3)])
 
 
 def test_two_processes_write_checkpoints_into_one_folder(tmp_path):
     """Another one writes a and then b, and this one writes a again and again."""
     a, b = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
-    code = "for path in [sys.argv[1]] * 2 + [sys.argv[2]]:\n    checkpoints(path)"
-    other = threading.Thread(target=run, args=(code, a, b))
-    other.start()
+    other = start(checkpoints, a, a, b)
     while other.is_alive():
         if not a.exists():
-            time.sleep(0.01)  # it is still importing
+            time.sleep(0.01)  # it has not begun
             continue
         with warnings.catch_warnings():  # that both write the same file
             warnings.simplefilter("ignore")
@@ -259,12 +254,32 @@ def test_two_processes_write_checkpoints_into_one_folder(tmp_path):
             except DataError:
                 assert not path.exists()  # removed by its own run since it was listed
     other.join()
+    assert other.exitcode == 0
     found = {path.stem for path in tmp_path.iterdir()}
     marks = ("", "-epoch6", "-epoch7", "-epoch8")
     assert {f"{name}{mark}" for name in "ab" for mark in marks} <= found
     assert {name for name in found if name[0] == "b"} == {f"b{mark}" for mark in marks}
     for path in tmp_path.iterdir():
         phitodeep.load(path)
+
+
+def trained_further(path):
+    """A model that goes on in this process, its losses, and the rates of the epochs."""
+    model = phitodeep.load(path)
+    history = model.train(X, X[:, :2], epochs=2, verbose=0)
+    return model.state_dict(), list(history), history.rates
+
+
+@pytest.mark.usefixtures("same_kernels")
+def test_training_goes_on_in_another_process(tmp_path):
+    kernels.use("numpy")  # as the other process does
+    groups = {"0.*": {"alpha": StepDecay(0.1, 2), "weight_decay": 0.1}}
+    model = small(optimizer=Adam(0.1, groups=groups))
+    train(model, "")
+    model.save(tmp_path / "a.safetensors", optimizer=True)
+    found = elsewhere(trained_further, tmp_path / "a.safetensors")
+    history = model.train(X, X[:, :2], epochs=2, verbose=0)
+    assert_equal(found, (model.state_dict(), list(history), history.rates))
 
 
 def test_eight_threads_predict_while_a_copy_is_trained():

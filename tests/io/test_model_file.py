@@ -5,8 +5,6 @@ import json
 import os
 import pickle
 import re
-import subprocess
-import sys
 from contextlib import nullcontext, suppress
 from functools import cache, partial
 from pathlib import Path
@@ -15,7 +13,6 @@ import numpy as np
 import pytest
 
 import phitodeep
-from phitodeep import kernels
 from phitodeep import layers as L
 from phitodeep.errors import (
     ArgumentError,
@@ -152,29 +149,6 @@ def goes_on_alike(model, other):
     if model.optimizer.ema is not None:
         with model.averaged(), other.averaged():
             assert_same(other.get_weights(), model.get_weights())
-
-
-def test_training_goes_on_in_another_process(tmp_path, request):
-    request.addfinalizer(partial(kernels.use, kernels.chosen()))
-    kernels.use("numpy")  # which the other process imports in less time
-    script = (
-        "import numpy as np, phitodeep\n"
-        "X, Y = np.load('X.npy'), np.load('Y.npy')\n"
-        "model = phitodeep.load('a.st')\n"
-        "found = model.train(X, Y, X[:7], Y[:7], epochs=2, verbose=0)\n"
-        "model.save('more.st', optimizer=True)\n"
-        "np.save('found.npy', [*np.ravel(found), *found.rates])\n"
-    )
-    np.save(tmp_path / "X.npy", X)
-    np.save(tmp_path / "Y.npy", Y)
-    model = net(OPTIONS["groups"]())
-    train(model)
-    model.save(tmp_path / "a.st", optimizer=True)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PHITODEEP_KERNELS": "numpy"}
-    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True)
-    found = train(model)
-    assert [*np.ravel(found), *found.rates] == [*np.load(tmp_path / "found.npy")]
-    assert_same(phitodeep.load(tmp_path / "more.st").state_dict(), model.state_dict())
 
 
 def test_gradients_that_are_held_come_back(tmp_path):

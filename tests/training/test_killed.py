@@ -3,102 +3,86 @@
 import os
 import random
 import re
-import subprocess
-import sys
+import signal
 import time
-from pathlib import Path
+import warnings
 
 import numpy as np
 import pytest
 
 import phitodeep
 from phitodeep.core import files
-from tests.rows import LONG
-
-KILLS, EPOCHS = (20, 24) if LONG else (2, 5)
-ROOT = Path(phitodeep.__file__).parents[1]
-PROCESS = """
-import sys
-from pathlib import Path
-
-import numpy as np
-
 from phitodeep.layers import BatchNorm, Dense, Dropout, ReLU
 from phitodeep.model import Sequential
+from phitodeep.model.callbacks import EarlyStopping, ModelCheckpoint
 from phitodeep.optimization.optimizers import Adam
 from phitodeep.optimization.schedules import ReduceOnPlateau
-from phitodeep.training.callbacks import EarlyStopping, ModelCheckpoint
+from tests.processes import start
+from tests.rows import LONG
 
-marker, epochs = np.memmap(sys.argv[1], np.uint8, "r+"), int(sys.argv[2])
-result, path = map(Path, sys.argv[3:])
-
-
-class Marked(ModelCheckpoint):
-    def _write(self, *args):  # the first byte: a file is being written; the second: how many were
-        marker[0] = 1
-        super()._write(*args)
-        marker[:] = 0, marker[1] + 1
+KILLS, EPOCHS = (20, 24) if LONG else (2, 3)
 
 
-rng = np.random.default_rng(0)
-X, Y = rng.standard_normal((96, 32)), rng.standard_normal((96, 4))
-model = Sequential(
-    *(Dense(32, 400), BatchNorm(), ReLU(), Dropout(0.3), Dense(400, 400), ReLU(), Dense(400, 4)),
-    optimizer=Adam(ReduceOnPlateau(0.01, patience=1), ema=0.9),
-    seed=1,
-    batch_size=12,
-    metrics=["mae"],
-)
-history = model.train(
-    *(X, Y, X[:20], Y[:20]),
-    epochs=epochs,
-    callbacks=[EarlyStopping(99), Marked(path, every_steps=1, keep=2, monitor="test_loss")],
-    resume=path if path.exists() else None,
-    verbose=0,
-)
-with model.averaged():
-    averages = {f"average of {name}": a for name, a in model.get_weights().items()}
-metrics = {name: np.array(values) for name, values in history.metrics.items()}
-np.savez(
-    result,
-    history=np.array(history),
-    rates=history.rates,
-    t=model.optimizer.t,
-    **metrics,
-    **averages,
-    **model.get_weights(),
-)
-"""
+def train(marks, result, path):
+    """Train with checkpoints, from the last one if there is one, and save all that comes out."""
+    marker = np.memmap(marks, np.uint8, "r+")
+
+    class Marked(ModelCheckpoint):
+        def _write(self, *args):  # first byte: a file is being written; second: how many were
+            marker[0] = 1
+            super()._write(*args)
+            marker[:] = 0, marker[1] + 1
+
+    os.fsync = lambda handle: None  # which the kernel does for processes that are killed
+    warnings.simplefilter("error", UserWarning)
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((96, 32)), rng.standard_normal((96, 4))
+    model = Sequential(
+        *(Dense(32, 400), BatchNorm(), ReLU(), Dropout(0.3), Dense(400, 400), ReLU()),
+        Dense(400, 4),
+        optimizer=Adam(ReduceOnPlateau(0.01, patience=1), ema=0.9),
+        seed=1,
+        batch_size=12,
+        metrics=["mae"],
+    )
+    keeper = Marked(path, every_steps=1, keep=2, monitor="test_loss")
+    options = {"callbacks": [EarlyStopping(99), keeper], "verbose": 0}
+    resume = path if path.exists() else None
+    history = model.train(X, Y, X[:20], Y[:20], epochs=EPOCHS, resume=resume, **options)
+    with model.averaged():
+        averages = {f"average of {name}": a for name, a in model.get_weights().items()}
+    found = {"history": history, "rates": history.rates, "t": model.optimizer.t}
+    np.savez(result, **found, **history.metrics, **averages, **model.get_weights())
 
 
 @pytest.mark.skipif(not hasattr(os, "O_TMPFILE"), reason="only Linux has files without a name")
 def test_training_that_is_killed_again_and_again_ends_with_the_same_bits(tmp_path):
-    script, marks, chance = tmp_path / "train.py", tmp_path / "marks", random.Random(0)
-    script.write_text(PROCESS)
+    marks, chance = tmp_path / "marks", random.Random(0)
     marks.write_bytes(bytes(2))
     marker = np.memmap(marks, np.uint8, "r+")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
-    environment["PHITODEEP_KERNELS"] = "numpy"  # Numba takes a second to import
 
-    def start(result, folder):
-        path = tmp_path / folder / "ck.safetensors"
-        arguments = [script, marks, str(EPOCHS), tmp_path / result, path]
-        strict = [sys.executable, "-W", "error::UserWarning"]
-        return subprocess.Popen([*strict, *arguments], env=environment)
+    def begin(result, folder):
+        return start(train, marks, tmp_path / result, tmp_path / folder / "ck.safetensors")
 
-    assert start("whole.npz", "whole").wait(60) == 0
+    def trained(result, folder):
+        process = begin(result, folder)
+        process.join(60)
+        return process.exitcode == 0
+
+    assert trained("whole.npz", "whole")
     folder, during, strays = tmp_path / "killed", 0, 0
     for n in range(KILLS):
         marker[:] = 0
-        process = start("never.npz", folder.name)
+        process = begin("never.npz", folder.name)
         try:
             wanted, aimed = chance.randint(0, 3), n % 2  # every other kill is aimed at a write
-            while process.poll() is None and (marker[1] < wanted or marker[0] < aimed):
+            while process.is_alive() and (marker[1] < wanted or marker[0] < aimed):
                 time.sleep(1e-4)
             time.sleep(chance.uniform(0, 0.004 if aimed else 0.02))
         finally:
             process.kill()
-        assert process.wait() == -9
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
         during += int(marker[0])
         if not folder.exists():
             continue
@@ -113,7 +97,7 @@ def test_training_that_is_killed_again_and_again_ends_with_the_same_bits(tmp_pat
     assert not (tmp_path / "never.npz").exists()
     assert during >= max(1, KILLS // 4)
     assert strays <= 3
-    assert start("rest.npz", folder.name).wait(60) == 0
+    assert trained("rest.npz", folder.name)
     assert sorted(os.listdir(folder)) == sorted(os.listdir(tmp_path / "whole"))
     with np.load(tmp_path / "whole.npz") as whole, np.load(tmp_path / "rest.npz") as rest:
         assert len(whole["history"]) == EPOCHS
