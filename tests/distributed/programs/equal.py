@@ -69,7 +69,7 @@ for network, i, rule, sharded, accumulate in cases:
     if not LONG and i % 3 != list(NETWORKS).index(network) % 3:
         continue  # each network in two of the six ways
     size, epochs = (5, steps[network]) if accumulate == 1 else (3, 30)
-    epochs = epochs if LONG else epochs // 8
+    epochs = epochs if LONG else epochs // 12
     found = difference(
         network, RULES[rule], "float64",
         {"batch_size": size, "accumulate": accumulate, "epochs": epochs},

@@ -1,5 +1,6 @@
 """Networks and data for the programs that the tests run on several ranks."""
 
+import os
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from phitodeep import PhitodeepError, Sequential
 from phitodeep import layers as nn
 from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy
 
+os.fsync = lambda handle: None  # files are written without waiting until the disk has them
 Case = tuple[Sequential, Any, Any, dict[str, Any]]
 
 
