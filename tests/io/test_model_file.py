@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import re
+import runpy
 from contextlib import nullcontext, suppress
 from functools import cache, partial
 from pathlib import Path
@@ -617,42 +618,24 @@ def test_a_link_stays_a_link_and_rights_stay(tmp_path):
 
 
 @pytest.mark.parametrize("version", range(1, VERSION + 1))
-def test_files_of_each_version_load(version):
+def test_files_of_each_version_load_and_their_training_is_resumed(version, tmp_path):
     with np.load(REFERENCE / f"model_v{version}.npz") as stored:
         arrays = dict(stored)
+    precision = {"rtol": 1e-4, "atol": 1e-5}
     model = phitodeep.load(REFERENCE / f"model_v{version}.safetensors")
-    np.testing.assert_allclose(
-        model.predict(arrays["tokens"]), arrays["predictions"], rtol=1e-4, atol=1e-5
-    )
+    np.testing.assert_allclose(model.predict(arrays["tokens"]), arrays["predictions"], **precision)
     assert model.tokenizer.decode([0, 1, 2]) == "abc"
     checkpoint = REFERENCE / f"checkpoint_v{version}.safetensors"
     other = phitodeep.load(checkpoint)
     assert other.epoch == 1
     assert [path for path, layer in other.walk() if not layer.trainable] == ["1"]
-    np.testing.assert_allclose(other.predict(arrays["X"]), arrays["half way"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(other.predict(arrays["X"]), arrays["half way"], **precision)
     assert other.load_weights(checkpoint) == ([], [], [])
-
-
-@pytest.mark.parametrize("version", range(1, VERSION + 1))
-def test_checkpoints_of_each_version_are_resumed(version, tmp_path):
-    with np.load(REFERENCE / f"model_v{version}.npz") as stored:
-        arrays = dict(stored)
-    namespace = {}
-    tool = (ROOT / "references" / "make_model_files.py").read_text()
-    exec(compile(tool, "make_model_files.py", "exec"), namespace)
-    model = namespace["regression"]()
-    history = model.train(
-        arrays["X"],
-        arrays["Y"],
-        epochs=3,
-        callbacks=namespace["callbacks"](tmp_path),
-        resume=REFERENCE / f"checkpoint_v{version}.safetensors",
-        verbose=0,
-    )
-    np.testing.assert_allclose(np.array(history)[:, 0], arrays["losses"], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(
-        model.predict(arrays["X"]), arrays["at the end"], rtol=1e-4, atol=1e-5
-    )
+    tool = runpy.run_path(str(ROOT / "references" / "make_model_files.py"))
+    model, options = tool["regression"](), {"callbacks": tool["callbacks"](tmp_path), "epochs": 3}
+    history = model.train(arrays["X"], arrays["Y"], resume=checkpoint, verbose=0, **options)
+    np.testing.assert_allclose(np.array(history)[:, 0], arrays["losses"], **precision)
+    np.testing.assert_allclose(model.predict(arrays["X"]), arrays["at the end"], **precision)
 
 
 def test_a_loaded_model_grows_like_any_other(tmp_path):

@@ -19,6 +19,9 @@ from phitodeep.kernels import KERNELS, TWINS
 from tests.rows import long
 
 numba = pytest.importorskip("numba")
+from phitodeep.kernels.compiled.jit import OPTIONS, jit  # noqa: E402
+from phitodeep.kernels.compiled.scalar import erf, exp, tanh  # noqa: E402
+
 for module in pkgutil.walk_packages(phitodeep.__path__, "phitodeep."):
     if not {"compiled", "exchange", "sklearn"} & {*module.name.split(".")}:  # the last two: extras
         importlib.import_module(module.name)
@@ -259,26 +262,20 @@ SCALAR = {"exp": (np.exp, -87, 88.6, 2.5), "tanh": (np.tanh, -12, 12, 4)}
 SCALAR["erf"] = (np.vectorize(math.erf), -7, 7, 4)
 
 
-@pytest.fixture(scope="module")
-def scalar():
-    """The three functions of one number, compiled, for each number of an array."""
-    from phitodeep.kernels.compiled.jit import OPTIONS
-    from phitodeep.kernels.compiled.scalar import erf, exp, tanh
+def scalar(X):
+    """The three functions of one number, compiled, of each number of an array."""
+    each(X, Y := np.empty((3, X.size), X.dtype))
+    return Y
 
-    @numba.njit(**OPTIONS)
-    def each(X, Y):
-        for i in range(X.size):
-            Y[0, i], Y[1, i], Y[2, i] = exp(X[i]), tanh(X[i]), erf(X[i])
 
-    def run(X):
-        each(X, Y := np.empty((3, X.size), X.dtype))
-        return Y
-
-    return run
+@jit
+def each(X, Y):
+    for i in range(X.size):
+        Y[0, i], Y[1, i], Y[2, i] = exp(X[i]), tanh(X[i]), erf(X[i])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_scalar_functions_are_exact_to_rounding(dtype, scalar):
+def test_scalar_functions_are_exact_to_rounding(dtype):
     for row, (name, (exact, low, high, most)) in enumerate(SCALAR.items()):
         X = np.concatenate([np.linspace(low, high, 20_001), np.linspace(-1, 1, 2001)])
         X = X.astype(dtype)
@@ -315,7 +312,6 @@ def test_scalar_functions_are_exact_to_rounding(dtype, scalar):
 def test_float32_is_not_computed_in_float64(name, arguments):
     """As a quotient with an integer would be, unnoticed, at half the speed."""
     from phitodeep.kernels.compiled import layers, softmax, winograd
-    from phitodeep.kernels.compiled.jit import OPTIONS
 
     home = next(m for m in (layers, softmax, winograd) if hasattr(m, name))
     f, i = numba.float32, numba.int64

@@ -191,8 +191,8 @@ def test_a_bar_of_a_stream_learns_how_long_an_epoch_is(terminal, drawn):
 @pytest.mark.parametrize("width", [30, 60, 80])
 def test_a_bar_that_is_too_wide_is_cut_at_its_end(terminal, monkeypatch, width):
     monkeypatch.setattr(progress.Terminal, "width", width)
-    train(20, metrics=["mae", "r2"])
-    drawn = re.findall(r"epoch  ?\d+/20 [━╸╺ ]+ [^\r\n\x1b]*", terminal.getvalue())
+    train(6, metrics=["mae", "r2"])
+    drawn = re.findall(r"epoch \d/6 [━╸╺ ]+ [^\r\n\x1b]*", terminal.getvalue())
     drawn = [line.rstrip() for line in drawn]
     assert drawn
     assert all(len(line) <= width - 2 for line in drawn)  # Ctrl-C writes ^C behind it

@@ -1,6 +1,7 @@
 """What goes into training: arrays, files, datasets and streams of batches."""
 
 import tracemalloc
+from collections import deque
 
 import numpy as np
 import pytest
@@ -256,24 +257,11 @@ def test_what_a_file_needs_and_that_a_bad_row_is_named(arrays, tmp_path):
     model.train(X[:64], y[:64], epochs=1, batch_size=16, verbose=0)  # and it goes on
 
 
-class Loader:
-    """Batches that can be gone through again, as those of a DataLoader."""
-
-    def __init__(self, batches):
-        self.batches = batches
-
-    def __iter__(self):
-        return iter(self.batches)
-
-    def __len__(self):
-        return len(self.batches)
-
-
 STREAMS = {
-    "list": lambda batches: batches,
-    "object": Loader,
+    "list": list,
+    "tuple": tuple,
+    "object": deque,  # which can be gone through again, as a DataLoader
     "function": lambda batches: lambda: iter(batches),
-    "lists in a list": lambda batches: tuple(batches),
 }
 
 
