@@ -35,24 +35,20 @@ import resource
 import numpy as np
 from phitodeep.training.loop import keep_freed_memory
 
-kept = keep_freed_memory()
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     np.ones(1 << 20, np.float64)  # 8 MB
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+kept = keep_freed_memory()
 faults()
 print(kept, faults())
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="page faults are those of glibc on Linux")
-@pytest.mark.parametrize("wanted", ["1", "0"])
-def test_large_arrays_cost_no_page_faults(wanted):
-    environment = {"PHITODEEP_KEEP_MEMORY": wanted, "PATH": "/usr/bin"}
+def test_large_arrays_cost_no_page_faults():
+    environment = {"PHITODEEP_KEEP_MEMORY": "1", "PATH": "/usr/bin"}
     command = [sys.executable, "-c", FAULTS]
     run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     kept, count = run.stdout.split()
-    if wanted == "0":
-        assert kept == "False"
-    elif kept == "True":  # with glibc
-        assert int(count) < 100  # of 2,048 pages
+    assert kept == "False" or int(count) < 100  # of 2,048 pages, with glibc

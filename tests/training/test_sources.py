@@ -194,7 +194,7 @@ def test_weights_lengths_and_windows_go_with_a_file(rng, tmp_path):
 
 @pytest.mark.parametrize("kind", ["file", "function", "dataset", "stream"])
 def test_memory_stays_under_a_quarter_of_the_file(kind, tmp_path):
-    n, width = 4096, 256
+    n, width = 2048, 256
     X = np.memmap(tmp_path / "X", np.float32, "w+", shape=(n, width))
     rng = np.random.default_rng(0)
     for i in range(0, n, 512):
