@@ -6,9 +6,7 @@ import inspect
 import math
 import pkgutil
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +24,6 @@ for module in pkgutil.walk_packages(phitodeep.__path__, "phitodeep."):
     if not {"compiled", "exchange", "sklearn"} & {*module.name.split(".")}:  # the last two: extras
         importlib.import_module(module.name)
 pytestmark = pytest.mark.usefixtures("same_kernels")
-Arguments = Callable[[np.random.Generator, Any], list[Any]]
 N, D = 7, 11
 
 

@@ -25,7 +25,6 @@ from tests.rows import LONG
 rng = np.random.default_rng(7)
 X = rng.standard_normal((12, 4)).astype(np.float32)
 Y = rng.standard_normal((12, 2)).astype(np.float32)
-STEPS = 3  # per epoch
 
 
 def net(**options):

@@ -1,6 +1,5 @@
 """Batches in parts: the gradients of a whole batch, in any number of threads."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
 
 import numpy as np
@@ -15,8 +14,6 @@ from phitodeep.model.architectures import gpt, lenet
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.training.parts import BatchSplitter
 from tests.conftest import assert_weights
-
-Cut = Callable[[int], None]
 
 
 def net(dtype="float64", dropout=0.2):

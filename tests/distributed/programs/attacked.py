@@ -15,7 +15,6 @@ from phitodeep.model.callbacks import Callback, LambdaCallback
 from phitodeep.optimization.optimizers import SGD
 
 found = {}
-Seen = list[float]
 
 
 def net(together, **options):

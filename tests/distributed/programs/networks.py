@@ -1,7 +1,6 @@
 """Networks and data for the programs that the tests run on several ranks."""
 
 import os
-from typing import Any
 
 import numpy as np
 
@@ -10,7 +9,6 @@ from phitodeep import layers as nn
 from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy
 
 os.fsync = lambda handle: None  # files are written without waiting until the disk has them
-Case = tuple[Sequential, Any, Any, dict[str, Any]]
 
 
 def error_of(call):
