@@ -1,9 +1,12 @@
 """Several ranks that split a batch give the weights of one process with that batch."""
 
+import re
+
 import pytest
 
-from tests.distributed.jobs import job, passed
+from tests.distributed.jobs import ROOT, job, passed
 from tests.rows import LONG, long
+from tests.test_examples import load
 
 
 @pytest.mark.parametrize(("ranks", "bucket"), [(2, "256"), pytest.param(4, "1572864", marks=long)])
@@ -18,3 +21,14 @@ def test_ranks_give_the_weights_of_one_process(ranks, bucket):
         for what in ("weights", "losses", "accuracy"):
             assert result[what] <= result["limit"], result
         assert result["memory"] <= 10 * result["limit"], result
+
+
+def test_the_example_learns_the_same_on_two_ranks(capsys):
+    accuracy = load("distributed_mnist").main(epochs=1)
+    assert accuracy > 0.85
+    assert "ranks: 1, test accuracy" in capsys.readouterr().out
+    ended = job(2, ROOT / "examples" / "distributed_mnist.py", "--epochs", "1", "--shard")
+    passed(ended)
+    found = re.search(r"ranks: 2, test accuracy (\S+)\n", ended.stdout)
+    assert found, ended.stdout
+    assert abs(float(found[1]) - accuracy) < 0.003

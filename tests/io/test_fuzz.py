@@ -568,12 +568,13 @@ def nested(levels, value, around):
     return functools.reduce(lambda inside, _: around(inside), range(levels), value)
 
 
+COUNT = 10_000 if LONG else 4_000
 LARGE = {
     "text": lambda: "x" * 200_000,
-    "numbers": lambda: list(range(10_000)),
+    "numbers": lambda: list(range(COUNT)),
     "dict": lambda: {f"k{i}": i for i in range(5_000)},
     "texts": lambda: [*["a"] * 2000, "y" * 200_000],
-    "lists": lambda: [[]] * 10_000,
+    "lists": lambda: [[]] * COUNT,
     "layers": lambda: [{"layer": "ReLU"}] * (11_000 if LONG else 2_000),
     "layers in layers": lambda: nested(
         95 if LONG else 45,
@@ -582,8 +583,8 @@ LARGE = {
     ),
     "deep": lambda: nested(390, [], lambda inside: [inside]),
     "pairs": lambda: {"pairs": [[i, i] for i in range(5_000)]},
-    "tuple": lambda: {"tuple": [1] * 10_000},
-    "array": lambda: {"array": [[1]] * 8_000, "dtype": "float64"},
+    "tuple": lambda: {"tuple": [1] * COUNT},
+    "array": lambda: {"array": [[1]] * COUNT, "dtype": "float64"},
     "texts in an array": lambda: {"array": [*["a"] * 2000, "y" * 200_000], "dtype": "float64"},
 }
 

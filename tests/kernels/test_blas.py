@@ -56,9 +56,11 @@ def test_arrays_of_other_types_or_orders_are_refused():
     constant, other = A.copy(), A.astype(np.float64)
     constant.flags.writeable = False
     wrong = [(other, A, A), (A, other, A), (A, A, other), (A[:, ::2], A, A), (A, A[0], A)]
-    for arguments in (*wrong, (A, A.T, A), (A, A, A.T), (A, A, constant)):
-        with pytest.raises(numba.TypingError):
-            blas.add_product(gemm, *arguments)
+    for arguments in (*wrong, (A, A.T, A), (A, A, A.T)):
+        types = map(numba.typeof, arguments)
+        assert blas._typed_call(None, None, None, *types, *[None] * 4) is None
+    with pytest.raises(numba.TypingError):
+        blas.add_product(gemm, A, A, constant)
     np.testing.assert_array_equal(constant, 1)
 
 

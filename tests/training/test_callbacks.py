@@ -90,13 +90,8 @@ def test_lambda_callbacks_and_callbacks_of_the_model_which_come_first():
 
 
 def test_every_callback_can_be_shown():
-    for callback in [
-        Callback(),
-        LambdaCallback(on_train_end=print),
-        EarlyStopping(),
-        ModelCheckpoint("x"),
-    ]:
-        assert repr(callback).startswith(type(callback).__name__)
+    made = Callback(), LambdaCallback(on_train_end=print), EarlyStopping(), ModelCheckpoint("x")
+    assert all(repr(callback).startswith(type(callback).__name__) for callback in made)
 
 
 STOPS = {
