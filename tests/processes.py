@@ -1,13 +1,14 @@
-"""Other processes: forked, where a system can, from one that has imported what they need."""
+"""Other processes: on Linux, forked from one that has imported what they need."""
 
 import multiprocessing
 import os
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from unittest import mock
 
-FORKS = "forkserver" in multiprocessing.get_all_start_methods()
-CONTEXT = multiprocessing.get_context("forkserver" if FORKS else "spawn")
-if FORKS:
+LINUX = sys.platform == "linux"
+CONTEXT = multiprocessing.get_context("forkserver" if LINUX else "spawn")
+if LINUX:
     CONTEXT.set_forkserver_preload(["tests.io.test_faults", "tests.training.test_killed"])
 QUICK = mock.patch.dict(os.environ, PHITODEEP_KERNELS="numpy")  # Numba takes a second to import
 
