@@ -1,6 +1,5 @@
 """Pictures draw the numbers that were computed, and pages show what their code draws."""
 
-import io
 import re
 
 import numpy as np
@@ -237,7 +236,7 @@ def test_paths_names_and_endings(tmp_path):
     assert "layer 0:" in plots.feature_maps(net, np.zeros((8, 7, 1))).axes[0].get_title()
     names = ["$a$", "$", r"$\no$", "d", "e"]
     figure = plots.attention(gpt(1), rng.integers(0, 6, 5), labels=names)
-    figure.savefig(io.BytesIO())
+    figure.draw_without_rendering()
     assert ticks(figure.axes[0].yaxis) == [r"\$a\$", "$", r"\$\no\$", "d", "e"]
     with pytest.raises(ArgumentError, match=r"cannot be written as \.pgn.*\.png"):
         SINGLE["filters"](path=tmp_path / "a.pgn")
@@ -385,7 +384,7 @@ SINGLE = {
 }
 
 
-@pytest.mark.parametrize("name", few(SINGLE, 2))
+@pytest.mark.parametrize("name", few(SINGLE, 1))
 def test_a_picture_is_drawn_where_it_is_asked_for(name, tmp_path):
     whole = Figure(layout="constrained")
     ax = whole.subfigures(1, 2)[0].subplots()
@@ -403,7 +402,7 @@ SEVERAL = {
     "attention": lambda: plots.attention(gpt(), np.arange(5), HEADS, labels=["one"] * 5),
     "filters in columns": lambda: plots.filters(convolutions(), "2"),
     "feature maps of a sequence": lambda: plots.feature_maps(gpt(), np.arange(5), "2"),
-    "gradient flow": lambda: plots.gradient_flow(gpt().trace([np.arange(5)], [np.arange(5)])),
+    "gradient flow": lambda: plots.gradient_flow(gpt(1).trace([np.arange(5)], [np.arange(5)])),
     "long names": lambda: plots.confusion_matrix([0, 1], [0, 1], labels=["elephant", "mouse"]),
     "many classes": lambda: plots.confusion_matrix(np.arange(150), np.arange(150)),
 }
@@ -412,7 +411,7 @@ SEVERAL = {
 @pytest.mark.parametrize("name", few([*SINGLE, *SEVERAL], 5))
 def test_no_text_covers_another_or_leaves_the_picture(name):
     figure = {**SINGLE, **SEVERAL}[name]()
-    figure.savefig(io.BytesIO())  # lays it out
+    figure.draw_without_rendering()  # lays it out
     boxes = [(t.get_text(), t.get_window_extent()) for t in visible(figure)]
     assert len(boxes) > 3
     # the boxes of slanted texts overlap, although the texts do not

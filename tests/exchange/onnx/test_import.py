@@ -101,7 +101,7 @@ def test_models_come_back(name, tmp_path):
 def test_random_networks_come_back(tmp_path):
     path = tmp_path / "a.onnx"
     without = (L.Lambda, Centred, Gate, Ladder, Scale)
-    for seed in range(times(25)):
+    for seed in range(times(8)):
         rng = random.Random(seed)
         size, depth = rng.choice((1, 2, 3, 4)), rng.choice((0, 1, 2))
         net = drawn(Maker(rng, without, masked=False), KINDS, (2, 3), size, depth, seed)
