@@ -246,10 +246,7 @@ def test_an_index_that_does_not_fit_its_files(tmp_path):
     missing = "model-00009-of-00009.safetensors"
     for i, (change, message) in enumerate(
         (
-            (
-                lambda names: names.update({"other": first}),
-                r"lacks .other., which model.*names",
-            ),
+            (lambda names: names.update({"other": first}), r"lacks .other., which model.*names"),
             (lambda names: names.update({"other": missing}), f"read .*{missing}: there is no such"),
             (lambda names: {"weight_map": {}}, "it has no 'weight_map'"),
             (lambda names: [1], "it has no 'weight_map'"),

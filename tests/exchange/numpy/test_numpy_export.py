@@ -32,8 +32,9 @@ from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
 from phitodeep.testing.examples import data, made
 from tests import random_networks
+from tests.exchange.rows import EACH
 from tests.random_networks import Centred, Gate, Ladder, Maker, drawn
-from tests.rows import ALL, LONG, compiling
+from tests.rows import LONG, compiling
 
 pytestmark = compiling  # and the models are exported once
 
@@ -154,7 +155,7 @@ def has_form(layer):
     )
 
 
-ROWS = {f"case_{n}": row for n, row in enumerate([*ALL, *OTHERS]) if has_form(row[0]())} | WHOLE
+ROWS = {f"case_{n}": row for n, row in enumerate([*EACH, *OTHERS]) if has_form(row[0]())} | WHOLE
 CASES = {  # by the name of a module; the dtypes take turns
     f"{name}_{dtype}": functools.cache(partial(case, *row, dtype))
     for n, (name, row) in enumerate(ROWS.items())

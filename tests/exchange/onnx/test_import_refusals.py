@@ -477,7 +477,7 @@ def test_many_nodes_take_linear_time(op, tmp_path):
         return next(counted)
 
     lines(10)  # imports
-    assert lines(80) < 9 * lines(10)
+    assert lines(160) < 9 * lines(20)
 
 
 # --- data in other files --------------------------------------------------------------------------
