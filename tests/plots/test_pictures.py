@@ -384,18 +384,23 @@ SINGLE = {
 }
 
 
+@pytest.mark.parametrize("draw", SINGLE.values(), ids=SINGLE)
+def test_a_picture_is_drawn_where_it_is_asked_for(draw):
+    ax = Figure().subplots()
+    assert draw(ax=ax) is ax
+    with pytest.raises(ArgumentTypeError, match="ax must be an Axes"):
+        draw(ax=np.array([ax]))
+
+
 @pytest.mark.parametrize("name", few(SINGLE, 1))
-def test_a_picture_is_drawn_where_it_is_asked_for(name, tmp_path):
-    whole = Figure(layout="constrained")
-    ax = whole.subfigures(1, 2)[0].subplots()
-    assert SINGLE[name](ax=ax, path=tmp_path / "a.png") is ax
+def test_a_picture_is_saved_where_it_is_asked_for(name, tmp_path):
+    ax = Figure(layout="constrained").subfigures(1, 2)[0].subplots()
+    SINGLE[name](ax=ax, path=tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     made = SINGLE[name](path=str(tmp_path / "b.svg"))
     assert isinstance(made, Figure)
     assert b"<svg" in (tmp_path / "b.svg").read_bytes()
     assert made._repr_png_().startswith(b"\x89PNG")
-    with pytest.raises(ArgumentTypeError, match="ax must be an Axes"):
-        SINGLE[name](ax=np.array([ax]))
 
 
 SEVERAL = {
