@@ -307,7 +307,7 @@ def test_healthy_and_sick_reports_read_well(capsys):
         assert "dead units" in str(report)
         assert repr(report) == str(report)
         assert set(report.checked) | set(report.skipped) == {s.name for s in SYMPTOMS}
-        model.train(X, Y, epochs=100, verbose=0)
+        model.train(X, Y, epochs=40, verbose=0)
     assert capsys.readouterr().out == ""  # no progress either
     report = classifier(optimizer=SGD(20.0)).diagnose(90 + 30 * X, Y, verbose=0)
     text = str(report)

@@ -209,7 +209,7 @@ def test_ridges_are_the_densities(tmp_path):
     from matplotlib.figure import Figure
 
     watch, ax = Histograms(None, 1), Figure().subplots()
-    net().train(X, Y, epochs=20, callbacks=[watch], verbose=0)
+    net().train(X, Y, epochs=6, callbacks=[watch], verbose=0)
     assert plots.histograms(watch, "0.b", ax=ax) is ax
-    assert ax.get_title() == "0.b: 20 of 80 histograms"
+    assert ax.get_title() == "0.b: 20 of 24 histograms"
     assert len(ax.lines) == 21  # and the line at 0

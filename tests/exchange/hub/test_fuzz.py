@@ -130,13 +130,13 @@ def prepare(name, place, changed):
 @pytest.mark.parametrize("name", NAMES)
 def test_damaged_folders_load_or_are_refused(name, place, capfd):
     """The tokenizers library prints its panics."""
-    folders = ((i, prepare(name, place, damage(name, i))) for i in range(times(50)))
+    folders = ((i, prepare(name, place, damage(name, i))) for i in range(times(25)))
     refused_and_used((i, functools.partial(use, folder)) for i, folder in folders)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_damaged_folder_takes_much_memory(name, place, capfd):
-    for number in range(30_000, 30_000 + times(4)):
+    for number in range(30_000, 30_000 + times(2)):
         folder = prepare(name, place, damage(name, number))
         size = sum(path.stat().st_size for path in folder.iterdir())
         taken = peak(functools.partial(from_pretrained, folder))

@@ -246,10 +246,7 @@ def test_an_index_that_does_not_fit_its_files(tmp_path):
     missing = "model-00009-of-00009.safetensors"
     for i, (change, message) in enumerate(
         (
-            (
-                lambda names: names.update({"other": first}),
-                r"lacks .other., which model.*names",
-            ),
+            (lambda names: names.update({"other": first}), r"lacks .other., which model.*names"),
             (lambda names: names.update({"other": missing}), f"read .*{missing}: there is no such"),
             (lambda names: {"weight_map": {}}, "it has no 'weight_map'"),
             (lambda names: [1], "it has no 'weight_map'"),
@@ -345,40 +342,43 @@ def hub():
 
 CODE = """
 import sys, warnings
-without = {without}
-sys.modules |= dict.fromkeys(without)
+from functools import partial
+sys.modules |= dict.fromkeys(["tokenizers", "huggingface_hub", "torch"])
 from phitodeep.model.architectures import from_pretrained
 for call in sys.argv[1:]:
     if call == "with the libraries":
-        for name in without:
+        for name in "tokenizers", "huggingface_hub", "torch":
             del sys.modules[name]
         warnings.resetwarnings()
-        continue
-    try:
-        model = eval(f"from_pretrained({{call}})")
-    except Exception as error:
-        print(type(error).__name__, *str(error).split())
+        import huggingface_hub as hub
+    elif call.startswith("hub."):
+        exec(call)
     else:
-        print(type(model.layers[-1]).__name__, model.predict([[1, 2]]).shape, model.tokenizer)
+        try:
+            model = eval(f"from_pretrained({call})")
+        except Exception as error:
+            print(type(error).__name__, *str(error).split())
+        else:
+            print(type(model.layers[-1]).__name__, model.predict([[1, 2]]).shape, model.tokenizer)
 """
 
 
-def results(calls, folder, endpoint, without=(), **more):
+def results(calls, folder, endpoint):
     """What `from_pretrained` gives or raises in another process, whose hub is at `endpoint`."""
     off = [f"HF_HUB_DISABLE_{what}" for what in ("PROGRESS_BARS", "XET", "TELEMETRY")]
-    env = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "home"), **more}
+    env = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "home")}
     env |= {"PYTHONPATH": os.pathsep.join(sys.path), **dict.fromkeys(off, "1")}
     env["PHITODEEP_KERNELS"] = "numpy"  # which takes less time to import
-    warn = ["-W", "error"] if without else []
     done = subprocess.run(
-        [sys.executable, *warn, "-c", CODE.format(without=without), *calls],
+        [sys.executable, "-W", "error", "-c", CODE, *calls],
         cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
-NAME, LOCAL = '"tiny/model"', '"tiny/local"'
+GET = "hub.snapshot_download"
+NAME, LOCAL, UNKNOWN = '"tiny/model"', '"tiny/local"', '"tiny/model", revision="c"'
 LOST = {
     '"tiny/other"': "RepositoryNotFoundError",
     '"broken/model"': "Error",
@@ -388,41 +388,31 @@ LOST = {
 
 
 def test_a_name_is_downloaded_once_and_then_works_offline(hub, tmp_path):
-    """A folder of this name is taken first; what the hub does not have is refused."""
+    """A folder of this name is taken first, without libraries; what the hub lacks is refused."""
     (tmp_path / "tiny").mkdir()
     written(tmp_path / "tiny" / "local", GPT2)
-    calls = [NAME, LOCAL, f'{NAME}, revision="old"', *LOST]
-    main, local, old, *lost = results(calls, tmp_path, hub)
-    assert main == "TiedDense (1, 2, 64) HubTokenizer(<64 tokens>)"
-    assert local == "TiedDense (1, 2, 11) None"
+    calls = [LOCAL, '"a/b"', repr(str(STORED / "gpt2")), "with the libraries"]
+    calls += [NAME, LOCAL, f'{NAME}, revision="old"', *LOST]
+    calls += [f"{GET} = partial({GET}, endpoint='http://127.0.0.1:9')", UNKNOWN]
+    calls += ["hub.constants.HF_HUB_OFFLINE = True", NAME, UNKNOWN]
+    found = results(calls, tmp_path, hub)
+    local, name, tokenizer, main, again, old, *lost, unreached, offline, unknown = found
+    assert local == again == "TiedDense (1, 2, 11) None"
+    assert name.startswith("MissingExtraError a/b is not a folder")
+    assert 'pip install "phitodeep[hub]"' in name
+    assert 'tokenizer.json needs tokenizers: pip install "phitodeep[hub]"' in tokenizer
+    assert main == offline == "TiedDense (1, 2, 64) HubTokenizer(<64 tokens>)"
     assert old == "Dense (1, 2, 64) HubTokenizer(<64 tokens>)"  # from several files
     for text, why in zip(lost, LOST.values(), strict=True):
         assert text.startswith("DataError cannot get")
         assert why in text
         assert "check the name and the revision" in text
+    for text in (unreached, unknown):
+        assert text.startswith("DataError cannot get tiny/model from the hub: ")
+        assert "Offline, pass the path of a folder with config.json and model.safe" in text
     fetched = {path.rpartition("/")[2] for path in Hub.asked if f"/resolve/{'a' * 40}" in path}
     assert fetched == {"config.json", "model.safetensors", "tokenizer.json"}  # no reference.npz
-    assert not any("local" in path for path in Hub.asked)
-    offline = results([NAME, f'{NAME}, revision="c"'], tmp_path, hub, HF_HUB_OFFLINE="1")
-    assert offline[0] == main
-    assert_offline(offline[1])
-
-
-def assert_offline(text):
-    assert text.startswith("DataError cannot get tiny/model from the hub: ")
-    assert "Offline, pass the path of a folder with config.json and model.safe" in text
-
-
-def test_the_libraries_are_needed_only_for_names_and_tokenizers(tmp_path):
-    written(tmp_path / "local", GPT2)
-    calls = ['"local"', '"a/b"', repr(str(STORED / "gpt2")), "with the libraries", NAME]
-    without = ("tokenizers", "huggingface_hub", "torch")
-    local, name, tokenizer, unreached = results(calls, tmp_path, "http://127.0.0.1:9", without)
-    assert local == "TiedDense (1, 2, 11) None"
-    assert name.startswith("MissingExtraError a/b is not a folder")
-    assert 'pip install "phitodeep[hub]"' in name
-    assert 'tokenizer.json needs tokenizers: pip install "phitodeep[hub]"' in tokenizer
-    assert_offline(unreached)
+    assert not any("local" in path or path.endswith("/c") for path in Hub.asked)
 
 
 def test_refusals_that_ask_nobody(tmp_path):

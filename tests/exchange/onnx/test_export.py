@@ -12,12 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 from phitodeep import layers as L
 from phitodeep.core.version import __version__
-from phitodeep.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    DataError,
-    NotBuiltError,
-)
+from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, NotBuiltError
 from phitodeep.exchange import correspondence
 from phitodeep.exchange.onnx.write import export
 from phitodeep.exchange.onnx.write.forms import exports

@@ -12,9 +12,10 @@ from phitodeep.exchange.onnx.write.export import export_onnx
 from phitodeep.io import from_onnx
 from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
-from phitodeep.testing.examples import EXAMPLES, TOKENS, data, made
+from phitodeep.testing.examples import data, made
 from tests.conftest import noted
 from tests.exchange.onnx.graphs import mangled
+from tests.exchange.rows import EACH
 from tests.random_networks import KINDS, Centred, Gate, Ladder, Maker, Scale, drawn
 from tests.rows import LONG, times
 
@@ -23,7 +24,7 @@ onnx = pytest.importorskip("onnx")
 PRECISION = 1e-6  # relative to the largest output
 CASES = [
     (i, *row)
-    for i, row in enumerate([*EXAMPLES, *TOKENS])
+    for i, row in enumerate(EACH)
     if not any(isinstance(part, L.Lambda) for _, part in row[0]().walk())
 ]
 NOTHING = (  # layers that only matter in training, or only group others
@@ -101,7 +102,7 @@ def test_models_come_back(name, tmp_path):
 def test_random_networks_come_back(tmp_path):
     path = tmp_path / "a.onnx"
     without = (L.Lambda, Centred, Gate, Ladder, Scale)
-    for seed in range(times(25)):
+    for seed in range(times(8)):
         rng = random.Random(seed)
         size, depth = rng.choice((1, 2, 3, 4)), rng.choice((0, 1, 2))
         net = drawn(Maker(rng, without, masked=False), KINDS, (2, 3), size, depth, seed)

@@ -158,7 +158,8 @@ THRESHOLDS = (  # each differs from an activation, or from nothing, in some inte
 
 def test_no_interval_is_too_narrow(tmp_path, monkeypatch):
     monkeypatch.setattr(verifying, "MOST_NODES", -1)  # the rules alone must be right
-    for text, power, k in itertools.product(THRESHOLDS, range(-30, 31, 12), (1e-6, 1e3)):
+    factors = [(text, k) for text in THRESHOLDS for k in (1e-6, 1e3)[: 1 + (" k" in text)]]
+    for (text, k), power in itertools.product(factors, range(-30, 31, 20)):
         arrays = {"t": 10.0**power, "k": k, "zero": 0, "one": 1, "narrow": 1e-12}
         arrays = {name: np.float32(value) for name, value in arrays.items()}
         path = write(tmp_path, text, [None, 3], arrays)

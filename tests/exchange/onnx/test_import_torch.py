@@ -177,9 +177,7 @@ def decoder(rng):
     return gpt(7, 5, 8), (2, 5), False
 
 
-NETS = [
-    *(mlp, cnn, recurrent, convolution_of_steps, attention, decoder),
-]
+NETS = [*(mlp, cnn, recurrent, convolution_of_steps, attention, decoder)]
 
 
 @pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)

@@ -30,7 +30,7 @@ from tests.time_limit import within
 
 onnx = pytest.importorskip("onnx")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:onnx")  # of old versions
-CASES = times(150)
+CASES = times(60)
 SECONDS = 5  # of the processor: the most that one file may take
 SHM = Path("/dev/shm")  # files in memory, on Linux
 

@@ -74,7 +74,7 @@ def places():
     return found
 
 
-@pytest.mark.parametrize(("model", "given", "y", "key"), few(places(), 7))
+@pytest.mark.parametrize(("model", "given", "y", "key"), few(places(), 4))
 def test_what_a_hook_returned_is_shown(js, model, given, y, key):
     with model.hooks(**{"fwd" if "forward" in key else "bwd": {key: more}}):
         trace = model.trace(given, y)
