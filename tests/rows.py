@@ -16,6 +16,8 @@ from phitodeep.layers.activation import Elementwise
 from phitodeep.testing.examples import ELEMENTWISE, EXAMPLES, TOKENS
 
 LONG = os.environ.get("PHITODEEP_TESTS") == "all"
+# How many elements of an array a gradient check probes: one direction moves all of them as well.
+PROBES = 128 if LONG else 4
 long = pytest.mark.skipif(not LONG, reason="long: make test-all runs it")
 # Tests that need most kernels: one worker compiles these first, while the other runs other tests.
 compiling = pytest.mark.xdist_group("compiling")

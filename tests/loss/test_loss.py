@@ -17,7 +17,7 @@ from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import LOSSES, WEIGHTS, pair
 from phitodeep.testing.references import compare, loss_cases
 from tests.conftest import assert_same
-from tests.rows import LONG, few
+from tests.rows import LONG, PROBES, few
 
 CASES = loss_cases()
 EXAMPLES = [loss for loss, _ in LOSSES]
@@ -61,10 +61,11 @@ def test_loss_equals_pytorch(case):
 def test_gradient_is_the_derivative_of_the_value(loss):
     for shape in ((5, 4), (2, 3, 4), (1, 4)):
         P, y = pair(loss, shape)
-        check_gradients(loss, P, y)
-        check_gradients(loss, P, y, sample_weight=np.linspace(0.2, 2, shape[0]))
+        check_gradients(loss, P, y, max_probes=PROBES)
+        w = np.linspace(0.2, 2, shape[0])
+        check_gradients(loss, P, y, sample_weight=w, max_probes=PROBES)
         if isinstance(loss, _CrossEntropy):
-            check_gradients(loss, P, softmax(2 * P))
+            check_gradients(loss, P, softmax(2 * P), max_probes=PROBES)
 
 
 @every
