@@ -119,10 +119,10 @@ def places(scope, step):
     """A few cells of what a step computed, each with the symbols as that step saw them."""
     rng = np.random.default_rng(7)
     rounds = sorted(scope._series.get(step.symbol, {})) or [None]
-    for t in rounds:
+    for t in rounds if LONG else {rounds[0], rounds[-1]}:
         seen = scope.at(t)
         A = np.asarray(seen[step.symbol])
-        for _ in range((3 if t is None else 1) * (A.size > 0)):
+        for _ in range((2 if t is None else 1) * (A.size > 0)):
             yield seen, tuple(int(rng.integers(0, n)) for n in A.shape)
 
 
@@ -265,11 +265,10 @@ def test_steps_of_a_loss_equal_its_fast_pass(loss, shape, weighted, total):
         scope = loss_scope(loss, P, T, checked, total)
         assert_close(scope["L"], loss.value(P, T, checked, total), "L")
         assert_close(scope["dP"], loss.gradient(P, T, checked, total), "dP")
-        if total == 0 and not LONG:
-            continue
-        check_terms(scope)
-        check_formulas(scope)
-        check_written(scope, {"P", "T", "w", "share", "total"}, repr(loss))
+        if total is None or LONG:
+            check_terms(scope)
+            check_formulas(scope)
+            check_written(scope, {"P", "T", "w", "share", "total"}, repr(loss))
 
 
 # --- the language itself -----------------------------------------------------------------------
