@@ -10,7 +10,6 @@ from phitodeep import loss as L
 from phitodeep.core.call import calling
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.functional import log_softmax, one_hot, softmax
-from phitodeep.layers import Dense
 from phitodeep.loss import Loss, SoftmaxCrossEntropy
 from phitodeep.loss.categorical import _CrossEntropy
 from phitodeep.testing import check_gradients
@@ -695,38 +694,6 @@ def test_a_loss_is_written_by_its_author():
         L.Elementwise().gradient(one, one, None, None)
     with pytest.raises(NotImplementedError, match="must implement log_probabilities"):
         _CrossEntropy().loss_func(np.ones((1, 2)), [0])
-
-
-def test_a_loss_may_run_layers_of_its_own(rng):
-    """Its gradient goes through them, also in training, where the first dX is not wanted."""
-
-    class Perceptual(Loss):
-        """The mean squared error of features."""
-
-        def __init__(self):
-            super().__init__()
-            self.features = Dense(3, 3)
-            self.features.build((3,), seed=1)
-
-        def value(self, P, T, w, total):
-            seen = self.features.forward(P)
-            return float(np.square(seen - self.features.forward(T)).mean())
-
-        def gradient(self, P, T, w, total):
-            target = self.features.forward(T)
-            seen = self.features.forward(P)
-            dP = self.features.backward(2 * (seen - target) / seen.size)
-            assert dP is not None
-            return dP
-
-    loss = Perceptual()
-    P, T = (rng.standard_normal((2, 4, 3))).astype(np.float32)
-    expected = loss.loss_gradient(P, T)
-    with calling(needs_dX=False, reuse=True):
-        value, dP = loss.value_and_gradient(P, T)
-    assert value == loss.loss_func(P, T) > 0
-    np.testing.assert_array_equal(dP, expected)
-    assert abs(dP).max() > 0
 
 
 def test_a_prediction_that_is_nan_shows_and_gradients_come_alone(rng):
