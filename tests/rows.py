@@ -25,10 +25,7 @@ compiling = pytest.mark.xdist_group("compiling")
 _SHAPES = [(4, 5), (2, 3, 7)]  # elementwise, one of them is enough
 _ONCE = {make: _SHAPES[i % 2] for i, make in enumerate(ELEMENTWISE) if not LONG}
 _ONCE = {make: shape for make, shape in _ONCE.items() if isinstance(make(), Elementwise)}
-ALL = [
-    *((make, shape, 0) for make, shape in EXAMPLES if _ONCE.get(make, shape) == shape),
-    *TOKENS,
-]
+ALL = [*((make, shape, 0) for make, shape in EXAMPLES if _ONCE.get(make, shape) == shape), *TOKENS]
 ONE_EACH = [*{type(row[0]()): row for row in reversed(ALL)}.values()][::-1]
 _KINDS = (
     *("Dense", "ReLU", "Softmax", "BatchNorm", "Dropout", "Conv2D", "MaxPool2D", "LSTM"),

@@ -103,12 +103,7 @@ def lstm():
     return builder.loss(SoftmaxCrossEntropy()).optimizer(Lion(0.001)).seed(0).build()
 
 
-CASES = {
-    "mlp": (mlp, points),
-    "cnn": (cnn, images),
-    "gpt": (gpt, texts),
-    "lstm": (lstm, sentences),
-}
+CASES = {"mlp": (mlp, points), "cnn": (cnn, images), "gpt": (gpt, texts), "lstm": (lstm, sentences)}
 WAYS = {
     "plain": {},
     "accumulate": {"accumulate": 2},
