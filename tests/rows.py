@@ -70,4 +70,5 @@ def masks(layer, shape):
         return [None]
     mask = np.random.default_rng(3).random(shape[:2]) < 0.6
     mask[0] = False
+    mask[-1] = 2 * np.arange(shape[1]) % 5 < 3  # in reverse it is another one
     return [None, mask]

@@ -39,7 +39,7 @@ def mask_of(net, rng, least):
     return mask
 
 
-@examples(8)
+@examples(5)
 @given(NETWORKS, st.booleans(), st.sampled_from([*DTYPES]))
 def test_steps_equal_the_fast_passes(net, training, dtype):
     chain, rng = net.chain, np.random.default_rng(net.seed)
@@ -117,7 +117,7 @@ def all_gradients(db):
     return found
 
 
-@examples(8)
+@examples(5)
 @given(NETWORKS, TARGETS)
 def test_traces_and_the_debugger_have_the_gradients_of_training(net, target):
     model, y = model_of(net, target)
@@ -165,7 +165,7 @@ def state_of(db):
     return {**found, "where": "" if end or db.position is None else db.position.key}
 
 
-@examples(8)
+@examples(5)
 @given(NETWORKS, TARGETS, st.data())
 def test_the_debugger_goes_back_to_where_it_was(net, target, data):
     model, y = model_of(net, target)

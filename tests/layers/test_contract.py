@@ -107,7 +107,7 @@ def test_backward_twice_gives_the_same(case):
     assert_same(found_in(layer, first["Y"], layer.backward(dY)), first)
 
 
-@every
+@one_each
 def test_gradients_are_linear_in_dY_and_not_divided_by_the_batch(case):
     layer, X, dY = case.built()
     once, twice = passes(layer, X, dY), passes(layer, X, 2 * dY)
