@@ -17,7 +17,7 @@ from phitodeep.testing.examples import ELEMENTWISE, EXAMPLES, TOKENS
 
 LONG = os.environ.get("PHITODEEP_TESTS") == "all"
 # How many elements of an array a gradient check probes: one direction moves all of them as well.
-PROBES = 128 if LONG else 4
+PROBES = 128 if LONG else 8
 long = pytest.mark.skipif(not LONG, reason="long: make test-all runs it")
 # Tests that need most kernels: one worker compiles these first, while the other runs other tests.
 compiling = pytest.mark.xdist_group("compiling")
