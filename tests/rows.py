@@ -16,6 +16,8 @@ from phitodeep.layers.activation import Elementwise
 from phitodeep.testing.examples import ELEMENTWISE, EXAMPLES, TOKENS
 
 LONG = os.environ.get("PHITODEEP_TESTS") == "all"
+# How many elements of an array a gradient check probes: one direction moves all of them as well.
+PROBES = 128 if LONG else 8
 long = pytest.mark.skipif(not LONG, reason="long: make test-all runs it")
 # Tests that need most kernels: one worker compiles these first, while the other runs other tests.
 compiling = pytest.mark.xdist_group("compiling")
@@ -23,10 +25,7 @@ compiling = pytest.mark.xdist_group("compiling")
 _SHAPES = [(4, 5), (2, 3, 7)]  # elementwise, one of them is enough
 _ONCE = {make: _SHAPES[i % 2] for i, make in enumerate(ELEMENTWISE) if not LONG}
 _ONCE = {make: shape for make, shape in _ONCE.items() if isinstance(make(), Elementwise)}
-ALL = [
-    *((make, shape, 0) for make, shape in EXAMPLES if _ONCE.get(make, shape) == shape),
-    *TOKENS,
-]
+ALL = [*((make, shape, 0) for make, shape in EXAMPLES if _ONCE.get(make, shape) == shape), *TOKENS]
 ONE_EACH = [*{type(row[0]()): row for row in reversed(ALL)}.values()][::-1]
 _KINDS = (
     *("Dense", "ReLU", "Softmax", "BatchNorm", "Dropout", "Conv2D", "MaxPool2D", "LSTM"),
@@ -71,4 +70,5 @@ def masks(layer, shape):
         return [None]
     mask = np.random.default_rng(3).random(shape[:2]) < 0.6
     mask[0] = False
+    mask[-1] = 2 * np.arange(shape[1]) % 5 < 3  # in reverse it is another one
     return [None, mask]

@@ -29,11 +29,11 @@ REDUCTIONS = {"sum", "mean", "dot", "matmul", "einsum", "cumsum", "prod", "var",
 REDUCTIONS |= {"max", "min", "amax", "amin", "inner", "outer", "vdot", "tensordot", "average"}
 
 
-def assert_close(found, wanted, name):
+def assert_close(found, wanted, name, tolerance=1e-12):
     assert found is not None, name
     size = np.abs(wanted)
     scale = max(1.0, float(size[np.isfinite(size)].max(initial=0)))
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12 * scale, err_msg=name)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * scale, err_msg=name)
 
 
 def scopes(scope):
@@ -60,7 +60,7 @@ def test_steps_equal_the_fast_passes(make, shape, tokens):
         same_passes(layer, X, dY, training=training, mask=mask)
 
 
-def same_passes(layer, X, dY, **call):
+def same_passes(layer, X, dY, tolerance=1e-12, **call):
     """Run both passes by their steps, which record nothing, and compare them with the fast ones."""
     state = layer.get_weights()
     fast = passes(layer, X, dY, **call)
@@ -71,7 +71,8 @@ def same_passes(layer, X, dY, **call):
         found["dX"] = slow["dX"]
     assert found.keys() == fast.keys()
     for name, wanted in fast.items():
-        assert_close(found[name], wanted, f"{layer!r} {name}")
+        assert found[name].dtype == wanted.dtype, name
+        assert_close(found[name], wanted, f"{layer!r} {name}", tolerance)
     for path, stored in layer.get_weights().items():
         np.testing.assert_array_equal(stored, state[path], err_msg=path)
     return slow
@@ -119,10 +120,10 @@ def places(scope, step):
     """A few cells of what a step computed, each with the symbols as that step saw them."""
     rng = np.random.default_rng(7)
     rounds = sorted(scope._series.get(step.symbol, {})) or [None]
-    for t in rounds:
+    for t in rounds if LONG else {rounds[0], rounds[-1]}:
         seen = scope.at(t)
         A = np.asarray(seen[step.symbol])
-        for _ in range((3 if t is None else 1) * (A.size > 0)):
+        for _ in range((2 if t is None else 1) * (A.size > 0)):
             yield seen, tuple(int(rng.integers(0, n)) for n in A.shape)
 
 
@@ -265,11 +266,10 @@ def test_steps_of_a_loss_equal_its_fast_pass(loss, shape, weighted, total):
         scope = loss_scope(loss, P, T, checked, total)
         assert_close(scope["L"], loss.value(P, T, checked, total), "L")
         assert_close(scope["dP"], loss.gradient(P, T, checked, total), "dP")
-        if total == 0 and not LONG:
-            continue
-        check_terms(scope)
-        check_formulas(scope)
-        check_written(scope, {"P", "T", "w", "share", "total"}, repr(loss))
+        if total is None or LONG:
+            check_terms(scope)
+            check_formulas(scope)
+            check_written(scope, {"P", "T", "w", "share", "total"}, repr(loss))
 
 
 # --- the language itself -----------------------------------------------------------------------

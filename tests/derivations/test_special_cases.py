@@ -27,7 +27,7 @@ from tests.derivations.test_contract import (
 )
 from tests.loss.test_loss import EXAMPLES as LOSSES
 from tests.random_networks import Gate, Scale
-from tests.rows import LONG, few, over
+from tests.rows import over
 
 EDGES = [0, 5e-324, 1e-310, 1, 3, 20, 41, 710, 1e4, 1e30, 1e200]  # where fast passes differ
 EDGES += [np.nextafter(1, 0), np.nextafter(3, 0), np.nextafter(3, 4)]
@@ -377,8 +377,6 @@ def test_a_derivation_is_listed_with_its_loops_and_words():
 
 
 HOLES = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 0], [0, 0, 0, 0, 0]], bool)
-LENGTHS = np.arange(5) < np.array([[5], [3], [1]])
-RECURRENT = (layers.RNN, layers.LSTM, layers.GRU)
 
 
 def check_same(make, shape, tokens=0, **call):
@@ -395,39 +393,7 @@ def check_arrays(layer, X, dY, **call):
     return scope
 
 
-@pytest.mark.parametrize("kind", RECURRENT)
-def test_recurrent_layers(kind):
-    modes = [(None, False), (HOLES, True), (LENGTHS, False), (HOLES, False)]
-    for mask, sequences in modes[1::2] if kind is layers.RNN and not LONG else modes:
-        check_same(lambda s=sequences: kind(3, return_sequences=s), (3, 4, 2), mask=part(mask))
-
-
-def part(mask):
-    return None if mask is None else mask[:, :4]
-
-
-@pytest.mark.parametrize(
-    ("kind", "merge", "mask", "sequences"),
-    few(
-        [
-            (layers.LSTM, "concat", LENGTHS[1:, :3], True),
-            (layers.GRU, "add", HOLES[:2, :3], True),
-            (layers.RNN, "add", LENGTHS[1:, :3], False),
-            (layers.GRU, "concat", HOLES[:2, :3], False),
-            (layers.LSTM, "add", HOLES[:2, :3], True),
-            (layers.RNN, "concat", LENGTHS[1:, :3], True),
-        ],
-        3,
-    ),
-)
-def test_bidirectional(kind, merge, mask, sequences):
-    def make():
-        return layers.Bidirectional(kind(2, return_sequences=sequences), merge)
-
-    check_same(make, (2, 3, 2), mask=mask)
-
-
-@pytest.mark.parametrize("kind", RECURRENT)
+@pytest.mark.parametrize("kind", [layers.RNN, layers.LSTM, layers.GRU])
 def test_gates_may_be_saturated(kind):
     layer = made(lambda: kind(3), (3, 5, 2))
     X, dY = data(layer, (3, 5, 2))
@@ -474,22 +440,6 @@ def test_tokens_have_no_gradient():
     ]
     for make in makes:
         assert check_same(make, (3, 4), tokens=5).find("dX") is None
-
-
-@pytest.mark.parametrize(("checkpoint", "mask"), few([(True, HOLES[:2, :3]), (False, None)], 1))
-def test_nested_chains(checkpoint, mask):
-    def make():
-        inside = layers.Chain(layers.RNN(4), layers.Dense(4), checkpoint=checkpoint)
-        return Sequential(
-            layers.Residual(inside, layers.Dropout(0.3), checkpoint=checkpoint),
-            Sequential(layers.SkipConcat(layers.GRU(2)), layers.BatchNorm()),
-            layers.Parallel(layers.LSTM(3), layers.MultiHeadAttention(2), layers.Dense(1)),
-            layers.TransformerBlock(2, checkpoint=checkpoint, dropout=0.2),
-            layers.LSTM(2, return_sequences=False),
-            layers.Dense(2),
-        )
-
-    check_same(make, (2, 3, 4), mask=mask)
 
 
 def test_empty_containers_and_the_paths_of_layers_inside():

@@ -25,7 +25,7 @@ from phitodeep.errors import (
 from phitodeep.testing import check_gradients, examples
 from phitodeep.testing.examples import Make, made, passes
 from tests.conftest import arrays, assert_same
-from tests.rows import ALL, KINDS, LONG, LOOKS_AT_MASK, TOOLS, few, masks
+from tests.rows import ALL, KINDS, LONG, LOOKS_AT_MASK, PROBES, TOOLS, few, masks
 
 VIEWS = (L.Chain, L.Flatten, L.Permute, L.Reshape)  # may return a view of X
 
@@ -91,13 +91,13 @@ def test_table_covers_exactly_the_public_layers():
 @every
 def test_backward_is_the_derivative_of_forward(case):
     layer, X, dY = case.built()
-    check_gradients(layer, X)
+    check_gradients(layer, X, max_probes=PROBES)
     with saliency():
         predicted = passes(layer, X, dY)
     with inference():
         np.testing.assert_array_equal(layer.forward(X), predicted["Y"])
     if any(not np.array_equal(a, predicted[n]) for n, a in passes(layer, X, dY).items()):
-        check_gradients(layer, X, training=False)
+        check_gradients(layer, X, training=False, max_probes=PROBES)
 
 
 @one_each
@@ -107,7 +107,7 @@ def test_backward_twice_gives_the_same(case):
     assert_same(found_in(layer, first["Y"], layer.backward(dY)), first)
 
 
-@every
+@one_each
 def test_gradients_are_linear_in_dY_and_not_divided_by_the_batch(case):
     layer, X, dY = case.built()
     once, twice = passes(layer, X, dY), passes(layer, X, 2 * dY)

@@ -20,10 +20,7 @@ from tests.conftest import assert_same
 
 each = pytest.mark.parametrize("kind", [RNN, LSTM, GRU])
 compiled = pytest.mark.usefixtures("_compiled")
-PRECISION = {
-    np.float32: {"rtol": 1e-4, "atol": 1e-4},
-    np.float64: {"rtol": 1e-9, "atol": 1e-12},
-}
+PRECISION = {np.float32: {"rtol": 1e-4, "atol": 1e-4}, np.float64: {"rtol": 1e-9, "atol": 1e-12}}
 SIZES = [(1, 1, 1, 1), (1, 5, 3, 2), (4, 1, 2, 3), (2, 3, 1, 4), (3, 7, 5, 1), (33, 4, 17, 6)]
 
 
