@@ -80,7 +80,7 @@ BODIES = [  # what backward does; what is said of dX
 @pytest.mark.parametrize("body", few(BODIES, 12))
 def test_whatever_backward_does_it_gets_a_verdict_and_no_points(body):
     pid, start = os.getpid(), time.monotonic()
-    found = grade(blank("dense", body), DENSE, 1, seconds=0.2)
+    found = grade(blank("dense", body), DENSE, 1, seconds=0.1)
     assert os.getpid() == pid
     assert time.monotonic() - start < 10
     assert found.points <= 1  # of the forward pass, which is given
@@ -119,7 +119,7 @@ def test_whatever_a_class_is_it_gets_a_verdict(old, new, points):
     kind = changed("dense", old, new)
     if "on" in vars(type(kind)):
         type(kind).on = True
-    found = grade(kind, DENSE, seconds=0.2)
+    found = grade(kind, DENSE, seconds=0.1)
     assert found.points <= points
     assert found.name == "Dense"
     assert all(verdict.passed or verdict.words for verdict in found.verdicts)
