@@ -268,7 +268,7 @@ def test_code_in_memory_is_what_the_file_would_be(project):
 OUTSIDE = """
 import subprocess, sys
 from phitodeep.loss.base import slope
-CODE = "from phitodeep.loss.base import slope; assert (slope(0), slope(1)) == (3, 2)"
+CODE = "from phitodeep.loss.base import slope; assert slope(1) == -1"
 def test_slope():
     slope(0)
     subprocess.run([sys.executable, "-c", CODE], check=True)
@@ -277,6 +277,7 @@ def test_slope():
 
 def test_what_survives_in_memory_may_be_broken_in_its_file(project, monkeypatch):
     """For tests that start processes, which read the file."""
+    write_code(project, "def slope(x): return -x")
     write_tests(project, OUTSIDE)
     assert main([], project) == 1
     monkeypatch.setattr(tool, "ALSO_IN_FILES", ("loss/*.py",))

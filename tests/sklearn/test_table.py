@@ -170,7 +170,7 @@ def test_an_unknown_category_counts_as_the_average_one():
 def test_categories_in_parts_and_with_early_stopping():
     assert regressor(early_stopping=True).fit(FRAME, VALUE).best_validation_score_ > 0.8
     parts = regressor()
-    for _ in range(15):
+    for _ in range(10):
         parts.partial_fit(FRAME, VALUE)
     assert parts.score(FRAME, VALUE) > 0.9
 

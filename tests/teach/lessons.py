@@ -4,9 +4,12 @@ import itertools
 import linecache
 from dataclasses import replace
 
-from course import make_notebooks as tool
-from phitodeep.teach import EXERCISES
+import pytest
 
+from course import make_notebooks as tool
+from phitodeep.teach import EXERCISES, attempt
+
+needs_forks = pytest.mark.skipif(not attempt.FORKS, reason="Python cannot fork here")
 NUMBER = itertools.count()
 LESSONS = {name: tool.solution(name) for name in tool.EXERCISES}
 

@@ -16,7 +16,7 @@ from phitodeep.testing import check_gradients
 from tests.conftest import check_refused
 from tests.inspect.shared import rows
 from tests.rows import LONG
-from tests.teach.lessons import DENSE, blank, cell, changed, made, solved
+from tests.teach.lessons import DENSE, blank, cell, changed, made, needs_forks, solved
 
 each = pytest.mark.parametrize("name", EXERCISES)
 PASS, SEEDS = 0.5, range(12 if LONG else 1)
@@ -119,7 +119,7 @@ def test_bad_behaviour_gets_a_verdict(body, part, words, forks, monkeypatch):
     assert found["forward"].passed
 
 
-@pytest.mark.skipif(not attempt.FORKS, reason="Python cannot fork here")
+@needs_forks
 @pytest.mark.parametrize("loop", ["while True: pass", "while True:\n            dW[...] += 1"])
 def test_an_endless_loop_is_stopped(loop):
     kind, rng = blank("dense", loop), np.random.default_rng(0)
@@ -130,7 +130,7 @@ def test_an_endless_loop_is_stopped(loop):
         assert not answer.missing("Y")
 
 
-@pytest.mark.skipif(not attempt.FORKS, reason="Python cannot fork here")
+@needs_forks
 def test_an_answer_that_is_too_long_is_not_read(monkeypatch):
     monkeypatch.setattr(attempt, "ROOM", 1000)
     found = grade(solved("dense"), DENSE)
