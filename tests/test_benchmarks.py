@@ -177,7 +177,6 @@ def test_workers_busy_processes_and_slow_blocks(suite):
     assert 0.03 <= block(call, probe, 2, 10, limit=9) < 0.06
     assert len(calls) == 2
     assert block(call, probe, 100, 1, limit=0.05) >= 0.03
-    assert len(calls) == 4
     assert block(call, probe, 100, 1000, limit=1) >= 3
     assert len(calls) == 4
 

@@ -86,17 +86,6 @@ def test_cross_validation_and_searches():
     assert scores.mean(axis=1)[1] > 0.9
 
 
-def test_a_clone_has_the_settings_and_nothing_else():
-    builder = SequentialBuilder().dense(8).relu()
-    est = PhitoClassifier(model=builder, epochs=3, optimizer=AdamW(0.02), random_state=0).fit(X, y)
-    copy = clone(est)
-    assert not hasattr(copy, "model_")
-    assert copy.get_params().keys() == est.get_params().keys()
-    assert copy.model == builder
-    assert copy.model is not builder
-    np.testing.assert_array_equal(copy.fit(X, y).predict_proba(X), est.predict_proba(X))
-
-
 def test_estimators_say_what_they_are():
     assert is_classifier(PhitoClassifier())
     assert is_regressor(PhitoRegressor())
