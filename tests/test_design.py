@@ -2,7 +2,6 @@
 
 import importlib
 import re
-import warnings
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from phitodeep.optimization.schedules import InverseTimeDecay
 from phitodeep.training.history import History
 from phitodeep.training.loop import Training
 from tests.test_architecture import ROOMS
+from tests.test_import import can_be_imported
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(phitodeep.__file__).parent
@@ -64,13 +64,7 @@ def test_files_that_the_page_names_exist():
 
 def test_import_paths_that_stay_can_be_imported():
     for path in DOTTED:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of old spellings
-            try:
-                importlib.import_module(path)
-            except ModuleNotFoundError:
-                home, _, name = path.rpartition(".")
-                assert hasattr(importlib.import_module(home), name), path
+        assert can_be_imported(path), path
 
 
 def test_methods_and_attributes_that_the_page_names_exist():

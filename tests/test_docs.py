@@ -6,10 +6,11 @@ import re
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
-from phitodeep.data import load_mnist
+from phitodeep.model import Sequential
 from tests.conftest import brief
 from tests.rows import LONG
 
@@ -27,7 +28,7 @@ UNSHOWN = {  # what only exports or looks up names, old paths, and displays
 }
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 SHORT = {  # pages that train for long -> blocks that show what only the whole training reaches
-    **dict.fromkeys(["README", "docs/deployment", "docs/speed", "docs/plots"], ()),
+    **dict.fromkeys(["README", "docs/speed", "docs/plots"], ()),
     "docs/transfer": (1,),
     "docs/sklearn": (1, 6),
     "docs/attributions": (1, 2, 3),
@@ -75,17 +76,28 @@ def test_decimals_may_differ_by_rounding_and_a_page_declares_what_it_needs():
     }
 
 
+def train_on(count, patch):
+    """Let every training from arrays see so many samples only, until the patch is undone."""
+    whole = Sequential.train
+
+    def train(model, X, y=None, *others, **settings):
+        arrays = isinstance(X, np.ndarray) and y is not None
+        return whole(model, *((X[:count], y[:count]) if arrays else (X, y)), *others, **settings)
+
+    patch.setattr(Sequential, "train", train)
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if BLOCK.search(p.read_text())], ids=name)
 def test_blocks_run_and_print_what_the_page_shows(page, tmp_path, monkeypatch):
-    """Pages that train for long do so in a long run, and elsewhere for one epoch of few digits."""
+    """Pages train on all samples in a long run, and elsewhere on few, some for one epoch only."""
     text = page.read_text()
     if page.stem == "sweeps" and not LONG:
         pytest.skip("starts workers, as tests/sklearn/test_dask.py does: make test-all runs it")
     left_out = () if LONG else SHORT.get(name(page).removesuffix(".md"))
-    if left_out is not None and not LONG:
-        brief(monkeypatch)
-        X, y, *test = load_mnist()
-        monkeypatch.setattr("phitodeep.data.load_mnist", lambda: (X[:2500], y[:2500], *test))
+    if not LONG:
+        train_on(1000 if left_out is None else 300, monkeypatch)
+        if left_out is not None:
+            brief(monkeypatch)
     if page.stem == "plots" and not LONG:  # tests/plots draws each picture
         monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
     for library in needs(text):

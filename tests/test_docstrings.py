@@ -24,7 +24,7 @@ import phitodeep
 from phitodeep import kernels
 from phitodeep.core import config
 from phitodeep.data import CharTokenizer
-from phitodeep.layers import Conv2D, Dense, Embedding, Flatten, ReLU
+from phitodeep.layers import Conv2D, Dense, Flatten, ReLU
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
@@ -132,11 +132,11 @@ def regression():
     return {"model": model, "X": X, "y": y, "P": P}
 
 
-def text():
+def language():
+    """A language model that has learnt nothing, and the tokens of a text."""
     tokenizer = CharTokenizer("To be, or not to be")
-    size = tokenizer.vocab_size
-    model = Sequential(Embedding(size, 4), Dense(4, size), loss_class=SoftmaxCrossEntropy(), seed=0)
-    return {"model": model, "tokenizer": tokenizer}
+    model = models.gpt(tokenizer.vocab_size, 9, layers=1, heads=2, dim=4).seed(0).build()
+    return {"model": model, "tokenizer": tokenizer, "tokens": np.zeros((1, 9), int)}
 
 
 def autoencoder():
@@ -168,11 +168,6 @@ def images():
     return {"model": model, "X": np.zeros((1, 28, 28, 1))}
 
 
-def transformer():
-    model = models.gpt(7, 5, layers=1, heads=2, dim=4).build()
-    return {"model": model, "tokens": np.zeros((1, 5), int)}
-
-
 def with_torch():
     """The usual model, and a module of PyTorch."""
     import torch
@@ -186,12 +181,12 @@ PREPARED = {
     "phitodeep.model.imports.from_torch": with_torch,
     "phitodeep.exchange.torch.write.writing.to_torch": with_torch,
     "phitodeep.model.architectures.vae": autoencoder,
-    "phitodeep.plots.attention.attention": transformer,
+    "phitodeep.plots.attention.attention": language,
     "phitodeep.plots.boundary.decision_boundary": plane,
     "phitodeep.plots.feature_maps.feature_maps": images,
     "phitodeep.plots.filters.filters": images,
     "phitodeep.plots.histograms.histograms": plane,
-    "phitodeep.model.sequential.Sequential.stream": text,
+    "phitodeep.model.sequential.Sequential.stream": language,
     "phitodeep.inspect.trace.Trace.save": traced,
     "phitodeep.testing": regression,
     "phitodeep.testing.check.check_gradients": regression,

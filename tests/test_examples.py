@@ -17,9 +17,9 @@ from tests.rows import LONG
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def few_digits(*_, **__):
-    X, y, *test = load_mnist()
-    return X[:2000], y[:2000], *test
+def digits(count):
+    """`load_mnist`, with so many digits."""
+    return lambda *_, **__: [array[:count] for array in load_mnist()]
 
 
 def load(name):
@@ -30,42 +30,47 @@ def load(name):
 
 
 def test_mnist_learns_draws_its_mistakes_and_ends_with_its_accuracy(capsys):
-    load("mnist").train_digits(epochs=3, show=3)
-    *_, last = capsys.readouterr().out.strip().splitlines()
-    assert float(last.removeprefix("test accuracy ")) > 0.91
     load("mnist").train_digits(epochs=1, show=2)
     out = capsys.readouterr().out
+    assert float(out.strip().rpartition("\ntest accuracy ")[2]) > 0.88
     assert out.count("read as") == 2
     assert "█" in out
 
 
 def test_mnist_datasets_runs_the_quickstart_on_a_hub_dataset(monkeypatch, capsys):
-    X, y, X_test, y_test = load_mnist()
-    parts = {"train": (X[:3000], y[:3000]), "test": (X_test, y_test)}
+    X, y, *test = digits(1500)()
 
     def load_dataset(name, split):
         assert name == "ylecun/mnist"
-        images, labels = parts[split]
+        images, labels = {"train": (X, y), "test": test}[split]
         return {"image": list((images * 255).astype(np.uint8)), "label": list(labels)}
 
     monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
     example = load("mnist_datasets")
-    assert example.main(alpha=0.001, epochs=3) > 0.85
-    assert example.main(alpha=0.05, epochs=3) > 0.7
+    assert example.main(alpha=0.001, epochs=2) > 0.6
+    assert example.main(alpha=0.05, epochs=2) > 0.5
 
 
 def test_manual_loop_learns_and_a_wrong_layer_is_diagnosed(capsys):
-    assert load("manual_loop").main(epochs=2) > 0.92
+    example = load("manual_loop")
+    example.load_mnist = digits(4000)
+    assert example.main(epochs=2) > 0.88
     assert "dW has shape (784, 128)" in capsys.readouterr().out
     message = load("custom_layer").main()
     assert "exactly 5 (the batch size) times too small" in message
 
 
+def few_characters(name):
+    """The beginning of a text, with all characters that the text has."""
+    text = load_text(name)
+    return text[:40_000] + "".join(sorted({*text}))
+
+
 def test_char_gpt_learns_and_writes(capsys):
     steps, loss = (40, 3.3) if LONG else (5, 4.1)  # log 65 is 4.17
     example = load("char_gpt")
-    if not LONG:  # with all characters
-        example.load_text = lambda name: (text := load_text(name))[:40_000] + "".join(set(text))
+    if not LONG:
+        example.load_text = few_characters
     assert example.main(steps=steps, write=20 if LONG else 3) < loss
     assert "validation loss" in capsys.readouterr().out
 
@@ -93,8 +98,8 @@ def test_lora_tunes_on_names_what_was_trained_on_plays(capsys):
 def test_mnist_cnn_learns():
     example = load("mnist_cnn")
     if not LONG:
-        example.load_mnist = few_digits
-    assert example.main(epochs=1, small=True) > (0.9 if LONG else 0.6)
+        example.load_mnist = digits(600)
+    assert example.main(epochs=1, small=True) > (0.9 if LONG else 0.4)
 
 
 # --- names, spirals and an LSTM ------------------------------------------------------------------
@@ -112,8 +117,7 @@ def test_counted_and_learnt_bigrams_agree(capsys):
 def test_the_mlp_of_names_has_12297_parameters_and_learns():
     example = load("names_mlp")
     assert example.build(27, 10).count_params() == 12_297
-    assert example.main(epochs=2, names=4000) < 2.55  # log 27 is 3.30
-    example = load("names_mlp")
+    assert example.main(epochs=2, names=1500) < 2.7  # log 27 is 3.30
     X, y = example.contexts(["ab", "c"], CharTokenizer("\nabc"))
     np.testing.assert_array_equal(X, [[0, 0, 0], [0, 0, 1], [0, 1, 2], [0, 0, 0], [0, 0, 3]])
     np.testing.assert_array_equal(y, [1, 2, 0, 3, 0])
@@ -121,32 +125,35 @@ def test_the_mlp_of_names_has_12297_parameters_and_learns():
 
 def test_the_transformer_of_names_learns_and_writes(capsys):
     example = load("names_transformer")
-    assert example.main(epochs=2, names=1500, write=5) < 2.75
+    assert example.main(epochs=2, names=800, write=5) < 2.9  # log 27 is 3.30
     *_, names, last = capsys.readouterr().out.strip().splitlines()
     assert last.startswith("validation loss")
     known = set(load_text("names").split("\n"))
     assert len(names.split()) == 5
     assert not known & set(names.split()[:1])
-    example = load("names_transformer")
     X, y = example.padded(["ab"], CharTokenizer("\nab"))
     np.testing.assert_array_equal(X[0, :4], [0, 1, 2, 0])
     np.testing.assert_array_equal(y[0, :4], [1, 2, 0, example.IGNORED])
 
 
 def test_the_lstm_learns_and_writes(capsys):
-    assert load("char_lstm").main(steps=60, units=48, write=20) < 3.1  # log 65 is 4.17
+    example = load("char_lstm")
+    example.load_text = few_characters
+    assert example.main(steps=60, units=48, write=20) < 3.1  # log 65 is 4.17
     assert "validation loss" in capsys.readouterr().out
 
 
 def test_spirals_and_moons_are_learnt_and_drawn(tmp_path, capsys):
-    picture = tmp_path / "spirals.png"
-    assert load("spirals").main(picture=str(picture)) > 0.99
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    capsys.readouterr()
-    picture = tmp_path / "moons.png"
-    assert load("moons").main(picture=str(picture)) == 1.0
-    assert capsys.readouterr().out.startswith("337 parameters")
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    epochs, least = (100, 0.99) if LONG else (40, 0.95)
+    picture = tmp_path / "points.png"
+    for example, accuracy, size in (
+        (load("spirals"), least, 4547),
+        (load("moons"), 1.0, 337),
+    ):
+        assert example.main(epochs, picture=str(picture)) >= accuracy
+        assert capsys.readouterr().out.startswith(f"{size} parameters")
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        picture.unlink()
 
 
 # --- examples that make new samples --------------------------------------------------------------
@@ -154,14 +161,17 @@ def test_spirals_and_moons_are_learnt_and_drawn(tmp_path, capsys):
 
 def test_vae_mnist_learns_to_rebuild_and_to_make_digits(tmp_path, capsys):
     picture = tmp_path / "vae.png"
-    loss, found = load("vae_mnist").main(epochs=8 if LONG else 1, picture=str(picture))
+    example = load("vae_mnist")
+    if not LONG:
+        example.load_mnist = digits(3000)
+        example.COMPARED = 300
+    loss, found = example.main(epochs=8 if LONG else 1, picture=str(picture))
     assert loss < (128 if LONG else 250)  # from 550; 105.5 after ten epochs of all digits
-    assert abs(found["other digits"]) < 0.003
+    assert abs(found["other digits"]) < (0.003 if LONG else 0.006)
     if LONG:
         assert found["samples"] < found["digits with shuffled pixels"] / 2
     assert capsys.readouterr().out.endswith(f"test loss {loss:.2f}\n")
     assert picture.read_bytes().startswith(b"\x89PNG")
-    example = load("vae_mnist")
     model = example.vae(784, 30, latent=example.LATENT).seed(0).build()
     X = example.load_mnist()[2].reshape(-1, 784)
     reconstruction, divergence = example.bound(model, X)
@@ -188,7 +198,7 @@ def test_diffusion_turns_noise_into_moons(tmp_path, capsys):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.stem)
-def test_every_example_is_tested(path):
-    tests = Path(__file__).parent.rglob("test_*.py")
-    assert any(f'load("{path.stem}")' in test.read_text() for test in tests)
+def test_every_example_is_tested():
+    tests = "".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
+    for path in EXAMPLES.glob("*.py"):
+        assert f'load("{path.stem}")' in tests

@@ -11,31 +11,23 @@ BATCH = STORED["batch"]
 PRECISION = {"float32": {"rtol": 0, "atol": 3e-5}, "float64": {"rtol": 1e-11, "atol": 1e-13}}
 each_dtype = pytest.mark.parametrize("dtype", PRECISION)
 
-BLOCK = {  # matrices are (in, out) in both, and queries, keys and values side by side
-    "ln_1.weight": "0.layers.0.gamma",
-    "ln_1.bias": "0.layers.0.beta",
-    "attn.c_attn.weight": "0.layers.1.Wqkv",
-    "attn.c_attn.bias": "0.layers.1.bqkv",
-    "attn.c_proj.weight": "0.layers.1.Wo",
-    "attn.c_proj.bias": "0.layers.1.bo",
-    "ln_2.weight": "1.layers.0.gamma",
-    "ln_2.bias": "1.layers.0.beta",
-    "mlp.c_fc.weight": "1.layers.1.layers.0.W",
-    "mlp.c_fc.bias": "1.layers.1.layers.0.b",
-    "mlp.c_proj.weight": "1.layers.1.layers.2.W",
-    "mlp.c_proj.bias": "1.layers.1.layers.2.b",
-}
-NAMES = {  # transformers' name -> our path; the head is the embedding in both
+LAYERS = [  # of a block: transformers' name, our path, and our weight and bias
+    ("ln_1", "0.layers.0", "gamma", "beta"),
+    ("attn.c_attn", "0.layers.1", "Wqkv", "bqkv"),
+    ("attn.c_proj", "0.layers.1", "Wo", "bo"),
+    ("ln_2", "1.layers.0", "gamma", "beta"),
+    ("mlp.c_fc", "1.layers.1.layers.0", "W", "b"),
+    ("mlp.c_proj", "1.layers.1.layers.2", "W", "b"),
+]  # matrices are (in, out) in both, and queries, keys and values side by side
+LAYERS = [(f"h.{i}.{n}", f"{2 + i}.layers.{p}", *own) for i in range(3) for n, p, *own in LAYERS]
+LAYERS.append(("ln_f", "5", "gamma", "beta"))
+NAMES = {
     "transformer.wte.weight": "0.W",
     "transformer.wpe.weight": "1.W",
-    **{
-        f"transformer.h.{i}.{theirs}": f"{2 + i}.layers.{ours}"
-        for i in range(3)
-        for theirs, ours in BLOCK.items()
-    },
-    "transformer.ln_f.weight": "5.gamma",
-    "transformer.ln_f.bias": "5.beta",
-}
+}  # the head is wte in both
+for name, path, weight, bias in LAYERS:
+    NAMES[f"transformer.{name}.weight"] = f"{path}.{weight}"
+    NAMES[f"transformer.{name}.bias"] = f"{path}.{bias}"
 WEIGHTS, GRADIENTS = (
     {NAMES[theirs]: a for theirs, a in STORED[kind].items()} for kind in ("weights", "gradients")
 )
@@ -43,8 +35,7 @@ WEIGHTS, GRADIENTS = (
 
 def gpt2(dtype):
     builder = gpt(61, 24, layers=3, heads=4, dim=32, activation="gelu_tanh")
-    builder = builder.loss("softmax_cross_entropy")
-    model = builder.dtype(dtype).optimizer("sgd").alpha(0.5).build()
+    model = builder.loss("softmax_cross_entropy").dtype(dtype).optimizer("sgd").alpha(0.5).build()
     model.set_weights(WEIGHTS)  # refuses weights that are missing, too many or of another shape
     return model
 

@@ -55,9 +55,7 @@ def data(kind):
 
 
 LENGTHS = np.random.default_rng(1).integers(1, 7, 40)
-MAKERS = {
-    "images": images, "sequences": sequences, "tokens": tokens, "table": table
-}  # fmt: skip
+MAKERS = {make.__name__: make for make in (images, sequences, tokens, table)}
 OPTIONS = {
     "images": {"class_weight": "balanced"},
     "sequences": {"lengths": LENGTHS, "accumulate": 2},

@@ -8,7 +8,7 @@ import pytest
 
 from phitodeep.core.call import calling
 from phitodeep.model.architectures import resnet_small
-from tests.conftest import references
+from tests.conftest import assert_same, references
 
 KEPT, STEP = 1000, 7  # of a larger gradient, every seventh number is stored
 
@@ -39,7 +39,5 @@ def test_logits_gradients_and_statistics_are_pytorchs(dtype, rtol, atol):
         found = found.ravel()[::STEP] if found.size > KEPT else found
         assert np.abs(wanted).max() > 1e-4
         np.testing.assert_allclose(found, wanted, rtol=rtol, atol=atol, err_msg=path)
-    for path, wanted in stored["state"].items():
-        np.testing.assert_allclose(
-            model.get_weights()[path], wanted, rtol=rtol, atol=atol, err_msg=path
-        )
+    found = {path: model.get_weights()[path] for path in stored["state"]}
+    assert_same(found, stored["state"], rtol=rtol, atol=atol)

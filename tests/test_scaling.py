@@ -2,23 +2,14 @@
 
 import json
 import math
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-ROOT = Path(__file__).parents[1]
-STORED = json.loads((ROOT / "docs" / "scaling.json").read_text())
 
 
 @pytest.fixture
 def model(suite):
     return suite.import_module("scaling_model")
-
-
-@pytest.fixture
-def report(suite):
-    return suite.import_module("scaling_report")
 
 
 @pytest.fixture
@@ -111,14 +102,6 @@ def test_where_it_stops_paying_the_efficiency_crosses_the_line(model, small, sca
     assert all(found.speedup(best) >= found.speedup(r) for r in model.counts(found.limit(1000)))
 
 
-def test_the_stored_results_make_the_stored_model_and_tables(report, tmp_path):
-    assert sorted(STORED["workloads"]) == [f"W{i}" for i in range(1, 7)]
-    found = STORED | {"model": report.model(STORED)}
-    assert report.tables(found) == (ROOT / "docs" / "_scaling.md").read_text()
-    report.draw(found, tmp_path / "scaling.png")
-    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_settings_pass_their_share_of_the_batch(suite):
     scaling = suite.import_module("scaling")
     batches = {s: scaling.batch_of(s, "W4") for job in scaling.JOBS.values() for s in job}
@@ -131,23 +114,22 @@ CUT = """
 import json, sys
 from frameworks.ours import Side
 from phitodeep.distributed.exchange import BUCKET, buckets
-model = Side(sys.argv[1], "").model
-found = buckets(model.optimizer._pack(model.layers))
-print(json.dumps([BUCKET, [(b.piece.stop - b.piece.start) * 4 for b in found]]))
+models = [Side(workload, "").model for workload in sys.argv[1:]]
+found = [buckets(model.optimizer._pack(model.layers)) for model in models]
+print(json.dumps([BUCKET, [[(b.piece.stop - b.piece.start) * 4 for b in each] for each in found]]))
 """
 
 
-@pytest.mark.parametrize("workload", ["W1", "W4", "W6"])
-def test_the_model_knows_the_layers_and_buckets_of_phitodeep(suite, model, workload):
-    scaling, workloads = (suite.import_module(m) for m in ("scaling", "workloads"))
-    found = json.loads(json.dumps(scaling.described(workload)))
-    counts = [n for *_, decayed, plain in found["layers"] for n in (*decayed, *plain)]
-    assert sum(counts) == sum(a.size for a in workloads.weights(workload).values())
-    assert found["batch"] == workloads.BATCH[workload]
+def test_the_model_knows_the_layers_and_buckets_of_phitodeep(suite, model):
     pytest.importorskip("mpi4py")
-    answer = suite.import_module("processes").fresh(CUT, {}, (workload,))
-    least, sizes = json.loads(answer)
+    scaling, workloads = (suite.import_module(m) for m in ("scaling", "workloads"))
+    names = ("W1", "W4", "W6")
+    least, sizes = json.loads(suite.import_module("processes").fresh(CUT, {}, names))
     assert least == model.BUCKET
-    assert [
-        b.size for b in model.buckets([model.Layer(*each) for each in found["layers"]])
-    ] == sizes
+    for workload, cut in zip(names, sizes, strict=True):
+        found = json.loads(json.dumps(scaling.described(workload)))
+        counts = [n for *_, decayed, plain in found["layers"] for n in (*decayed, *plain)]
+        assert sum(counts) == sum(a.size for a in workloads.weights(workload).values())
+        assert found["batch"] == workloads.BATCH[workload]
+        pieces = model.buckets([model.Layer(*each) for each in found["layers"]])
+        assert [b.size for b in pieces] == cut

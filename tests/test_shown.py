@@ -85,10 +85,7 @@ def test_tables_in_html_and_profiles():
     for flops, seconds, speed in (
         (6_400_000, 0.0, None),  # it ran as part of another layer
         (6_400_000, 5e-7, None),  # less than calling the clock takes
-        (6_400_000, 2e-3, 3.2e9),
-        (0, 2e-3, None),
-        (320, 2e-3, None),
-        (5000, 2e-3, 2.5e6),
+        *((6_400_000, 2e-3, 3.2e9), (0, 2e-3, None), (320, 2e-3, None), (5000, 2e-3, 2.5e6)),
     ):
         row = Row("0", "ReLU()", seconds / 4, 3 * seconds / 4, 0.1, flops, 1000, flops / 1e9)
         assert row.speed == (speed and pytest.approx(speed))

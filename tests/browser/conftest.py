@@ -134,6 +134,16 @@ class Quiet(SimpleHTTPRequestHandler):
         return super().translate_path(path.removeprefix("/phitodeep"))
 
 
+@contextmanager
+def served(folder, handler):
+    """The address of a server of this folder."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
     """The address of the built site, which is served for the tests.
@@ -144,14 +154,10 @@ def site(tmp_path_factory):
     if not folder:
         folder = str(tmp_path_factory.mktemp("site"))
         command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", folder]
-        subprocess.run(
-            command, check=True, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-        )
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder))
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
+        environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+        subprocess.run(command, check=True, cwd=ROOT, env=environment)
+    with served(folder, Quiet) as address:
+        yield address
 
 
 @pytest.fixture

@@ -87,8 +87,6 @@ def test_the_panel_stays_and_symbols_and_arrays_light_up_together(explorer):
     page.mouse.move(2, 2)
     assert page.evaluate("document.querySelector('aside').scrollTop") == 200
     assert seen.text(".outcome") == outcome
-    seen = explorer("moons")
-    page = seen.page
     page.locator("#heading math [data-sym=X]").hover()
     assert page.locator("#picture [data-array=X].alight").count() == 1
     assert page.locator("#picture figure.alight").count() == 1
@@ -101,8 +99,8 @@ def test_the_panel_stays_and_symbols_and_arrays_light_up_together(explorer):
 
 def test_a_number_leads_to_its_own_cell_and_back_also_by_keyboard(explorer):
     seen = explorer("moons")
-    first, moment = seen.shown, seen.moment
-    factor = seen.page.locator(".factor").first
+    page, first, moment = seen.page, seen.shown, seen.moment
+    factor = page.locator(".factor").first
     label = factor.get_attribute("title") or ""
     value = factor.text_content() or ""
     factor.hover()
@@ -111,10 +109,8 @@ def test_a_number_leads_to_its_own_cell_and_back_also_by_keyboard(explorer):
     assert seen.moment == "forward: layer 3, Tanh(), Y"
     assert f"X[{', '.join(map(str, seen.shown.cell))}]" in label
     assert f"{seen.shown.value:.3g}".lstrip("-") in value
-    seen.page.get_by_role("button", name="Back", exact=True).click()
+    page.get_by_role("button", name="Back", exact=True).click()
     assert (seen.shown, seen.moment) == (first, moment)
-    seen = explorer("moons")
-    page = seen.page
     for expected in ("forward: layer 3, Tanh(), Y", "forward: layer 2, Dense(4, 4), Y"):
         page.locator(".factor").first.focus()
         seen.press("Enter")
@@ -321,11 +317,7 @@ def test_paths_add_up(explorer, name, key):
     wanted = traced(name)[f"{path}.backward.{symbol}"].array[seen.shown.cell]
     assert total == pytest.approx(wanted, rel=6e-6)
     assert sum(shown) == pytest.approx(wanted, rel=0, abs=6e-3 * sum(map(abs, shown)))
-    assert seen.page.evaluate("aside => aside.scrollWidth <= aside.clientWidth", aside(seen))
-
-
-def aside(seen):
-    return seen.page.locator("aside").element_handle()
+    assert seen.page.locator("aside").evaluate("all => all.scrollWidth <= all.clientWidth")
 
 
 def test_two_traces(explorer):

@@ -258,7 +258,8 @@ def test_samples_that_are_pictures_are_shown_and_chosen(explorer):
 
 
 def test_a_number_that_is_followed_says_where_it_came_from(explorer):
-    seen = explorer(traced("moons"))
+    trace = traced("moons")
+    seen = explorer(trace)
     factor = seen.page.locator(".factor").nth(1)  # dY of the last Dense
     value = number((factor.text_content() or "").rpartition(" ")[2])
     factor.click()
@@ -267,7 +268,6 @@ def test_a_number_that_is_followed_says_where_it_came_from(explorer):
     text = seen.text("#inspector")
     assert "the same number as dY[" in text
     assert "of layer 4, Dense(4, 1), where you came from" in text
-    trace = traced("moons")
     seen = explorer(trace)
     seen.hover(seen.page.locator("#picture canvas").nth(1), 0.6, 0.4)  # X of the last Dense
     assert seen.shown.symbol == "X"

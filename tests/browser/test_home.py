@@ -11,12 +11,8 @@ from tests.rows import few
 STILL = 1500  # milliseconds; no stage of the wave is longer
 
 
-def figure(page):
-    return page.locator(".pd-home")
-
-
 def stage(page):
-    return figure(page).get_attribute("data-stage")
+    return page.locator(".pd-home").get_attribute("data-stage")
 
 
 def wait_for_a_change(page):
@@ -75,8 +71,7 @@ def test_it_plays_and_pauses(site_page, size):
     page = site_page(size=size)
     for _ in range(3):
         wait_for_a_change(page)
-    button = page.get_by_role("button", name="Pause")
-    button.click()
+    page.get_by_role("button", name="Pause").click()
     assert_still(page)
     page.get_by_role("button", name="Play", exact=True).click()
     wait_for_a_change(page)

@@ -53,7 +53,6 @@ def test_the_row_of_layer_norm_can_be_dragged_and_shifting_the_whole_row_changes
     assert page.locator(".wb-wrong").count() == 0
     page.get_by_role("button", name="Start again").click()
     assert numbers(page, "X") == before["X"][0]
-    page = site_page("layers/layer-norm/")
     before = numbers(page, "Y"), numbers(page, "dX")
     cells(page, "X").first.focus()
     for _ in range(4):
@@ -123,7 +122,6 @@ def test_a_prediction_is_judged_and_pointing_at_a_step_lights_up_what_it_reads(s
     assert hidden.count() == 0
     assert form.locator("li").count() == 4  # one term for each sample
     assert "dY[0, 0]" in form.inner_text()
-    page = site_page("layers/dense/")
     page.locator('[data-reads="dW X dY"]').focus()
     lit = page.locator(".wb .wb-array.wb-lit")
     assert {e.get_attribute("data-sym") for e in lit.all()} == {"dW", "X", "dY"}
@@ -138,18 +136,13 @@ def test_without_javascript_the_numbers_are_there(browser, site):
     context.close()
 
 
-@pytest.mark.parametrize(
-    ("path", "scheme", "size"),
-    few(
-        [
-            ("", "dark", "phone"),
-            ("layer-norm/", "light", "phone"),
-            ("lstm/", "dark", "desktop"),
-            ("multi-head-attention/", "dark", "phone"),
-        ],
-        1,
-    ),
-)
+PAGES = [
+    *(("", "dark", "phone"), ("layer-norm/", "light", "phone"), ("lstm/", "dark", "desktop")),
+    ("multi-head-attention/", "dark", "phone"),
+]
+
+
+@pytest.mark.parametrize(("path", "scheme", "size"), few(PAGES, 1))
 def test_nothing_bars_a_reader(site_page, path, scheme, size):
     page = site_page(f"layers/{path}", size=size, scheme=scheme)
     assert axe(page, ".md-content") == []

@@ -3,14 +3,12 @@
 import json
 import re
 from contextlib import ExitStack
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import SimpleHTTPRequestHandler
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import ROOT, axe, opened
+from tests.browser.conftest import ROOT, axe, opened, served
 from tests.rows import few, long
 from website.playground.build import SIZES, VERSION, presets
 from website.playground.session.game import Game
@@ -77,11 +75,8 @@ def pyodide(tmp_path_factory):
     for path in [*NPM.iterdir(), WHEELS / name]:
         if path.is_file():
             (folder / path.name).symlink_to(path.resolve())
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Files, directory=str(folder)))
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
+    with served(folder, Files) as address:
+        yield address
 
 
 @pytest.fixture
@@ -216,21 +211,19 @@ def test_an_edited_layer_is_checked_and_a_mistake_is_marked(live):
 
 @long
 def test_nan_is_frozen_and_located(live):
-    page = live
-    write(page, LOG + presets()["moons"].replace(".tanh()", ".relu().add(Log())", 1))
-    act(page, "run")
-    expect(page.locator(".bad")).to_contain_text("layer 2, Log()", timeout=LOADED)
-    assert "Y = log(X)" in page.locator(".bad").inner_text()
-    expect(page.locator(".lanes .alarm h3")).to_contain_text("Log")
-    assert page.locator(".tile.spoilt").count() > 0
-    expect(page.locator("[data-act=run]")).to_have_text("Run")
+    write(live, LOG + presets()["moons"].replace(".tanh()", ".relu().add(Log())", 1))
+    act(live, "run")
+    expect(live.locator(".bad")).to_contain_text("layer 2, Log()", timeout=LOADED)
+    assert "Y = log(X)" in live.locator(".bad").inner_text()
+    expect(live.locator(".lanes .alarm h3")).to_contain_text("Log")
+    assert live.locator(".tile.spoilt").count() > 0
+    expect(live.locator("[data-act=run]")).to_have_text("Run")
 
 
 @long
 def test_a_mutant_is_dealt_and_its_repair_accepted(live):
-    page = live
-    page.get_by_role("button", name="Deal a mutant").click()
-    game = page.locator(".game")
+    live.get_by_role("button", name="Deal a mutant").click()
+    game = live.locator(".game")
     expect(game.locator(".unit")).to_have_count(6, timeout=LOADED)
     truth = Game(int(game.get_attribute("data-seed")))
     wrong = next(str(k) for k in range(6) if str(k) != truth.path)
@@ -242,7 +235,7 @@ def test_a_mutant_is_dealt_and_its_repair_accepted(live):
     game.get_by_role("button", name=other.replace("`", ""), exact=True).click()
     expect(game.locator(".message.error")).to_contain_text("No")
     game.get_by_role("button", name=truth.words.replace("`", ""), exact=True).click()
-    lines = page.locator("#play-repair")
+    lines = live.locator("#play-repair")
     expect(lines).to_have_value(truth.shown)
     game.get_by_role("button", name="Ask the checker").click()
     expect(game.locator(".message.error")).to_contain_text("wrong gradients", timeout=LOADED)
@@ -253,43 +246,41 @@ def test_a_mutant_is_dealt_and_its_repair_accepted(live):
 
 @long
 def test_a_loop_without_an_end_can_be_stopped(live):
-    page = live
-    act(page, "reset")
-    step_is(page, 0)
-    act(page, "b")
-    step_is(page, 1)
-    write(page, "while True:\n    pass\n")
-    expect(page.locator(".slow")).to_be_visible(timeout=LOADED)
-    act(page, "stop")
-    expect(page.locator(".status")).to_contain_text("last state is back", timeout=LOADED)
-    says(page, "had not ended", "error")
-    assert fact(page, "step") == 1
-    act(page, "b")  # the last model is kept
-    step_is(page, 2)
-    write(page, presets()["xor"])
-    says(page, "every gradient agrees", "good")
+    act(live, "reset")
+    step_is(live, 0)
+    act(live, "b")
+    step_is(live, 1)
+    write(live, "while True:\n    pass\n")
+    expect(live.locator(".slow")).to_be_visible(timeout=LOADED)
+    act(live, "stop")
+    expect(live.locator(".status")).to_contain_text("last state is back", timeout=LOADED)
+    says(live, "had not ended", "error")
+    assert fact(live, "step") == 1
+    act(live, "b")  # the last model is kept
+    step_is(live, 2)
+    write(live, presets()["xor"])
+    says(live, "every gradient agrees", "good")
 
 
 @long
 def test_every_data_set_trains(live):
-    page = live
-    page.locator("#play-stop-steps").fill("150")
+    live.locator("#play-stop-steps").fill("150")
     for name in presets():
-        page.locator("#play-data").select_option(name)
+        live.locator("#play-data").select_option(name)
         if name == "mine":  # with the mouse; a table has a test of its own
             for x, y in ((60, 60), (90, 80), (70, 90)):
-                page.locator(".picture canvas").click(position={"x": x, "y": y})
-            page.get_by_label("class 1").check()
+                live.locator(".picture canvas").click(position={"x": x, "y": y})
+            live.get_by_label("class 1").check()
             for x, y in ((220, 220), (240, 200), (210, 240)):
-                page.locator(".picture canvas").click(position={"x": x, "y": y})
-        step_is(page, 0)
-        says(page, "every gradient agrees", "good")
-        picture = page.locator(".picture canvas")
+                live.locator(".picture canvas").click(position={"x": x, "y": y})
+        step_is(live, 0)
+        says(live, "every gradient agrees", "good")
+        picture = live.locator(".picture canvas")
         if name == "digits":
             before = int(re.findall("misreads (.*) of", picture.get_attribute("aria-label"))[0])
-        act(page, "run")
-        step_is(page, 150)
-        assert fact(page, "score") > (0.15 if name == "names" else 0.6), name
+        act(live, "run")
+        step_is(live, 150)
+        assert fact(live, "score") > (0.15 if name == "names" else 0.6), name
         if name == "digits":
             after = int(re.findall("misreads (.*) of", picture.get_attribute("aria-label"))[0])
             assert before > 32 > 8 > after
@@ -319,19 +310,18 @@ def test_an_edit_that_leaves_the_layers_alone_keeps_the_weights(live):
 
 @long
 def test_a_table_gets_the_model_that_it_needs(live):
-    page = live
-    page.locator("#play-data").select_option("mine")
-    page.locator("#play-table").fill("a,b,c,kind\n1,2,3,red\n2,x,1,blue")
-    act(page, "usetable")
-    says(page, "row 2", "error")
-    page.locator("#play-table").fill("a,b,c,kind\n1,2,3,red\n2,0,1,blue\n0,1,1,green\n")
-    act(page, "usetable")
-    editor = page.locator(".editor textarea")
+    live.locator("#play-data").select_option("mine")
+    live.locator("#play-table").fill("a,b,c,kind\n1,2,3,red\n2,x,1,blue")
+    act(live, "usetable")
+    says(live, "row 2", "error")
+    live.locator("#play-table").fill("a,b,c,kind\n1,2,3,red\n2,0,1,blue\n0,1,1,green\n")
+    act(live, "usetable")
+    editor = live.locator(".editor textarea")
     expect(editor).to_have_value(re.compile(r"SequentialBuilder\(3"), timeout=LOADED)
-    says(page, "every gradient agrees", "good")
-    page.locator("#play-data").select_option("moons")
-    expect(page.locator(".facts")).not_to_contain_text("33")
-    says(page, "every gradient agrees", "good")
+    says(live, "every gradient agrees", "good")
+    live.locator("#play-data").select_option("moons")
+    expect(live.locator(".facts")).not_to_contain_text("33")
+    says(live, "every gradient agrees", "good")
 
 
 @long
@@ -395,34 +385,29 @@ MODES = [("phone", "light"), ("desktop", "dark"), ("phone", "dark"), ("desktop",
 def test_no_barriers(play, size, scheme):
     page = play(size=size, scheme=scheme)
     assert axe(page, "#play") == []
-    wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    assert wide <= 0
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 @long
 def test_no_barriers_while_it_is_used(live):
-    page = live
-    page.get_by_role("button", name="Deal a mutant").click()
-    expect(page.locator(".game .unit")).to_have_count(6, timeout=LOADED)
+    live.get_by_role("button", name="Deal a mutant").click()
+    expect(live.locator(".game .unit")).to_have_count(6, timeout=LOADED)
     wrong = LOG + presets()["moons"].replace(".tanh()", ".relu().add(Log())", 1)
     states = {"digits": presets()["digits"], "nan": wrong, "error": "X = (", "names": None}
     for state, code in states.items():
-        write(page, code or presets()[state])
-        says(page, "", "error" if state in ("nan", "error") else "good")
+        write(live, code or presets()[state])
+        says(live, "", "error" if state in ("nan", "error") else "good")
         if state != "error":
-            act(page, "b")
+            act(live, "b")
         if state == "nan":
-            expect(page.locator(".bad")).to_be_visible()
+            expect(live.locator(".bad")).to_be_visible()
         for width in (1280, 390):
-            page.set_viewport_size({"width": width, "height": 800})
+            live.set_viewport_size({"width": width, "height": 800})
             for scheme in ("default", "slate"):
-                page.evaluate(
-                    "name => document.body.setAttribute('data-md-color-scheme', name)", scheme
-                )
-                page.wait_for_timeout(300)  # the colours change slowly
-                assert axe(page, "#play") == [], (state, width, scheme)
-                wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-                assert wide <= 0, (state, width)
+                live.evaluate(f"document.body.dataset.mdColorScheme = '{scheme}'")
+                live.wait_for_timeout(300)  # the colours change slowly
+                assert axe(live, "#play") == [], (state, width, scheme)
+                assert live.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_versions_agree():

@@ -109,10 +109,9 @@ def test_a_warm_start_goes_on_with_the_same_outputs():
     est.fit(X, y + 1)
     assert est.loss_curve_[3] < first
     assert est.target_scaler_.mean_ == mean  # the scaling stays that of the first call
-    with pytest.raises(ArgumentError, match="y has 2 outputs, but the network has 1: to build"):
-        est.fit(X, TWO)
-    with pytest.raises(ArgumentError, match="y has 2 outputs, but the network has 1"):
-        est.partial_fit(X, TWO)
+    for fit, hint in ((est.fit, ": to build"), (est.partial_fit, "")):
+        with pytest.raises(ArgumentError, match=f"y has 2 outputs, but the network has 1{hint}"):
+            fit(X, TWO)
     assert est.predict(X).shape == (300,)
 
 

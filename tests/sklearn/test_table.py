@@ -170,7 +170,7 @@ def test_an_unknown_category_counts_as_the_average_one():
 def test_categories_in_parts_and_with_early_stopping():
     assert regressor(early_stopping=True).fit(FRAME, VALUE).best_validation_score_ > 0.8
     parts = regressor()
-    for _ in range(15):
+    for _ in range(10):
         parts.partial_fit(FRAME, VALUE)
     assert parts.score(FRAME, VALUE) > 0.9
 
@@ -193,13 +193,10 @@ def test_other_tables_than_in_fit_are_refused():
 
 def test_columns_behind_a_column_transformer():
     steps = [("numbers", StandardScaler(), ["length"]), ("codes", OrdinalEncoder(), ["colour"])]
-    columns = ColumnTransformer(steps)
-    pipe = make_pipeline(columns, regressor(categories=[1]))
+    pipe = make_pipeline(ColumnTransformer(steps), regressor(categories=[1]))
     assert pipe.fit(FRAME, VALUE).score(FRAME, VALUE) > 0.9
-    named = make_pipeline(
-        ColumnTransformer(steps), regressor(categories=["codes__colour"])
-    ).set_output(transform="pandas")
-    named.fit(FRAME, VALUE)
+    named = make_pipeline(ColumnTransformer(steps), regressor(categories=["codes__colour"]))
+    named.set_output(transform="pandas").fit(FRAME, VALUE)
     assert named[-1].feature_names_in_.tolist() == ["numbers__length", "codes__colour"]
     np.testing.assert_array_equal(named.predict(FRAME), pipe.predict(FRAME))
 

@@ -6,11 +6,11 @@ import time
 import pytest
 
 from phitodeep.errors import ArgumentError
-from phitodeep.teach import attempt, grade
+from phitodeep.teach import grade
 from tests.rows import few
-from tests.teach.lessons import DENSE, blank, cell, changed
+from tests.teach.lessons import DENSE, blank, cell, changed, needs_forks
 
-forks = pytest.mark.skipif(not attempt.FORKS, reason="Python cannot fork here")
+pytestmark = needs_forks
 
 LOOP = "\n                while True: pass"
 SENT = """import gc, socket
@@ -76,11 +76,10 @@ BODIES = [  # what backward does; what is said of dX
 ]
 
 
-@forks
 @pytest.mark.parametrize("body", few(BODIES, 12))
 def test_whatever_backward_does_it_gets_a_verdict_and_no_points(body):
     pid, start = os.getpid(), time.monotonic()
-    found = grade(blank("dense", body), DENSE, 1, seconds=0.2)
+    found = grade(blank("dense", body), DENSE, 1, seconds=0.1)
     assert os.getpid() == pid
     assert time.monotonic() - start < 10
     assert found.points <= 1  # of the forward pass, which is given
@@ -113,19 +112,17 @@ CLASSES = [  # what is replaced in the solution, by what, and the most points th
 ]
 
 
-@forks
 @pytest.mark.parametrize(("old", "new", "points"), CLASSES, ids=range(len(CLASSES)))
 def test_whatever_a_class_is_it_gets_a_verdict(old, new, points):
     kind = changed("dense", old, new)
     if "on" in vars(type(kind)):
         type(kind).on = True
-    found = grade(kind, DENSE, seconds=0.2)
+    found = grade(kind, DENSE, seconds=0.1)
     assert found.points <= points
     assert found.name == "Dense"
     assert all(verdict.passed or verdict.words for verdict in found.verdicts)
 
 
-@forks
 def test_a_file_is_run_only_where_it_cannot_reach_the_grader(tmp_path):
     solution = f"{cell('dense', '')}\n{cell('dense', 'solution')}"
     cheat = "import phitodeep.teach.grading as g\ng._wrong = lambda *a: ''\n"

@@ -2,13 +2,16 @@
 
 import contextlib
 import importlib
-import importlib.util
 import inspect
 import re
+import runpy
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 
+from phitodeep import AdamW
+from phitodeep.layers import Dense, ScaledDotProductAttention
 from website import api, options
 from website.pages import ROOT
 
@@ -31,12 +34,7 @@ SHOWN = re.findall(
 @pytest.fixture(scope="module")
 def docstrings():
     pytest.importorskip("griffe")
-    spec = importlib.util.spec_from_file_location("_docstrings", ROOT / "docs/_docstrings.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "docs/_docstrings.py")))
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -78,21 +76,18 @@ def html(docstrings, text):
 
 
 def test_docstrings_become_html(docstrings):
-    from phitodeep.layers import ScaledDotProductAttention
-
+    attention = inspect.getdoc(ScaledDotProductAttention) or ""
     found = html(docstrings, "Sum up.\n\nleft    the first\n        one\nright   another\nThe end.")
     assert found.count("<dt>") == 2
     assert "first\none</dd>" in found
     assert "<p>The end.</p>" in found  # no part of the column
-    found = html(docstrings, inspect.getdoc(ScaledDotProductAttention) or "")
+    found = html(docstrings, attention)
     terms = re.findall(r"<dt><code>(\w+)</code></dt>", found)
     assert terms == ["causal", "rope", "dropout", "mask"]
     found = html(docstrings, "Read a * b.\n\n**Axes.** The model takes *x* as it is.")
     assert "<p>Read a * b.</p>" in found
     assert "<strong>Axes.</strong> The model takes *x* as" in found
     assert "<p>a &lt; b [c] | d_e_ * f</p>" in html(docstrings, "a < b [c] | d_e_ * f")
-    from phitodeep.layers import Dense
-
     found = docstrings.markdown(inspect.getdoc(Dense) or "")
     block = re.search(r"```text\n(.*?)\n```", found, re.DOTALL)
     assert block is not None
@@ -101,11 +96,7 @@ def test_docstrings_become_html(docstrings):
     ]  # fmt: skip
     short = docstrings.markdown("Sum.\n\n    a = b        c = d")
     assert "a = b        c = d" in short
-    from phitodeep.layers import ScaledDotProductAttention
-
-    found = docstrings.entry(
-        inspect.getdoc(ScaledDotProductAttention) or "", ScaledDotProductAttention
-    )
+    found = docstrings.entry(attention, ScaledDotProductAttention)
     assert "`causal`\n:" not in found
     assert "| `causal` | `False` | position t attends only" in found
     assert "`mask`\n:" in found
@@ -115,12 +106,9 @@ def test_docstrings_become_html(docstrings):
 def test_arguments_have_meanings_and_formulas_are_typeset(cls, docstrings):
     table = options.table(cls).splitlines()[2:]
     assert all(re.fullmatch(r"\| .+ \|.*\| .{9,} \|", row) for row in table)
-    names = [
-        name for name in inspect.signature(cls).parameters if name not in ("common", "options")
-    ]
+    names = [n for n in inspect.signature(cls).parameters if n not in ("common", "options")]
     assert [name for name, _ in options.arguments(cls)][: len(names)] == names
-    text = inspect.getdoc(cls) or ""
-    found = docstrings.entry(text, cls)
+    found = docstrings.entry(inspect.getdoc(cls) or "", cls)
     if cls.__name__ == "Lambda":  # its derivation is the reader's own
         assert "<math" not in found
         return
@@ -152,8 +140,6 @@ def test_arguments_have_no_spare_meanings_and_entries_are_linked():
            for name, _ in options.arguments(cls)}  # fmt: skip
     assert set(options.ARGUMENTS) <= {name.partition(".")[2] for name in own}
     assert {f"{name}.{a}" for name, facts in options.FACTS.items() for a in facts.arguments} <= own
-    from phitodeep import AdamW
-
     assert dict(options.arguments(AdamW)) == {
         "alpha": "0.01", "beta1": "0.9", "beta2": "0.999", "eps": "1e-08", "weight_decay": "0.01"
     }  # fmt: skip

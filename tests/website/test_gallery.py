@@ -32,7 +32,6 @@ def test_the_page_shows_a_bug_that_the_checker_finds_and_its_repair(case):
     assert isinstance(case._checked(case.repaired), GradientReport)
     assert case.worst() < 1e-7
     text = str(gallery.page(case).content)
-    verdict = case.verdict(case.bug.kind)
     assert all(line in text for line in verdict.splitlines())
     assert case.code.rstrip() in text
     assert all(f"]({source.url})" in text for source in case.bug.sources)

@@ -89,7 +89,7 @@ def test_the_code_is_the_librarys_and_the_page_is_short_and_small():
     for _, _, line in shown:
         assert unescape(line).strip() in source
     assert len(shown) >= len(source.strip().split("\n")) - 2  # without the docstring
-    ((line,),) = [[text for _, name, text in shown if name == "dW"]]
+    (line,) = (text for _, name, text in shown if name == "dW")
     assert 'grad_array("W")' in unescape(line)
     assert [name for lit, name, _ in shown if "step-lit" in lit] == ["dW"]
     assert 4500 < sum(stage["ms"] for stage in DATA["stages"]) < 6000

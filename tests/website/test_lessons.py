@@ -61,7 +61,6 @@ def test_a_page_has_its_parts_pictures_and_neighbours(number):
     assert "```text\n" in text
     assert text.partition("## Questions")[2].count("<details") in (2, 3)
     assert re.search(rf"(\d+) of \1 points \({lesson.name}\)", text)
-    lesson, text = lesson_of(number), str(page_of(number).content)
     shown = re.findall(r'<img src="\.\./([^"]+)" alt="([^"]+)"', text)
     assert [f"lessons/{path}" for path, _ in shown] == [p.path for p in lesson.pictures]
     assert shown
@@ -70,15 +69,14 @@ def test_a_page_has_its_parts_pictures_and_neighbours(number):
         assert made[picture.path] == picture.content
         assert str(picture.content).rstrip().endswith("</svg>")
         # readable on light and dark pages: it follows the scheme, or has a ground of its own
-        text = str(picture.content)
-        assert "prefers-color-scheme: dark" in text or 'fill="#ffffff"' in text or GROUND in text
-    text = str(page_of(number).content)
+        svg = str(picture.content)
+        assert "prefers-color-scheme: dark" in svg or 'fill="#ffffff"' in svg or GROUND in svg
     made = {page.path for page in lessons.assets()} | {page_of(k).path for k in range(13)}
     linked = set(re.findall(r"\]\(([\w/]+\.\w+)\)", text))
     assert {f"lessons/{path}" for path in linked} <= made
     for other in {number - 1, number + 1} & set(range(1, 13)):
         assert f"{lesson_of(other).file}.md" in linked
-    assert {f"{lesson_of(number).file}.ipynb", f"solutions/{lesson_of(number).file}.ipynb"} < linked
+    assert {f"{lesson.file}.ipynb", f"solutions/{lesson.file}.ipynb"} < linked
     assert re.findall(r'aria-current="step">(\d+)<', text) == [str(number)]
 
 

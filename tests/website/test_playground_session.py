@@ -66,13 +66,10 @@ def test_frames_steps_links_and_snapshots():
     norms = [np.sqrt(sum(float((A**2).sum()) for A in arrays)) for arrays in (moved, params)]
     assert ratio == pytest.approx(norms[0] / norms[1], rel=1e-3)
     session = Session(MOONS)
-    session.advance("s")
-    assert (session.step, session.cursor, len(session.rows)) == (1, 1, 1)
-    session.advance("b")
-    assert (session.step, session.cursor, len(session.rows)) == (2, 33, 32)
-    session.advance("e")
-    assert (session.epoch, session.cursor, session.step) == (1, 0, 8)
-    assert session.path == "s1b1e1"
+    for what, step, cursor, rows in (("s", 1, 1, 1), ("b", 2, 33, 32), ("e", 8, 0, 7)):
+        session.advance(what)
+        assert (session.step, session.cursor, len(session.rows)) == (step, cursor, rows)
+    assert (session.epoch, session.path) == (1, "s1b1e1")
     session = Session(MOONS)
     assert session.run(1e6, False, 5) == 5
     assert (session.step, session.seen) == (5, 5)
