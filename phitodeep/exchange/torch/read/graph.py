@@ -267,7 +267,7 @@ class Graph:
         name = self.function(node)
         if name not in FUNCTIONS:
             return None
-        kind = getattr(self.torch.nn, FUNCTIONS[str(name)][0])
+        kind = getattr(self.torch.nn, FUNCTIONS[str(name)])
         row = self.leaves.rows.get(kind)
         return kind() if row is not None and row.layout == "any" else None
 

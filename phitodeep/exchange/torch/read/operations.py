@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from itertools import zip_longest
 from typing import Any
 
@@ -11,7 +12,7 @@ from phitodeep import layers as L
 from phitodeep.exchange.onnx.read.axes import Groups, new, same, size_of
 from phitodeep.exchange.onnx.read.values import View
 from phitodeep.exchange.torch.layouts import FIRST
-from phitodeep.exchange.torch.read.functions import FUNCTIONS
+from phitodeep.exchange.torch.read.functions import FUNCTIONS, OTHER
 from phitodeep.exchange.torch.read.graph import Unknown, channels_last, is_node
 from phitodeep.exchange.torch.read.leaves import array
 from phitodeep.exchange.torch.read.tensor_functions import ALL, TensorFunctions
@@ -65,8 +66,9 @@ class Reader(TensorFunctions):
 
     def _as_module(self, node: Any, name: str, X: Any, *args: Any, **kwargs: Any) -> Any:
         """A function that does what a module without parameters does."""
-        kind, parameters = FUNCTIONS[name]
-        names = parameters.split()
+        kind = getattr(self.torch.nn, FUNCTIONS[name])
+        own = OTHER.get(FUNCTIONS[name])
+        names = [*inspect.signature(kind).parameters] if own is None else own.split()
         if kwargs.keys() - set(names) or len(args) > len(names):
             self.fail(node, f"has arguments that are not supported: {args} {kwargs}")
         given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -76,9 +78,9 @@ class Reader(TensorFunctions):
         given.pop("training", None)
         if node in self.dropped and not self.dropped[node]:
             return self.value(node, X)
-        if kind == "Flatten":
+        if name == "flatten":
             given = {"start_dim": 0, **given}
-        return self._module(node, getattr(self.torch.nn, kind)(**given), X)
+        return self._module(node, kind(**given), X)
 
     def _linear_module(self, node: Any, module: Any, X: Any) -> View:
         embedding = self.embeddings.get(module.weight)
