@@ -55,6 +55,7 @@ class Graph:
     leaves    makes the layers
     writer    adds them
     values    by node of the graph: a View, or what stands for several
+    slices    steps that select some features of another one: that step, the first and the last
     """
 
     opset = OPSETS[-1]  # of the ONNX reader's operators
@@ -80,6 +81,7 @@ class Graph:
         self.used: dict[Any, str] = {}  # parameters that have become those of a layer
         self.prefix = ""  # of paths
         self.values: dict[Any, Any] = {}
+        self.slices: dict[Step, tuple[Step, int, int]] = {}
         self.steps: list[Step] = []
         self.budget = Budget(1 << 40)  # the module is in memory already
 

@@ -183,7 +183,7 @@ class Reader(TensorFunctions):
             return known[at]
         if isinstance(known, Unknown) and known.last is not None:
             return known.last
-        return super().do_getitem(node, X, at)
+        return self.selected(node, self.value(node, X), at)
 
     def _only_last(self, node: Any, module: Any) -> bool:
         """Return whether all that is read of a recurrent module is its state after all steps.

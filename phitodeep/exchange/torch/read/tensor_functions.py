@@ -18,14 +18,7 @@ ALL = slice(None)
 
 
 class TensorFunctions(Graph):
-    """A method `do_...` for each such function.
-
-    slices    steps that select some features of another one: that step, the first and the last
-    """
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.slices: dict[Step, tuple[Step, int, int]] = {}
+    """A method `do_...` for each such function."""
 
     # --- axes and shapes ---------------------------------------------------------------------
 
@@ -73,9 +66,6 @@ class TensorFunctions(Graph):
         return bool(node.users)
 
     # --- selections and reductions -----------------------------------------------------------
-
-    def do_getitem(self, node: Any, X: Any, at: Any) -> Any:
-        return self.selected(node, self.value(node, X), at)
 
     def selected(self, node: Any, view: View, at: Any) -> View:
         """Return the elements at an index."""
