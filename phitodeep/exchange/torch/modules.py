@@ -148,10 +148,27 @@ def same_padding(X: Tensor, kernel: Any, stride: Any, dilation: Any) -> list[int
     return pads
 
 
-class _SameConv(nn.Module):
+class _Same(nn.Module):
+    """Windows of X with zeros around it, or what `around` says."""
+
+    around = 0.0
+
     def forward(self, X: Tensor) -> Tensor:
-        pads = same_padding(X, self.kernel_size, self.stride, self.dilation)
-        return super().forward(F.pad(X, pads))
+        dilation = getattr(self, "dilation", 1)
+        dilation = (dilation,) * len(self.stride) if isinstance(dilation, int) else dilation
+        pads = same_padding(X, self.kernel_size, self.stride, dilation)
+        return super().forward(F.pad(X, pads, value=self.around))
+
+
+class _SameMaxPool(_Same):
+    around = -math.inf
+
+
+class _SameAvgPool(_Same):
+    """The mean of the positions that are not padding."""
+
+    def forward(self, X: Tensor) -> Tensor:
+        return super().forward(X) / super().forward(torch.ones_like(X))
 
 
 class _SameConvTranspose(nn.Module):
@@ -166,46 +183,10 @@ class _SameConvTranspose(nn.Module):
         return Y
 
 
-define("Same", _SameConv, "Conv1d", "Conv2d")
+define("Same", _Same, "Conv1d", "Conv2d")
+define("Same", _SameMaxPool, "MaxPool1d", "MaxPool2d")
+define("Same", _SameAvgPool, "AvgPool1d", "AvgPool2d")
 define("Same", _SameConvTranspose, "ConvTranspose1d", "ConvTranspose2d")
-
-
-class _SamePool(Module):
-    """Padded windows of `kernel_size` with `stride`; `pool` is the function of a subclass."""
-
-    pool: Any
-
-    def pooled(self, X: Tensor, value: float) -> Tensor:
-        pads = same_padding(X, self.kernel_size, self.stride, (1,) * len(self.stride))
-        return self.pool(F.pad(X, pads, value=value), self.kernel_size, self.stride)
-
-
-class _SameMaxPool(_SamePool):
-    def forward(self, X: Tensor) -> Tensor:
-        return self.pooled(X, -math.inf)
-
-
-class SameMaxPool1d(_SameMaxPool):
-    pool = staticmethod(F.max_pool1d)
-
-
-class SameMaxPool2d(_SameMaxPool):
-    pool = staticmethod(F.max_pool2d)
-
-
-class _SameAvgPool(_SamePool):
-    """The mean of the positions that are not padding."""
-
-    def forward(self, X: Tensor) -> Tensor:
-        return self.pooled(X, 0.0) / self.pooled(torch.ones_like(X), 0.0)
-
-
-class SameAvgPool1d(_SameAvgPool):
-    pool = staticmethod(F.avg_pool1d)
-
-
-class SameAvgPool2d(_SameAvgPool):
-    pool = staticmethod(F.avg_pool2d)
 
 
 # --- norms ---------------------------------------------------------------------------------------

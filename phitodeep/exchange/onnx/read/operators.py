@@ -117,9 +117,7 @@ def regroup(node: Call, x: View, sizes: list[Size]) -> View:
 def joined(node: Call, x: View) -> View:
     """Return x with one new axis for each group of several axes."""
     old = expanded(x.groups)
-    fresh = [
-        (Axis(size_of(g)),) if len(g) > 1 and node.it.batch not in g else g for g in old
-    ]  # fmt: skip
+    fresh = [(Axis(size_of(g)),) if len(g) > 1 and node.it.batch not in g else g for g in old]
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
         names = {leaves(g): f for g, f in zip(old, fresh, strict=True) if f is not g}

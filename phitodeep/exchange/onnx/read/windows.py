@@ -157,10 +157,8 @@ def _transposed_padding(node: Call, s: Windows) -> dict[str, Any]:
 @handles("MaxPool", "AveragePool")
 def pool(node: Call) -> Value:
     x, average = node.view(), node.op == "AveragePool"
-    s, counted = (
-        windows(node, node.attribute("kernel_shape", [])),
-        node.attribute("count_include_pad"),
-    )
+    s = windows(node, node.attribute("kernel_shape", []))
+    counted = node.attribute("count_include_pad")
     if any(d != 1 for d in s.dilations):
         raise DataError("dilations are not supported in pools")
     axes = zip(x.sizes()[2:], s.kernel, s.strides, s.pads, strict=True)

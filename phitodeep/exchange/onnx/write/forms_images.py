@@ -26,13 +26,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.exchange.onnx.write.forms_general import moved, reduced
-from phitodeep.exchange.onnx.write.graph import (
-    Form,
-    Graph,
-    UnknownSizeError,
-    Value,
-    rank,
-)
+from phitodeep.exchange.onnx.write.graph import Form, Graph, UnknownSizeError, Value, rank
 from phitodeep.layers.windows import Windows, extent
 
 

@@ -1,67 +1,64 @@
 """The graph of a traced module, read step by step into operations on layers.
 
-A value in the graph may have its axes in another order than our value: `Value.axes` says which of
-ours each of them is. Steps that only move axes change nothing but this. A layer that needs another
-order gets a Permute before it.
+As in the ONNX reader, a value is a view of a step's output: steps that only move, split or merge
+axes add no layers. `Writer` knows where the axes of each step are in the array of our layer, and
+adds a Permute, a Reshape or a Flatten where a layer needs them in another order. The ONNX reader's
+operators compute softmaxes, means, maxima and merges.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from phitodeep import layers as L
-from phitodeep.core.types import Array, Shape
-from phitodeep.errors import ArgumentError
+from phitodeep.errors import ArgumentError, DataError
+from phitodeep.exchange.onnx.read import operators as operators
+from phitodeep.exchange.onnx.read import windows as windows
+from phitodeep.exchange.onnx.read.axes import Axis, Group, Groups, expanded, leaves, new, same
+from phitodeep.exchange.onnx.read.building import Placed, Writer
+from phitodeep.exchange.onnx.read.interpreting import HANDLERS, Budget, Call
+from phitodeep.exchange.onnx.read.products import merge
+from phitodeep.exchange.onnx.read.reading import OPSETS, Node
+from phitodeep.exchange.onnx.read.values import Step, Value, View
 from phitodeep.exchange.torch.read.functions import ALIASES, CHANNELS_FIRST, FUNCTIONS
 from phitodeep.exchange.torch.read.leaves import Leaves, described
-from phitodeep.exchange.tree import Operation, as_layers
+from phitodeep.exchange.tree import as_layers
 from phitodeep.layers.base import Layer
 
-Axes = tuple[int, ...]
-
-
-class Value(NamedTuple):
-    """A value of the graph that depends on the input.
-
-    name     of our value
-    axes     for each axis after the batch: which of our axes it is, counted from 1, or 0 for an
-             axis of size 1 that ours does not have
-    order    for the features behind a Flatten: feature j is our feature order[j]
-    """
-
-    name: str
-    axes: Axes
-    order: Array | None = None
+T = TypeVar("T")
 
 
 class Unknown(NamedTuple):
     """An output that no layer computes, and why; perhaps its last step is known."""
 
     why: str
-    last: Value | None = None
+    last: View | None = None
 
 
-def plain(count: int) -> Axes:
-    """Return the axes of a value that has ours, in our order."""
-    return tuple(range(1, count + 1))
+class Operator(Call):
+    """An operator of ONNX that adds its layers as soon as it is read."""
 
-
-def canonical(axes: int, channel: int) -> Axes:
-    """Return the axes of a value whose channels are at this axis, from 1, and last in ours."""
-    others = iter(range(1, axes))
-    return tuple(axes if j == channel else next(others) for j in range(1, axes + 1))
+    def step(self, *args: Any, **settings: Any) -> View:
+        it: Any = self.it
+        made = super().step(*args, **settings)
+        writer: Writer = it.writer
+        plan: Any = made.step.plan or merge(made.step)
+        placed = [writer.placed[view.step] for view in plan.inputs]
+        writer.placed[made.step] = plan.write(writer, placed)
+        return made
 
 
 class Graph:
     """Reads a traced graph; `TensorFunctions` and `Reader` derive from it, and know the steps.
 
-    leaves        makes the layers
-    operations    the operations so far, with a name for each value
-    values        by node of the graph: a Value, or what stands for several
-    shapes        of a sample, by the name of our value
+    leaves    makes the layers
+    writer    adds them
+    values    by node of the graph: a View, or what stands for several
+    slices    steps that select some features of another one: that step, the first and the last
     """
+
+    opset = OPSETS[-1]  # of the ONNX reader's operators
 
     _module: Callable[..., Any]  # returns what stands for the output of a module
     _as_module: Callable[..., Any]  # the same of a function that is a module too
@@ -83,9 +80,10 @@ class Graph:
         self.embeddings: dict[Any, Any] = {}  # by their weights
         self.used: dict[Any, str] = {}  # parameters that have become those of a layer
         self.prefix = ""  # of paths
-        self.operations: list[Operation] = []
         self.values: dict[Any, Any] = {}
-        self.shapes: dict[str, Shape] = {}
+        self.slices: dict[Step, tuple[Step, int, int]] = {}
+        self.steps: list[Step] = []
+        self.budget = Budget(1 << 40)  # the module is in memory already
 
     def is_leaf(self, module: Any) -> bool:
         return self.leaves.is_leaf(module) or type(module) in self.modules
@@ -148,33 +146,47 @@ class Graph:
                     todo.append(user)
         return False
 
-    def read(self, start: Axes, end: Callable[[int], Axes] | None) -> list[Layer]:
+    def read(self, start: int, end: Callable[[int], int] | None) -> list[Layer]:
         """Return the layers of the traced graph.
 
-        `start` holds the axes of the input; `end` returns those that the output must have.
+        `start` is the axis of the channels in the input, and `end` returns it for an output with
+        so many axes. If it is None, the axis that is last in ours has the channels.
         """
-        result = None
         for node in self.graph.nodes:
             if node.op == "placeholder":
-                sizes = self.example.shape[1:]
-                ours = sorted(range(len(start)), key=lambda j: start[j])
-                self.shapes["input"] = tuple(sizes[j] for j in ours)
-                self.values[node] = Value("input", start)
+                self._begin(node, start)
             elif node.op == "output":
                 found = self.values.get(node.args[0]) if is_node(node.args[0]) else None
-                if not isinstance(found, Value | Unknown):
+                if not isinstance(found, View | Unknown):
                     self.fail(node, "must be a single value that depends on the input")
-                found = self.value(node, node.args[0])
-                count = len(found.axes)
-                if end is None:  # the channels, which are last in ours, may be anywhere
-                    channel = found.axes.index(max(found.axes)) + 1
-                    result = self.ordered(node, found, canonical(count, channel))
-                else:
-                    result = self.ordered(node, found, end(count))
+                view = self.value(node, node.args[0])
+                last = self.placed(view)
+                channels = self._channels(view) if end is None else end(len(view.groups) - 1)
+                result = self.writer.arranged(last, channels_last(view.groups, channels))
             elif node.op != "get_attr" and any(n in self.values for n in node.all_input_nodes):
-                self.values[node] = self._step(node)
-        assert result is not None
-        return as_layers(self.operations, "input", result.name)
+                self.writer.at = Step(node.op, self.path(node), (), (), 0, False, None, {})
+                self.values[node] = found = self._step(node)
+                if isinstance(found, View) and len(found.groups) < 2:
+                    self.fail(
+                        node, "leaves one number without an axis for each sample: keep an axis"
+                    )
+        return as_layers(self.writer.operations, "input", result.value)
+
+    def _begin(self, node: Any, channels: int) -> None:
+        """Make the value of the input."""
+        batch, *sizes = map(same, self.example.shape)
+        self.batch = Axis(batch)
+        groups = ((self.batch,), *map(new, sizes))
+        self.input = Step("Input", "input", (), groups, 0, False, None, {})
+        it: Any = self
+        self.writer = Writer(it, channels_last(range(len(groups)), channels))
+        self.values[node] = self.input.output
+
+    def _channels(self, view: View) -> int:
+        """Return which axis is last in ours, apart from axes of size 1."""
+        groups = expanded(view.groups)
+        last = next((g for g in expanded(self.placed(view).layout)[:0:-1] if g), ())
+        return groups.index(last) if last in groups[1:] else len(groups) - 1
 
     def _step(self, node: Any) -> Any:
         if node.op == "call_module":
@@ -192,10 +204,11 @@ class Graph:
             return self._as_module(node, name, *node.args, **node.kwargs)
         if name is None:
             self.fail(node, "has no counterpart in phitodeep")
+        reader = getattr(self, f"do_{name}")
         try:
-            return getattr(self, f"do_{name}")(node, *node.args, **node.kwargs)
+            return reader(node, *node.args, **node.kwargs)
         except TypeError as wrong:
-            if f"do_{name}()" not in str(wrong):
+            if f"{reader.__name__}()" not in str(wrong):
                 raise
             what = str(wrong).partition("() ")[2]
             return self.fail(node, f"has arguments that are not supported: {what}")
@@ -256,69 +269,72 @@ class Graph:
         name = self.function(node)
         if name not in FUNCTIONS:
             return None
-        kind = getattr(self.torch.nn, FUNCTIONS[str(name)][0])
+        kind = getattr(self.torch.nn, FUNCTIONS[str(name)])
         row = self.leaves.rows.get(kind)
         return kind() if row is not None and row.layout == "any" else None
 
     # --- values ------------------------------------------------------------------------------
 
-    def value(self, node: Any, of: Any) -> Value:
+    def value(self, node: Any, of: Any) -> View:
         """Return the value of an argument, which must depend on the input."""
         found = self.values.get(of) if is_node(of) else None
         if isinstance(found, Unknown):
             self.fail(node, found.why)
-        if not isinstance(found, Value):
+        if not isinstance(found, View):
             self.fail(node, f"takes {of}, which is not a value that a layer computes")
         return found
 
-    def emit(self, node: Any, does: Layer | str, inputs: Sequence[str], shape: Shape) -> str:
-        """Add an operation and return the name of its value, whose samples have our `shape`."""
-        name = f"{node.name}.{len(self.operations)}"
-        self.operations.append(Operation(self.path(node), tuple(inputs), name, does))
-        self.shapes[name] = shape
-        return name
-
-    def ordered(self, node: Any, value: Value, axes: Axes) -> Value:
-        """Return the value with its axes in this order, by a Permute and a Reshape if needed."""
-        if value.axes == axes:
-            return value
-        name, shape = value.name, self.shapes[value.name]
-        real = [j for j, a in enumerate(value.axes) if a]
-        dims = [value.axes[j] for j in sorted(real, key=lambda j: axes[j])]
-        if dims != sorted(dims):
-            shape = tuple(shape[d - 1] for d in dims)
-            name = self.emit(node, L.Permute(*dims), [name], shape)
-        if len(real) < len(axes):
-            sizes = {axes[j]: self.shapes[value.name][value.axes[j] - 1] for j in real}
-            shape = tuple(sizes.get(a, 1) for a in range(1, len(axes) + 1))
-            name = self.emit(node, L.Reshape(*shape), [name], shape)
-        return Value(name, axes)
-
-    def channels_at(self, node: Any, value: Value, axis: int) -> Value:
-        """Return the value with the axis (from 1) as the last one of ours."""
-        axes = len(self.shapes[value.name])
-        if value.axes[axis - 1] == axes and axes:
-            return value
-        return self.ordered(node, value, canonical(len(value.axes), axis))
-
-    def chain(self, node: Any, value: Value, layers: Sequence[Layer], axes: Axes) -> Value:
-        """Add layers after a value; the result has the sizes of the node, with these axes."""
-        return self.chained(node, value, layers, axes, node.meta["value"].shape[1:])
-
-    def chained(
-        self, node: Any, value: Value, layers: Sequence[Layer], axes: Axes, sizes: Sequence[int]
-    ) -> Value:
-        """`chain`, for a result of these sizes."""
-        order = value.order if axes == (1,) else None
-        found = {a: n for a, n in zip(axes, sizes, strict=True) if a}
-        shape = tuple(found[a] for a in sorted(found))
-        name = value.name
+    def written(
+        self, node: Any, layers: Sequence[Layer], x: Placed, layout: Groups, groups: Iterable[Group]
+    ) -> View:
+        """Add layers after a value; return their output, which has these axes in this layout."""
+        step = Step(node.op, self.path(node), (), tuple(groups), 0, False, None, {})
         for layer in layers:
-            name = self.emit(node, layer, [name], shape)
-        return Value(name, axes, order)
+            x = self.writer.layer(layer, x, layout)
+        self.writer.placed[step] = x._replace(layout=layout)
+        return step.output
 
-    def _sizes(self, value: Value) -> Shape:
-        return tuple(self.shapes[value.name][a - 1] if a else 1 for a in value.axes)
+    def operator(self, node: Any, op: str, inputs: Sequence[Value], **attributes: Any) -> View:
+        """Return the output of an operator of the ONNX reader."""
+        given: Any = self
+        try:
+            found: Any = HANDLERS[op](Operator(given, Node(op, "", [], [], attributes), inputs))
+        except DataError as error:
+            self.fail(node, str(error))
+        return found
+
+    def placed(self, view: View) -> Placed:
+        """Return where a value is in our layers, as it is."""
+        return self.writer.placed[view.step]
+
+    def ordered(self, view: View) -> Placed:
+        """Return where a value is, with its axes as in the module."""
+        return self.writer.arranged(self.placed(view), view.groups)
+
+    def without_ones(self, x: Placed) -> Placed:
+        """Return a value without axes of size 1 if there are others."""
+        layout = tuple(group for group in expanded(x.layout) if group)
+        return self.writer.arranged(x, layout if layout[1:] else (*layout, ()))
+
+    def along(self, view: View, axis: int) -> Placed:
+        """Return where a value is, with an axis as the last one of ours."""
+        x = self.placed(view)
+        if expanded(x.layout)[-1] == leaves(view.groups[axis]):
+            return x
+        return self.writer.arranged(x, channels_last(view.groups, axis))
+
+    def back(self, view: View, axis: int, before: View) -> View:
+        """Return a value of the axes of another one, with this axis where it was there."""
+        old, layout = leaves(before.groups[axis]), expanded(self.placed(before).layout)
+        if old and old in layout:
+            wanted = tuple(view.groups[axis] if group == old else group for group in layout)
+            self.writer.placed[view.step] = self.writer.arranged(self.placed(view), wanted)
+        return view
+
+
+def channels_last(axes: Sequence[T], channels: int) -> tuple[T, ...]:
+    """Return the axes with the one of the channels at the end."""
+    return (*axes[:channels], *axes[channels + 1 :], axes[channels])
 
 
 def is_node(value: Any) -> bool:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
 from phitodeep import layers as L
-from phitodeep.exchange.torch.read.functions import FUNCTIONS
-from phitodeep.exchange.torch.read.graph import Unknown, Value, canonical, is_node, plain
+from phitodeep.exchange.onnx.read.axes import Groups, new, same, size_of
+from phitodeep.exchange.onnx.read.values import View
+from phitodeep.exchange.torch.layouts import FIRST
+from phitodeep.exchange.torch.read.functions import FUNCTIONS, OTHER
+from phitodeep.exchange.torch.read.graph import Unknown, channels_last, is_node
 from phitodeep.exchange.torch.read.leaves import array
 from phitodeep.exchange.torch.read.tensor_functions import ALL, TensorFunctions
-
-EXACT = {L.Conv1D, L.Conv2D, L.ConvTranspose1D, L.ConvTranspose2D, L.MaxPool1D, L.MaxPool2D}
-EXACT |= {L.AvgPool1D, L.AvgPool2D, L.Upsample2D, L.ZeroPad2D, L.RandomCrop, L.RandomFlip}
-IN_ORDER = {L.PositionalEmbedding, L.SinusoidalEncoding, L.RotaryEmbedding, L.MultiHeadAttention}
-IN_ORDER |= {L.RNN, L.LSTM, L.GRU, L.ScaledDotProductAttention}
 
 
 class Reader(TensorFunctions):
@@ -44,151 +44,137 @@ class Reader(TensorFunctions):
             return special(node, module, X, *args, **kwargs)
         if args or kwargs:
             self.fail(node, "is called with more than its input, which is not supported")
-        value = self.value(node, X)
-        pair = self.leaves.rows.get(type(module))
+        view = self.value(node, X)
         layers = self.leaves.layers(module, self.path(node), self.leaves.of)
-        kinds = {type(layer) for layer in layers}
-        k = len(value.axes)
-        if pair is not None and pair.ours in EXACT:
-            value = self.ordered(node, value, canonical(k, 1))
-        elif kinds & IN_ORDER or L.Bidirectional in kinds:
-            value = self.ordered(node, value, plain(k))
-        elif pair is not None and pair.layout == "first":
-            value = self.channels_at(node, value, 1)
-        elif pair is None or pair.layout == "last":
-            value = self.channels_at(node, value, k)
-        axes = value.axes
-        if L.Embedding in kinds:
+        if isinstance(module, self.torch.nn.Embedding):
             self.embeddings[module.weight] = layers[0]
-            axes = plain(k + 1)
-        return self.chain(node, value, layers, axes[: node.meta["value"].ndim - 1])
+        pair, groups, count = self.leaves.rows.get(type(module)), view.groups, len(view.groups)
+        after = self.groups(node, view)
+        if pair is not None and pair.layout == "any":
+            x = self.placed(view)
+            return self.written(node, layers, x, (*x.layout, *after[count:]), after)
+        channels = 1 if pair is not None and pair.layout == FIRST else count - 1
+        x = self.writer.arranged(self.placed(view), channels_last(groups, channels))
+        layout = channels_last(after, channels) if len(after) == count else after
+        return self.written(node, layers, x, layout, after)
+
+    def groups(self, node: Any, view: View) -> Groups:
+        """Return the axes of a step's output: those of its input where they have the same size."""
+        sizes = map(same, node.meta["value"].shape)
+        pairs = zip_longest(sizes, view.groups[: node.meta["value"].ndim], fillvalue=())
+        return tuple(group if size_of(group) == size else new(size) for size, group in pairs)
 
     def _as_module(self, node: Any, name: str, X: Any, *args: Any, **kwargs: Any) -> Any:
         """A function that does what a module without parameters does."""
-        kind, parameters = FUNCTIONS[name]
-        names = parameters.split()
+        kind = getattr(self.torch.nn, FUNCTIONS[name])
+        own = OTHER.get(FUNCTIONS[name])
+        names = [*inspect.signature(kind).parameters] if own is None else own.split()
         if kwargs.keys() - set(names) or len(args) > len(names):
             self.fail(node, f"has arguments that are not supported: {args} {kwargs}")
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        if given.pop("_stacklevel", 3) != 3 and name.endswith("softmax"):
-            self.fail(node, "has arguments that are not supported")
-        if given.get("dtype") is not None:
-            self.fail(node, f"has dtype={given['dtype']}, which is not supported")
-        if given.pop("antialias", False):
-            self.fail(node, "has antialias=True, which is not supported")
-        given.pop("dtype", None)
+        for name, only in (("_stacklevel", 3), ("dtype", None), ("antialias", False)):
+            if (found := given.pop(name, only)) != only:
+                self.fail(node, f"has {name}={found}, which is not supported")
         given.pop("training", None)
         if node in self.dropped and not self.dropped[node]:
             return self.value(node, X)
         if name == "flatten":
             given = {"start_dim": 0, **given}
-        return self._module(node, getattr(self.torch.nn, kind)(**given), X)
+        return self._module(node, kind(**given), X)
 
-    def _linear_module(self, node: Any, module: Any, X: Any) -> Value:
-        value = self.value(node, X)
-        value = self.channels_at(node, value, len(value.axes))
+    def _linear_module(self, node: Any, module: Any, X: Any) -> View:
         embedding = self.embeddings.get(module.weight)
         if embedding is not None:
             if module.bias is not None:
                 self.fail(
                     node, "shares its weight with an Embedding, but has a bias: use bias=False"
                 )
-            return self.chain(node, value, [L.TiedDense(embedding)], value.axes)
+            return self._dense(node, [L.TiedDense(embedding)], X)
         layers = self.leaves.layers(module, self.path(node), self.leaves.of)
-        if value.order is not None:
-            arrays = self.leaves.loads[-1][2]
-            W = np.empty_like(arrays["W"])
-            W[value.order] = arrays["W"]
-            arrays["W"], value = W, value._replace(order=None)
-        return self.chain(node, value, layers, value.axes)
+        return self._dense(node, layers, X, self.leaves.loads[-1][2])
 
-    def do_linear(self, node: Any, X: Any, weight: Any, bias: Any = None) -> Value:
-        value = self.value(node, X)
-        value = self.channels_at(node, value, len(value.axes))
+    def do_linear(self, node: Any, X: Any, weight: Any, bias: Any = None) -> View:
         embedding = self.embeddings.get(weight.meta["value"]) if is_node(weight) else None
         if embedding is None or bias is not None:
             self.fail(node, "has a weight that is not an Embedding's: use torch.nn.Linear")
-        return self.chain(node, value, [L.TiedDense(embedding)], value.axes)
+        return self._dense(node, [L.TiedDense(embedding)], X)
 
-    def _softmax(self, node: Any, module: Any, X: Any) -> Value:
-        value = self.value(node, X)
+    def _dense(self, node: Any, layers: list[L.Layer], X: Any, arrays: Any = None) -> View:
+        """Add a dense layer; the rows of its W follow features that a Flatten did not permute."""
+        view = self.value(node, X)
+        x, order = self.along(view, len(view.groups) - 1), None
+        if arrays is not None and len(view.groups) == 2:
+            x, order = self.writer.features(self.placed(view), view.groups[-1])
+        if order is not None:
+            arrays["W"] = arrays["W"][order]
+        groups = (*view.groups[:-1], new(same(node.meta["value"].shape[-1])))
+        return self.written(node, layers, x, (*x.layout[:-1], groups[-1]), groups)
+
+    def _softmax(self, node: Any, module: Any, X: Any) -> View:
+        view = self.value(node, X)
         if module.dim is None:
             self.fail(node, "has no dim")
-        axis = module.dim % (len(value.axes) + 1)
+        axis = module.dim % len(view.groups)
         if axis == 0:
             self.fail(node, f"has dim={module.dim}, which no Softmax layer has")
-        if not value.axes[axis - 1]:  # an axis of size 1 that ours does not have
-            value = self.ordered(node, value, plain(len(value.axes)))
-        ours = value.axes[axis - 1]
-        ours = -1 if ours == len(self.shapes[value.name]) else ours
-        return self.chain(node, value, [getattr(L, type(module).__name__)(ours)], value.axes)
+        return self.operator(node, type(module).__name__, [view], axis=axis)
 
-    def _adaptive(self, node: Any, module: Any, X: Any) -> Value:
+    def _adaptive(self, node: Any, module: Any, X: Any) -> View:
         sizes = module.output_size
         if set(sizes if isinstance(sizes, tuple) else (sizes,)) != {1}:
             self.fail(node, f"has output_size={sizes}; only 1 is supported")
         if getattr(module, "return_indices", False):
             self.fail(node, "has return_indices=True, which is not supported")
-        value = self.value(node, X)
-        kind = L.GlobalMaxPool if "Max" in type(module).__name__ else L.GlobalAvgPool
-        return self._pooled(node, value, kind, range(2, len(value.axes) + 1), True)
+        axes = range(2, X.meta["value"].ndim)
+        return self.reduced(node, self.value(node, X), type(module).__name__, axes, True)
 
-    def _global_pool(self, node: Any, module: Any, X: Any) -> Value:
-        value = self.value(node, X)
-        k = len(value.axes)
-        channel = module.dim % (k + 1)
-        kind = getattr(L, type(module).__name__)
-        return self._pooled(node, value, kind, [j for j in range(1, k + 1) if j != channel], False)
+    def _global_pool(self, node: Any, module: Any, X: Any) -> View:
+        view = self.value(node, X)
+        channel = module.dim % len(view.groups)
+        axes = [j for j in range(1, len(view.groups)) if j != channel]
+        return self.reduced(node, view, type(module).__name__, axes, False)
 
-    def _time_distributed(self, node: Any, module: Any, X: Any) -> Value:
-        value = self.value(node, X)
-        value = self.ordered(node, value, plain(len(value.axes)))
-        source = next(iter(node.args)).meta["value"]
-        example = source.flatten(0, 1)
+    def _time_distributed(self, node: Any, module: Any, X: Any) -> View:
+        view = self.value(node, X)
+        example = X.meta["value"].flatten(0, 1)
         inner = Reader(self.torch, self.own, self.tracing, self.leaves)
         inner.embeddings, inner.used = self.embeddings, self.used
         inner.prefix = self.path(node) + "."
         inner.trace(module.layer, example)
-        layers = inner.read(plain(example.ndim - 1), plain)
+        layers = inner.read(example.ndim - 1, lambda count: count)
         layer = layers[0] if len(layers) == 1 else L.Chain(*layers)
-        axes = tuple(range(1, node.meta["value"].ndim))
-        return self.chain(node, value, [L.TimeDistributed(layer)], axes)
+        groups = self.groups(node, view)
+        return self.written(node, [L.TimeDistributed(layer)], self.ordered(view), groups, groups)
 
     # --- recurrent modules -------------------------------------------------------------------
 
     def _recurrent(self, node: Any, module: Any, X: Any, state: Any = None) -> Any:
         if state is not None:
             self.fail(node, "is given an initial state; only zeros are supported")
-        value = self.value(node, X)
-        value = self.ordered(node, value, (1, 2))
-        last = self._only_last(node, module)
-
+        view = self.value(node, X)
+        x, last = self.ordered(view), self._only_last(node, module)
         layers = self.leaves.layers(
             module, self.path(node), lambda m: self.leaves.recurrent(m, not last)
         )
-        width = module.hidden_size * (2 if module.bidirectional else 1)
-        steps = (self.shapes[value.name][0],)
-        shape = (width,) if last else (*steps, width)
-        out = self.chained(node, value, layers, plain(len(shape)), shape)
+        width = new(same(module.hidden_size * (2 if module.bidirectional else 1)))
+        groups = (*view.groups[: 1 if last else 2], width)
+        out = self.written(node, layers, x, groups, groups)
         states: Any = self._states(node, module, out, last)
         if module.mode == "LSTM":
             states = [states, Unknown("reads the cell state, which no layer returns")]
         whole = Unknown("uses outputs of which only the last step is known", out) if last else out
         return [whole, states]
 
-    def _states(self, node: Any, module: Any, out: Value, last: bool) -> list[Any]:
+    def _states(self, node: Any, module: Any, out: View, last: bool) -> list[Any]:
         """Return the state of each layer and direction after all its steps."""
         H, directions = module.hidden_size, 2 if module.bidirectional else 1
         hidden = Unknown("reads a state that is not the last layer's")
         states: list[Any] = [hidden] * (directions * (module.num_layers - 1))
         for i in range(directions):
-            value = out if last else self._step_of(node, out, i - 1)
+            state = out if last else self.selected(node, out, (ALL, i - 1))
             if directions == 2:
-                start, end = i * H, (i + 1) * H
-                name = self.emit(node, L.Select(range(start, end)), [value.name], (H,))
-                self.slices[name] = (value.name, start, end)
-                value = Value(name, (1,))
-            states.append(value)
+                state = self.selected(node, state, (ALL, slice(i * H, (i + 1) * H)))
+            states.append(state)
         return states
 
     def do_getitem(self, node: Any, X: Any, at: Any) -> Any:
@@ -197,7 +183,7 @@ class Reader(TensorFunctions):
             return known[at]
         if isinstance(known, Unknown) and known.last is not None:
             return known.last
-        return super().do_getitem(node, X, at)
+        return self.selected(node, self.value(node, X), at)
 
     def _only_last(self, node: Any, module: Any) -> bool:
         """Return whether all that is read of a recurrent module is its state after all steps.
@@ -221,13 +207,6 @@ class Reader(TensorFunctions):
         first, at, *rest = node.args[1]
         return first == ALL and at in (-1, steps - 1) and all(r in (ALL, ...) for r in rest)
 
-    def _step_of(self, node: Any, value: Value, at: int) -> Value:
-        """Select one step of (N, T, D), from either end."""
-        T, D = self.shapes[value.name]
-        name = self.emit(node, L.Permute(2, 1), [value.name], (D, T))
-        name = self.emit(node, L.Select(at), [name], (D, 1))
-        return Value(self.emit(node, L.Flatten(), [name], (D,)), (1,))
-
     # --- attention ---------------------------------------------------------------------------
 
     def _attention(
@@ -240,11 +219,11 @@ class Reader(TensorFunctions):
         if key_padding_mask is not None:
             self.fail(node, "has a key_padding_mask: in phitodeep, predict(X, lengths=...) has")
         causal = self._is_causal(node, attn_mask)
-        given = self.ordered(node, self.value(node, query), (1, 2))
+        view = self.value(node, query)
         layers = self.leaves.layers(
             module, self.path(node), lambda m: self.leaves.attention(m, causal)
         )
-        return [self.chained(node, given, layers, (1, 2), self.shapes[given.name]), None]
+        return [self.written(node, layers, self.ordered(view), view.groups, view.groups), None]
 
     def _is_causal(self, node: Any, mask: Any) -> bool:
         """Return whether a mask hides all later positions; False if there is none."""

@@ -2,7 +2,7 @@
 
 The module is traced; each step of the graph becomes an operation of `exchange/tree.py`, which
 turns them into layers. Values in the graph may have their axes in another order than ours: see
-`Value` in `graph.py`.
+`graph.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from phitodeep.core.types import Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
 from phitodeep.exchange.torch.layouts import IMAGE
 from phitodeep.exchange.torch.library import load
-from phitodeep.exchange.torch.read.graph import canonical, plain
 from phitodeep.exchange.torch.read.leaves import Leaves
 from phitodeep.exchange.torch.read.operations import Reader
 
@@ -46,7 +45,7 @@ def _read(module: Any, shape: Shape, dtype: str, model: Callable[..., Any]) -> A
     declared = getattr(module, "input_layout", None)
     errors: list[Exception] = []
     for start, tokens in _inputs(shape, declared):
-        sizes = [shape[a - 1] for a in start]
+        sizes = shape if start == len(shape) else (shape[-1], *shape[:-1])
         example = torch.zeros(
             tracing.BATCH, *sizes, dtype=torch.long if tokens else getattr(torch, dtype)
         )
@@ -64,9 +63,9 @@ def _read(module: Any, shape: Shape, dtype: str, model: Callable[..., Any]) -> A
         except WRONG_INPUT as error:
             errors.append(error)
             continue
-        if declared is None and start == (1, 2) and reader.begins_channels_first():
+        if declared is None and start == 2 == len(shape) and reader.begins_channels_first():
             continue
-        layers = reader.read(start, None if declared is None else _axes)
+        layers = reader.read(start, None if declared is None else _channels)
         return _loaded(model(*layers, dtype=dtype), reader.leaves, shape)
     raise ArgumentError(
         f"from_torch: the module does not take samples of shape {shape}, with the channels last: "
@@ -74,19 +73,17 @@ def _read(module: Any, shape: Shape, dtype: str, model: Callable[..., Any]) -> A
     )
 
 
-def _inputs(shape: Shape, declared: str | None) -> Iterator[tuple[tuple[int, ...], bool]]:
-    """Yield the axes that the input may have, and whether it may hold tokens."""
-    starts = [_axes(len(shape))]
-    if declared is None and len(shape) == 2:
-        starts.append((2, 1))
+def _inputs(shape: Shape, declared: str | None) -> Iterator[tuple[int, bool]]:
+    """Yield the axis of the channels that the input may have, and whether it may hold tokens."""
+    starts = [_channels(len(shape)), *([1] if declared is None and len(shape) == 2 else [])]
     for tokens in [True] if declared in ("NT", "N") else [False, True]:
         for start in starts:
             yield start, tokens
 
 
-def _axes(count: int) -> tuple[int, ...]:
-    """Return the axes of a module's samples: images have their channels first, and others last."""
-    return canonical(IMAGE, 1) if count == IMAGE else plain(count)
+def _channels(count: int) -> int:
+    """Return the axis of the channels of a module's samples: the first of images, or the last."""
+    return 1 if count == IMAGE else count
 
 
 def _loaded(model: Any, leaves: Leaves, shape: Shape) -> Any:
