@@ -6,6 +6,7 @@ import inspect
 import math
 import pkgutil
 import re
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,12 @@ from phitodeep.kernels import KERNELS, TWINS
 from tests.rows import long
 
 numba = pytest.importorskip("numba")
-from phitodeep.kernels.compiled.jit import OPTIONS, jit  # noqa: E402
-from phitodeep.kernels.compiled.scalar import erf, exp, tanh  # noqa: E402
+OPTIONS, jit = attrgetter("OPTIONS", "jit")(
+    importlib.import_module("phitodeep.kernels.compiled.jit")
+)
+erf, exp, tanh = attrgetter("erf", "exp", "tanh")(
+    importlib.import_module("phitodeep.kernels.compiled.scalar")
+)
 
 for module in pkgutil.walk_packages(phitodeep.__path__, "phitodeep."):
     if not {"compiled", "exchange", "sklearn"} & {*module.name.split(".")}:  # the last two: extras
