@@ -148,6 +148,8 @@ def fitting(shape):
     activations, keep, change = dict[str, Make](), dict[str, Make](), dict[str, Make]()
     for make, _ in EXAMPLES:
         layer = make()
+        if any(isinstance(p, L.Wired | L.Shared) or p.surrogate for _, p in layer.walk()):
+            continue  # tests/random_wirings.py draws these
         if any(isinstance(p, SIZED) or getattr(p, "eps", 1) < 0.05 for _, p in layer.walk()):
             continue  # central differences of 1 / sqrt(1e-5) would be coarse
         with suppress(PhitodeepError):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, each
 from phitodeep.errors import ArgumentTypeError
 
 
@@ -111,7 +111,8 @@ class Event(NamedTuple):
     path     the layer's path, such as "3.layers.0"; "" for the outermost layer, a loss and a step
     source   the layer, loss or optimizer; after a backward pass, `source.grads` is set
     array    before and after: X and Y of a forward pass; dY and dX of a backward pass (dX is None
-             for tokens, or if it is not needed); P and dP of a loss; the flat gradient of a step
+             for tokens, or if it is not needed); P and dP of a loss; the flat gradient of a step.
+             A layer with several inputs or outputs has a tuple of them
     value    the loss, once it is computed; the learning rate of a step; otherwise None
     time     time.perf_counter(), in seconds
     """
@@ -150,12 +151,17 @@ class Watch(NamedTuple):
             given = self.watcher(Event(what, when, path, source, array, value, time.perf_counter()))
         if given is None:
             return array
-        if not isinstance(given, np.ndarray) or array is None or given.shape != array.shape:
+        news, olds = each(given), each(array)
+        if len(news) != len(olds) or any(
+            not isinstance(new, np.ndarray) or old is None or new.shape != old.shape
+            for new, old in zip(news, olds, strict=True)
+        ):
             raise ArgumentTypeError(
                 f"a watcher must return None or an array like the one it received: {when} the "
                 f"{what} of {source!r}, expected {_shape_of(array)}, got {_shape_of(given)}."
             )
-        return given.astype(array.dtype, copy=False)
+        cast = tuple([A.astype(old.dtype, copy=False) for A, old in zip(news, olds, strict=True)])
+        return cast if isinstance(array, tuple) else cast[0]
 
     def run(
         self, what: str, layer: Any, run: Callable[..., Any], A: Array, kwargs: dict[str, Any]

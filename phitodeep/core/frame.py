@@ -28,9 +28,9 @@ class Frame:
         self.later: set[str] = set()  # tied parameters, whose gradient the optimizer computes
         self.products: dict[str, tuple[Array, Array]] = {}  # (A, B) for such a gradient A^T B
         self.buffers: dict[str, Array] = {}
-        self.output: tuple[Shape, np.dtype[Any]] | None = None  # shape and dtype of cached Y
+        self.output: Any = None  # shape and dtype of cached Y, or a list of them for several
         self.passes = 0  # forward passes outside training that drew random numbers
-        self.start: tuple[Array, Call] | None = None  # input of the pass to recompute
+        self.start: tuple[Any, Call] | None = None  # input of the pass to recompute
 
 
 class Buffered:

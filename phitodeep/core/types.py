@@ -16,6 +16,37 @@ Schedule = Callable[[int], float]  # optimizer step (from 0) -> learning rate
 DType = npt.DTypeLike | None
 
 
+def each(values: Any) -> tuple[Any, ...]:
+    """Return several values, which are a tuple, or a single one, as a tuple."""
+    return values if isinstance(values, tuple) else (values,)
+
+
+def numbered(symbol: str, value: Any) -> dict[str, Any]:
+    """Return a value under its symbol, such as X; several, a tuple, under X1, X2, ..."""
+    if not isinstance(value, tuple):
+        return {symbol: value}
+    return {f"{symbol}{k}": part for k, part in enumerate(value, 1)}
+
+
+def on_each(run: Callable[[Any], Any], values: Any) -> Any:
+    """Return a function of a value, or a tuple with that of each of several; None stays None."""
+    if isinstance(values, tuple):
+        return tuple([on_each(run, value) for value in values])
+    return None if values is None else run(values)
+
+
+def cut(values: Any, rows: Any) -> Any:
+    """Return these rows of an array, or of each of several; None stays None."""
+    return on_each(lambda A: A[rows], values)
+
+
+def joined(parts: list[Any]) -> Any:
+    """Return arrays one after another along the first axis, or each of several arrays."""
+    if isinstance(parts[0], tuple):
+        return tuple([np.concatenate(arrays) for arrays in zip(*parts, strict=True)])
+    return np.concatenate(parts)
+
+
 def parameters(cls: type) -> list[inspect.Parameter]:
     """Return the constructor's parameters, with the next base class's instead of `**options`."""
     found: dict[str, inspect.Parameter] = {}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from phitodeep.core.call import current
+from phitodeep.core.types import each
+from phitodeep.derivations.language.run import symbols_of
 from phitodeep.derivations.language.step import Arrange, Derivation, Join, Let, Step, Through, size
 
 
@@ -91,15 +94,88 @@ def _parts(outs: list[str]) -> list[Step]:
 
 def time_distributed(layer: Any) -> Derivation:
     """Each step is a sample of the layer inside."""
-    rows = "X.reshape(-1, *X.shape[2:])"
-    back = "dY.reshape(-1, *dY.shape[2:])"
-    Y = "Y_rows.reshape(*X.shape[:2], *Y_rows.shape[1:])"
+    Xs, Ys = symbols_of(layer, "X"), symbols_of(layer, "Y")
+    dXs, dYs = [f"d{X}" for X in Xs], [f"d{Y}" for Y in Ys]
+    N_T = f"*{Xs[0]}.shape[:2]"
+
+    def rows(A: str) -> Step:
+        code = f"{A}.reshape(-1, *{A}.shape[2:])"
+        return Arrange(f"{A}_rows", code, A, f"{A} with every step as a sample")
+
+    def through(received: list[str], found: list[str], **options: Any) -> list[Step]:
+        of = _one([f"{A}_rows" for A in received])
+        return [
+            Through(f"{A}_rows", of, "layer", result=A, runs=not k, **options)
+            for k, A in enumerate(found)
+        ]
+
+    def steps(A: str) -> Step:
+        code = f"{A}_rows.reshape({N_T}, *{A}_rows.shape[1:])"
+        return Arrange(A, code, f"{A}_rows", "the samples as steps again")
+
     return Derivation.of(
-        size("T", "X", 1, "the number of steps"),
-        Arrange("X_rows", rows, "X", "X with every step as a sample"),
-        Through("Y_rows", "X_rows", "layer", mask=None, each="T"),
-        Arrange("Y", Y, "Y_rows", "the samples as steps again"),
-        Arrange("dY_rows", back, "dY", "dY with every step as a sample"),
-        Through("dX_rows", "dY_rows", "layer", back=True),
-        Arrange("dX", "dX_rows.reshape(X.shape)", "dX_rows", "the samples as steps again"),
+        size("T", Xs[0], 1, "the number of steps"),
+        *map(rows, Xs),
+        *through(Xs, Ys, mask=None, each="T"),
+        *map(steps, Ys),
+        *map(rows, dYs),
+        *through(dYs, dXs, back=True),
+        *map(steps, dXs),
     )
+
+
+def wired(layer: Any) -> Derivation:
+    """A value v reaches the outputs through all its readers: dv is the sum of what they return."""
+    mask = current().mask
+    masks = {} if mask is None else layer._masks(*each(mask))
+    inputs, outputs = _several("X", layer.takes), _several("Y", layer.returns)
+    shares = {v: [f"d{Y}" for u, Y in outputs if u == v] for v in layer.values()}
+    several = {v for v in shares if layer.readers(v) > 1 or shares[v]}
+    forward: list[Step] = [Let(v, X) for v, X in inputs]
+    back: list[Step] = []
+    for k, (_, reads, gives) in enumerate(layer.uses):
+        own = _one([masks.get(v) for v in reads])
+        forward += _pass(k, reads, _several("Y", gives), mask=own)
+    forward += [Let(Y, v) for v, Y in outputs]
+    for k, (_, reads, gives) in reversed([*enumerate(layer.uses)]):
+        dYs = [_summed(v, shares[v], back) for v in gives]
+        found = _several("dX", reads)
+        named = [
+            (f"d{v}_{k}_{i}" if reads.count(v) > 1 else f"d{v}_{k}" if v in several else f"d{v}", X)
+            for i, (v, X) in enumerate(found)
+        ]
+        back += _pass(k, dYs, named, back=True)
+        for v, (share, _) in zip(reads, named, strict=True):
+            shares[v].append(share)
+    back += [Let(f"d{X}", " + ".join(shares[v])) for v, X in inputs]
+    return Derivation.of(*forward, *back)
+
+
+def _several(symbol: str, values: Sequence[str]) -> list[tuple[str, str]]:
+    """Each value with the symbol of its place: X of a single one, X1, X2, ... of several."""
+    if len(values) == 1:
+        return [(values[0], symbol)]
+    return [(v, f"{symbol}{k}") for k, v in enumerate(values, 1)]
+
+
+def _pass(
+    k: int, of: Sequence[str], found: Sequence[tuple[str, str]], **options: Any
+) -> list[Step]:
+    """The pass of layer k of a network: one step for each array that it returns."""
+    return [
+        Through(symbol, _one(of), f"layers.{k}", result=result, runs=not i, **options)
+        for i, (symbol, result) in enumerate(found)
+    ]
+
+
+def _one(values: Sequence[Any]) -> Any:
+    """A single value itself, or a tuple of several."""
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _summed(v: str, shares: list[str], back: list[Step]) -> str:
+    """The symbol of dv, after a step that adds its shares if there are several."""
+    if len(shares) == 1:
+        return shares[0]
+    back.append(Let(f"d{v}", " + ".join(shares)))
+    return f"d{v}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, numbered
 from phitodeep.derivations.language.step import (
     Arrange,
     Derivation,
@@ -19,13 +19,21 @@ from phitodeep.derivations.language.step import (
     Max,
     Step,
     Sum,
+    Through,
     split,
 )
 from phitodeep.functional import one_hot
 
 
-def givens(loss: Any, P: Any, T: Any, w: Any, total: float | None) -> dict[str, Any]:
+def givens(loss: Any, P: Any, T: Any, w: Any, total: Any) -> dict[str, Any]:
     """The symbols that every loss starts from; nothing counts if total is 0."""
+    if isinstance(P, tuple):
+        totals = loss.divisor(T, w, [A.shape for A in P]) if total is None else total
+        own = {
+            n: givens(part, P[k], T[k], None if w is None else w[k], float(totals[k]))
+            for k, n, part in loss.trained(T)
+        }
+        return numbered("P", P) | {f"c_{name}": loss.factor(name) for name in own} | own
     divisor = loss.divisor(T, w, P.shape) if total is None else total
     weights = np.asarray(1.0 if w is None else w, P.dtype)
     return {
@@ -35,6 +43,22 @@ def givens(loss: Any, P: Any, T: Any, w: Any, total: float | None) -> dict[str, 
         "total": float(divisor),
         "share": 1 / divisor if divisor else 0.0,
     }
+
+
+def heads(loss: Any) -> Derivation:
+    """L is the sum of all losses, each times its factor c, and so are the gradients."""
+    trained, P = loss.children(), [*numbered("P", loss.outputs)]
+    forward: list[Step] = []
+    back: list[Step] = []
+    for k, name in zip(P, loss.outputs, strict=True):
+        if name not in trained:
+            back.append(Let(f"d{k}", f"0 * {k}", f"no loss reaches {name}"))
+            continue
+        forward.append(Through(f"L_{name}", k, name, result="L"))
+        back.append(Through(f"d_{name}", f"L_{name}", name, back=True, result="dP"))
+        back.append(Let(f"d{k}", f"c_{name} * d_{name}"))
+    whole = " + ".join(f"c_{name} * L_{name}" for name in trained)
+    return Derivation.of(*forward, Let("L", whole or "0.0"), *back)
 
 
 # --- regression --------------------------------------------------------------------------------

@@ -40,6 +40,11 @@ def gaussian_noise(layer: Any) -> Derivation:
     )
 
 
+def gradient_reversal(layer: Any) -> Derivation:
+    """y = x, and what arrives is sent back with the opposite sign, on purpose."""
+    return Derivation.of(Let("Y", "X"), Let("dX", "-factor * dY", "not the slope of Y"))
+
+
 def reparameterize(layer: Any) -> Derivation:
     """y = m + sigma e with sigma = exp(s / 2); in prediction, y = m."""
     halves: list[Step] = [

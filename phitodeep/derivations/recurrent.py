@@ -105,12 +105,18 @@ def gru(layer: Any) -> Derivation:
 
 def _new(state: str) -> str:
     """The name of what the cell computes: with a mask, it is not yet the state after step t."""
-    return f"{state}_t" if current().mask is None else f"{state}_new"
+    return f"{state}_t" if _mask() is None else f"{state}_new"
+
+
+def _mask() -> Any:
+    """The mask of X, which comes first if states are inputs too."""
+    mask = current().mask
+    return mask[0] if isinstance(mask, tuple) else mask
 
 
 def _kept(gradient: str) -> str:
     """The part of a state's gradient that reaches the cell: none at a step that is left out."""
-    return gradient if current().mask is None else f"np.where(m_t, {gradient}, 0)"
+    return gradient if _mask() is None else f"np.where(m_t, {gradient}, 0)"
 
 
 def _split(whole: str, gates: str) -> list[Step]:
@@ -132,24 +138,30 @@ def _through_time(
     da_t and `du`, the gradients of these products. `direct` has, for each state, what its gradient
     passes on to the state before without going through Wh.
     """
-    masked, states = current().mask is not None, ["h", *(s for s in direct if s != "h")]
+    masked, states = _mask() is not None, ["h", *(s for s in direct if s != "h")]
+    X = "X1" if layer.initial_state else "X"
+    starts, ends = layer.initial_state, layer.return_state
+    numbered = [*enumerate(states, 2)]
 
     def zeros(symbols: Any) -> Any:
-        return np.zeros((len(symbols["X"]), layer.units), symbols["X"].dtype)
+        return np.zeros((len(symbols[X]), layer.units), symbols[X].dtype)
 
     def mask(symbols: Any) -> Any:
-        return np.asarray(current().mask)[:, :, None]
+        return np.asarray(_mask())[:, :, None]
 
-    arrives, dh = _arriving(layer)
+    def edge(name: str, given: str, words: str) -> Step:
+        return Let(name, given, words) if given else Given(name, words, zeros)
+
+    arrives, dh = _arriving(layer, X)
     later = "what arrives from step t + 1"
     return Derivation.of(
         *([Given("m", "which steps count: the others are padding", mask)] if masked else []),
         *([size("H", "Wh", 0, "the number of units")] if layer.gates > 1 else []),
-        *(Given(f"{s}_start", f"{s} before the first step", zeros) for s in states),
+        *(edge(f"{s}_start", f"X{k}" * starts, f"{s} before the first step") for k, s in numbered),
         Loop(
-            "X",
+            X,
             [
-                Arrange("x_t", "X[:, t]", "X", "step t of X"),
+                Arrange("x_t", f"{X}[:, t]", X, f"step t of {X}"),
                 *(Carry(f"{s}_prev", f"{s}_t", f"{s}_start") for s in states),
                 Sum("xW", "nd,dg->ng", "x_t", "Wx"),
                 Sum("hW", "nh,hg->ng", "h_prev", "Wh"),
@@ -159,10 +171,14 @@ def _through_time(
             ],
         ),
         _output(layer),
-        *(Given(f"d{s}_end", "0: no step follows the last one", zeros) for s in states),
+        *(Arrange(f"Y{k}", f"{s}_t[:, -1]", f"{s}_t", _LAST) for k, s in numbered if ends),
+        *(
+            edge(f"d{s}_end", f"dY{k}" * ends, "" if ends else "0: no step follows the last one")
+            for k, s in numbered
+        ),
         *arrives,
         Loop(
-            "X",
+            X,
             [
                 Arrange("dy_t", f"{dh}[:, t]", dh, f"step t of {dh}"),
                 *(Carry(f"d{s}_later", f"d{s}_prev", f"d{s}_end", later) for s in states),
@@ -173,35 +189,45 @@ def _through_time(
             ],
             reverse=True,
         ),
-        Sum("dWx", "ntd,ntg->dg", "X", "da_t"),
+        Sum("dWx", "ntd,ntg->dg", X, "da_t"),
         Sum("dWh", "nth,ntg->hg", "h_prev", du),
         Sum("db", "ntg->g", "da_t"),
         *([Sum("dbh", "ntg->g", du)] if du != "da_t" else []),
-        Sum("dX", "ntg,dg->ntd", "da_t", "Wx"),
+        Sum(f"d{X}", "ntg,dg->ntd", "da_t", "Wx"),
+        *(
+            Arrange(f"dX{k}", f"d{s}_prev[:, 0]", f"d{s}_prev", "before the first step")
+            for k, s in numbered
+            if starts
+        ),
     )
+
+
+_LAST = "the state after the last step"
 
 
 def _output(layer: Any) -> Step:
     """Y from the states of all steps."""
+    Y = "Y1" if layer.return_state else "Y"
     if not layer.return_sequences:
-        return Arrange("Y", "h_t[:, -1]", "h_t", "the state after the last step")
-    return Let("Y", "h_t" if current().mask is None else "np.where(m, h_t, 0)")
+        return Arrange(Y, "h_t[:, -1]", "h_t", _LAST)
+    return Let(Y, "h_t" if _mask() is None else "np.where(m, h_t, 0)")
 
 
-def _arriving(layer: Any) -> tuple[list[Step], str]:
+def _arriving(layer: Any, X: str) -> tuple[list[Step], str]:
     """The steps to the gradient that arrives at each state through Y, and its name."""
+    dY = "dY1" if layer.return_state else "dY"
     if layer.return_sequences:
-        return ([], "dY") if current().mask is None else ([Let("dH", "np.where(m, dY, 0)")], "dH")
-    last = "np.pad(dY[:, None], ((0, 0), (T - 1, 0), (0, 0)))"
+        return ([], dY) if _mask() is None else ([Let("dH", f"np.where(m, {dY}, 0)")], "dH")
+    last = f"np.pad({dY}[:, None], ((0, 0), (T - 1, 0), (0, 0)))"
     return [
-        size("T", "X", 1, "the number of steps"),
-        Arrange("dH", last, "dY", "dY at the last step, and 0 before it"),
+        size("T", X, 1, "the number of steps"),
+        Arrange("dH", last, dY, f"{dY} at the last step, and 0 before it"),
     ], "dH"
 
 
 def _passed_on(direct: dict[str, str], du: str) -> list[Step]:
     """What the states before receive: through Wh, directly, and where the step is left out."""
-    masked = current().mask is not None
+    masked = _mask() is not None
     ways = {"h": [], **{s: [code] for s, code in direct.items()}}
     if masked:
         ways["h"].append("np.where(m_t, 0, dh_t)")

@@ -11,12 +11,14 @@ from phitodeep.layers.dense import *
 from phitodeep.layers.embedding import *
 from phitodeep.layers.images import *
 from phitodeep.layers.lora import *
+from phitodeep.layers.merging import *
 from phitodeep.layers.normalization import *
 from phitodeep.layers.pooling import *
 from phitodeep.layers.recurrent import *
 from phitodeep.layers.regularization import *
 from phitodeep.layers.reshape import *
 from phitodeep.layers.tying import *
+from phitodeep.layers.wiring import *
 
 # Type checkers follow the stars.
 globals()["__all__"] = sorted(name for name, value in vars().items() if isinstance(value, type))

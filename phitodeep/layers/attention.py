@@ -1,6 +1,6 @@
-"""Scaled dot-product and multi-head attention, feed-forward networks, and transformer blocks.
+"""Scaled dot-product, multi-head and cross attention, feed-forward networks, transformer blocks.
 
-Long because both layers of attention share their passes, and blocks are built from them.
+Long because all layers of attention share their passes, and blocks are built from them.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from phitodeep.layers.regularization import Dropout
 
 __all__ = [
     "GEGLU",
+    "CrossAttention",
     "FeedForward",
     "MultiHeadAttention",
     "ScaledDotProductAttention",
@@ -43,7 +44,7 @@ SCORES = 2**18  # scores per head in memory: a longer sequence is processed in b
 
 
 class Attention(Layer):
-    """Base class of layers with attention: its settings, and both passes from QKV to Z.
+    """Base class of layers with attention: its settings, and both passes from Q, K, V to Z.
 
     QKV (N T, (h + 2 k) d) holds all queries, then keys, then values, head by head, for h = `heads`
     heads and k = `kv_heads` heads of keys and values (h by default) of size d. Z (N T, h d) is P V
@@ -89,12 +90,11 @@ class Attention(Layer):
     def _attend(self, QKV: Array, N: int, mask: Array | None) -> tuple[Array, dict[str, Any]]:
         """Return Z, and what `_attend_back` needs; the mask is (N, T)."""
         call = current()
-        T = len(QKV) // N
         Q, K, V = self._split(QKV, N)
-        d = Q.shape[-1]
         past = None if call.memory is None else call.memory.get(self)
         start = 0 if past is None else past[0].shape[-2]  # the position of the first query
         rotary = self.rotary
+        T, d = Q.shape[-2:]
         rotation = None if rotary is None else rotary.cos_and_sin(start, T, d, QKV.dtype)
         if rotation is not None:
             Q, K = rotate(Q, *rotation), rotate(K, *rotation)
@@ -102,32 +102,54 @@ class Attention(Layer):
             if past is not None:
                 K, V = np.concatenate([past[0], K], -2), np.concatenate([past[1], V], -2)
             call.memory[self] = K, V
+        Z, kept = self._average(Q, K, V, start, mask)
+        return Z, {**kept, "rotation": rotation}
+
+    def _attend_back(self, dZ: Array, N: int) -> Array:
+        """Return dQKV for dZ."""
+        d = dZ.shape[1] // self.heads
+        width = (self.heads + 2 * (self.kv_heads or self.heads)) * d
+        dQKV = self.buffer("dQKV", (len(dZ), width), dZ.dtype)
+        dQ, dK, dV = self._split(dQKV, N)
+        self._average_back(dZ, dQ, dK, dV)
+        if (rotation := self.saved("rotation")) is not None:
+            cos, sin = rotation
+            dQ[...], dK[...] = rotate(dQ, cos, -sin), rotate(dK, cos, -sin)
+        return dQKV
+
+    def _average(
+        self, Q: Array, K: Array, V: Array, start: int, mask: Array | None
+    ) -> tuple[Array, dict[str, Any]]:
+        """Return Z = softmax(Q K^T / sqrt(d)) V, and what `_average_back` needs.
+
+        Q, K and V are as `_by_head` returns them, the first query is at position `start`, and the
+        mask is that of the keys.
+        """
+        call, (N, (T, d), S) = current(), (len(Q), Q.shape[-2:], K.shape[-2])
         scale = 1 / math.sqrt(d)  # applied to Q, which is smaller than S
-        Q = np.multiply(Q, scale, out=self.buffer("Q", Q.shape, QKV.dtype))
-        Z = self.buffer("Z", (N * T, self.heads * d), QKV.dtype)
+        Q = np.multiply(Q, scale, out=self.buffer("Q", Q.shape, Q.dtype))
+        Z = self.buffer("Z", (N * T, self.heads * d), Q.dtype)
         Z_h = self._by_head(Z, N, d)
         random_key = self._random_key() if self.dropout and call.training else None
-        blocks = self._blocks(T, K.shape[-2], start)
+        blocks = self._blocks(T, S, start)
         for i, (q, k) in enumerate(blocks):
             P = self._probabilities(Q[..., q, :], K[..., k, :], start + q.start, mask)
             m = None if random_key is None else self._dropout_factors(P, random_key, i)
             np.matmul(P if m is None else P * m, V[..., k, :], out=Z_h[..., q, :])
         kept = P if len(blocks) == 1 else None
-        how = {"rotation": rotation, "random_key": random_key, "mask": mask}
-        return Z, {"Q": Q, "K": K, "V": V, "P": kept, **how}
+        return Z, {"Q": Q, "K": K, "V": V, "P": kept, "random_key": random_key, "mask": mask}
 
-    def _attend_back(self, dZ: Array, N: int) -> Array:
-        """Return dQKV for dZ."""
+    def _average_back(self, dZ: Array, dQ: Array, dK: Array, dV: Array) -> None:
+        """Write dQ, dK and dV for dZ."""
         Q, K, V, kept = self.saved("Q", "K", "V", "P")
-        rotation, random_key, mask = self.saved("rotation", "random_key", "mask")
-        T, d = len(dZ) // N, Q.shape[-1]
-        width = (self.heads + 2 * (self.kv_heads or self.heads)) * d
-        dQKV = self.buffer("dQKV", (N * T, width), dZ.dtype)
-        dZ_h, (dQ, dK, dV) = self._by_head(dZ, N, d), self._split(dQKV, N)
-        blocks = self._blocks(T, T, 0)  # no backward pass follows generation
+        random_key, mask = self.saved("random_key", "mask")
+        T, d = Q.shape[-2:]
+        dZ_h = self._by_head(dZ, len(Q), d)
+        blocks = self._blocks(T, K.shape[-2], 0)  # no backward pass follows generation
         add = len(blocks) > 1  # dK and dV are sums over the blocks
         if add:
-            dQKV.fill(0)
+            dK.fill(0)
+            dV.fill(0)
         for i, (q, k) in enumerate(blocks):
             Q_q, dZ_q, K_k = Q[..., q, :], dZ_h[..., q, :], K[..., k, :]
             P = self._probabilities(Q_q, K_k, q.start, mask) if kept is None else kept
@@ -142,10 +164,6 @@ class Attention(Layer):
             np.matmul(dP, K_k, out=dQ[..., q, :])
             self._transposed_product(dP, Q_q, dK[..., k, :], add)
         dQ *= 1 / math.sqrt(d)  # dK has this factor already, from the scaled Q
-        if rotation is not None:
-            cos, sin = rotation
-            dQ[...], dK[...] = rotate(dQ, cos, -sin), rotate(dK, cos, -sin)
-        return dQKV
 
     # --- their parts, in order -------------------------------------------------------------
 
@@ -323,7 +341,62 @@ def _causal_limit(queries: int, dtype: np.dtype[Any]) -> Array:
     return limit
 
 
-class MultiHeadAttention(Attention):
+class _Projected(Attention):
+    """Base class of attention between products with weights: the last one, Y = Z Wo + bo."""
+
+    Wo = Param(decay=True)
+    bo = Param()
+
+    def __init__(
+        self,
+        heads: int,
+        *,
+        bias: bool,
+        head_dim: int | None,
+        initializer: Initializer,
+        **options: Any,
+    ) -> None:
+        super().__init__(heads, **options)
+        name = type(self).__name__
+        if head_dim is not None:
+            check_count(head_dim, f"{name} head_dim")
+        self.head_dim = head_dim
+        self.bias = check_flag(bias, f"{name} bias")
+        self.initializer = check_initializer(initializer, name)
+
+    def _size(self, D: int) -> int:
+        """Return d for D features."""
+        if self.head_dim is None and D % self.heads:
+            raise ShapeError(f"{self!r}: D = {D} cannot be divided into {self.heads} heads.")
+        d = self.head_dim or D // self.heads
+        self._check_size(d)
+        return d
+
+    def _product(self, out: str, X: Array, name: str) -> Array:
+        """Return X W + b, for the W and b of this name, such as "o"."""
+        W: Array = getattr(self, f"W{name}")
+        Y = np.matmul(X, W, out=self.buffer(out, (len(X), W.shape[1]), X.dtype))
+        if self.bias:
+            Y += getattr(self, f"b{name}")
+        return Y
+
+    def _product_back(self, out: str, dY: Array, name: str) -> Array:
+        """Return dX = dY W^T."""
+        W: Array = getattr(self, f"W{name}")
+        return np.matmul(dY, W.T, out=self.buffer(out, (len(dY), len(W)), dY.dtype))
+
+    def _gradients(self, W: str, b: str, X: Array, dY: Array) -> None:
+        """Write dW = X^T dY and db, of the W and b of these names."""
+        if self.needs_grad(W):
+            np.matmul(X.T, dY, out=self.grad_array(W))
+            if self.bias:
+                sum_rows(dY, out=self.grad_array(b))
+
+    def _head_size(self) -> int:
+        return len(self.Wo) // self.heads
+
+
+class MultiHeadAttention(_Projected):
     """A weighted average of the values at all positions, with weights from queries and keys.
 
     Shapes: X, Y, dX, dY are (N, T, D). There are h = `heads` heads of size d = `head_dim` (D / h by
@@ -348,8 +421,6 @@ class MultiHeadAttention(Attention):
 
     Wqkv = Param(decay=True)
     bqkv = Param()
-    Wo = Param(decay=True)
-    bo = Param()
 
     steps = derived.multi_head_attention
 
@@ -365,21 +436,14 @@ class MultiHeadAttention(Attention):
         head_dim: int | None = None,
         initializer: Initializer = Xavier(),
     ) -> None:
-        super().__init__(heads, causal=causal, kv_heads=kv_heads, rope=rope, dropout=dropout)
-        if head_dim is not None:
-            check_count(head_dim, "MultiHeadAttention head_dim")
-        self.head_dim = head_dim
-        self.bias = check_flag(bias, "MultiHeadAttention bias")
-        self.initializer = check_initializer(initializer, "MultiHeadAttention")
+        own: dict[str, Any] = {"bias": bias, "head_dim": head_dim, "initializer": initializer}
+        super().__init__(heads, causal=causal, kv_heads=kv_heads, rope=rope, dropout=dropout, **own)
 
     def create(self, shape: Shape) -> Shape:
         if len(shape) != 2:
             raise ShapeError(f"{self!r} takes samples of shape (T, D), got {shape}.")
         D = shape[-1]
-        if self.head_dim is None and D % self.heads:
-            raise ShapeError(f"{self!r}: D = {D} cannot be divided into {self.heads} heads.")
-        d = self.head_dim or D // self.heads
-        self._check_size(d)
+        d = self._size(D)
         width = (self.heads + 2 * (self.kv_heads or self.heads)) * d
         self.Wqkv = self.draw(self.initializer, (D, width))
         self.Wo = self.draw(self.initializer, (self.heads * d, D))
@@ -392,35 +456,22 @@ class MultiHeadAttention(Attention):
         if X.ndim != 3 or X.shape[-1] != D:
             raise ShapeError(f"{self!r} takes X (N, T, {D}), got shape {X.shape}.")
         mask = self.check_steps(X)
-        (N, T, _), width = X.shape, self.Wqkv.shape[1]
+        N, T, _ = X.shape
         X = X.reshape(N * T, D)
-        QKV = np.matmul(X, self.Wqkv, out=self.buffer("QKV", (N * T, width), X.dtype))
-        if self.bias:
-            QKV += self.bqkv
-        Z, kept = self._attend(QKV, N, mask)
+        Z, kept = self._attend(self._product("QKV", X, "qkv"), N, mask)
         self.save_for_backward(X=X, Z=Z, **kept)
-        Y = np.matmul(Z, self.Wo, out=self.buffer("Y", (N * T, D), X.dtype))
-        if self.bias:
-            Y += self.bo
-        return Y.reshape(N, T, D)
+        return self._product("Y", Z, "o").reshape(N, T, D)
 
     def backward(self, dY: Array) -> Array | None:
         X, Z = self.saved("X", "Z")
         N, T, D = dY.shape
         dY = dY.reshape(N * T, D)
-        dZ = np.matmul(dY, self.Wo.T, out=self.buffer("dZ", Z.shape, dY.dtype))
-        dQKV = self._attend_back(dZ, N)
-        learns = self.needs_grad("Wqkv")
-        if learns:
-            np.matmul(X.T, dQKV, out=self.grad_array("Wqkv"))
-            np.matmul(Z.T, dY, out=self.grad_array("Wo"))
-        if learns and self.bias:
-            sum_rows(dQKV, out=self.grad_array("bqkv"))
-            sum_rows(dY, out=self.grad_array("bo"))
+        dQKV = self._attend_back(self._product_back("dZ", dY, "o"), N)
+        self._gradients("Wqkv", "bqkv", X, dQKV)
+        self._gradients("Wo", "bo", Z, dY)
         if not current().needs_dX:
             return None
-        dX = np.matmul(dQKV, self.Wqkv.T, out=self.buffer("dX", (N * T, D), dY.dtype))
-        return dX.reshape(N, T, D)
+        return self._product_back("dX", dQKV, "qkv").reshape(N, T, D)
 
     # --- declarations --------------------------------------------------------------------------
 
@@ -433,13 +484,135 @@ class MultiHeadAttention(Attention):
         keys = (whole.shape[-1] - queries) // 2
         return np.split(whole, [queries, queries + keys], axis=-1)
 
-    def _head_size(self) -> int:
-        return len(self.Wo) // self.heads
-
     def flops(self) -> int:
         """Count the projections, and for each head the two products with a matrix (T, T)."""
         T, _ = self.input_shape or (0, 0)
         return T * (2 * (self.Wqkv.size + self.Wo.size) + 4 * T * len(self.Wo))
+
+
+class CrossAttention(_Projected):
+    """Attention from one sequence to another: queries of X1, keys and values of X2, the memory.
+
+    Shapes: X1, Y, dX1, dY are (N, T, D); X2, dX2 are (N, S, E). There are h = `heads` heads of size
+    d = `head_dim` (D / h by default), and k = `kv_heads` heads of keys and values (h by default),
+    each shared by h / k query heads. Wq is (D, h d); Wkv is (E, 2 k d), all keys, then all values,
+    head by head; Wo is (h d, D). bq, bkv and bo have one number for each column of these.
+
+    Forward:
+
+        Q = X1 Wq + bq        KV = X2 Wkv + bkv        Z = attention(Q, KV)        Y = Z Wo + bo
+
+    where the attention, `dropout` and the backward pass are those of ScaledDotProductAttention.
+    Padding of X2 is never attended to; Y has the padding of X1. In generation, the keys and values
+    are computed from the X2 of the first call, and kept.
+
+    Backward, as in Dense:
+
+        dWo = Z^T dY     dZ = dY Wo^T     dWq = X1^T dQ     dX1 = dQ Wq^T
+                                          dWkv = X2^T dKV   dX2 = dKV Wkv^T
+
+    and dbo, dbq and dbkv are the sums of dY, dQ and dKV over all positions.
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.3.
+    """
+
+    inputs = 2
+    time_steps: Any = "joined"  # each step of Y depends on all steps of X2 ...
+    reads_whole = 1  # ... and on one of X1: the number of such an input, from 0
+    Wq = Param(decay=True)
+    bq = Param()
+    Wkv = Param(decay=True)
+    bkv = Param()
+
+    steps = derived.cross_attention
+
+    def __init__(
+        self,
+        heads: int,
+        *,
+        kv_heads: int | None = None,
+        dropout: float = 0.0,
+        bias: bool = True,
+        head_dim: int | None = None,
+        initializer: Initializer = Xavier(),
+    ) -> None:
+        own: dict[str, Any] = {"bias": bias, "head_dim": head_dim, "initializer": initializer}
+        super().__init__(heads, kv_heads=kv_heads, dropout=dropout, **own)
+
+    def create(self, *shapes: Shape) -> Shape:
+        first, second = shapes
+        if len(first) != 2 or len(second) != 2:
+            raise ShapeError(
+                f"{self!r} takes samples of shapes (T, D) and (S, E), got {first} and {second}."
+            )
+        d = self._size(first[-1])
+        self.Wq = self.draw(self.initializer, (first[-1], self.heads * d))
+        width = 2 * (self.kv_heads or self.heads) * d
+        self.Wkv = self.draw(self.initializer, (second[-1], width))
+        self.Wo = self.draw(self.initializer, (self.heads * d, first[-1]))
+        if self.bias:
+            self.bq, self.bkv = self.full(self.heads * d, 0), self.full(width, 0)
+            self.bo = self.full(first[-1], 0)
+        return first
+
+    def forward(self, *Xs: Array) -> Array:
+        X1, X2 = Xs
+        D, E = len(self.Wq), len(self.Wkv)
+        if (X1.ndim, X2.ndim, X1.shape[-1], X2.shape[-1]) != (3, 3, D, E) or len(X1) != len(X2):
+            raise ShapeError(
+                f"{self!r} takes X1 (N, T, {D}) and X2 (N, S, {E}), got shapes {X1.shape} and "
+                f"{X2.shape}."
+            )
+        self.check_steps(X1)
+        mask, memory = self.check_steps(X2, 1), current().memory
+        N, T, _ = X1.shape
+        X1, X2 = X1.reshape(-1, D), X2.reshape(-1, E)
+        keys = None if memory is None else memory.get(self)
+        K, V = self._keys(self._product("KV", X2, "kv"), N) if keys is None else keys
+        if memory is not None:
+            memory[self] = K, V
+        Q = self._by_head(self._product("queries", X1, "q"), N, K.shape[-1])
+        Z, kept = self._average(Q, K, V, 0, mask)
+        self.save_for_backward(X1=X1, X2=X2, Z=Z, **kept)
+        return self._product("Y", Z, "o").reshape(N, T, D)
+
+    def backward(self, dY: Array) -> Any:
+        X1, X2, Z = self.saved("X1", "X2", "Z")
+        N, T, D = dY.shape
+        dY = dY.reshape(N * T, D)
+        dQ = self.buffer("dQ", Z.shape, dY.dtype)
+        dKV = self.buffer("dKV", (len(X2), self.Wkv.shape[1]), dY.dtype)
+        dZ, d = self._product_back("dZ", dY, "o"), self._head_size()
+        self._average_back(dZ, self._by_head(dQ, N, d), *self._keys(dKV, N))
+        self._gradients("Wq", "bq", X1, dQ)
+        self._gradients("Wkv", "bkv", X2, dKV)
+        self._gradients("Wo", "bo", Z, dY)
+        if not current().needs_dX:
+            return None
+        dX1, dX2 = self._product_back("dX1", dQ, "q"), self._product_back("dX2", dKV, "kv")
+        return dX1.reshape(N, T, D), dX2.reshape(N, -1, len(self.Wkv))
+
+    def _keys(self, KV: Array, N: int) -> tuple[Array, Array]:
+        """Return keys and values as views (N, k, 1, S, d)."""
+        K, V = [self._by_head(A, N, self._head_size()) for A in np.split(KV, 2, axis=1)]
+        return K, V
+
+    # --- declarations --------------------------------------------------------------------------
+
+    def compute_mask(self, *masks: Array | None) -> Array | None:
+        return masks[0]
+
+    def matrices(self, name: str, W: Array) -> list[Array]:
+        """Return one matrix each for keys and values."""
+        (whole,) = super().matrices(name, W)
+        return np.split(whole, 2, axis=-1) if name == "Wkv" else [whole]
+
+    def flops(self) -> int:
+        """Count the projections, and for each head the two products with a matrix (T, S)."""
+        shapes: Any = self.input_shape or ((0, 0), (0, 0))
+        (T, _), (S, _) = shapes
+        own = T * (self.Wq.size + self.Wo.size) + S * self.Wkv.size
+        return 2 * own + 4 * T * S * len(self.Wo)
 
 
 class _Gated(Chain):

@@ -27,7 +27,7 @@ from phitodeep.core.checks import as_dtype, as_float, as_real, as_tokens, check_
 from phitodeep.core.config import Configurable
 from phitodeep.core.frame import Buffered as Buffered
 from phitodeep.core.frame import Frame
-from phitodeep.core.types import Array, DType, Shape
+from phitodeep.core.types import Array, DType, Shape, each
 from phitodeep.derivations.language.step import Derivation
 from phitodeep.errors import (
     ArgumentError,
@@ -120,7 +120,7 @@ def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
     """Wrap `forward`: cast X to the layer's dtype, and remember the shape that dY must have."""
 
     @functools.wraps(forward)
-    def guarded(self: Layer, X: Array, **kwargs: Any) -> Array:
+    def guarded(self: Layer, X: Any, **kwargs: Any) -> Any:
         if self.output_shape is None:
             self._make_parameters()
         if type(X) is not np.ndarray or X.dtype != self.dtype or self.takes_tokens or not X.ndim:
@@ -132,12 +132,14 @@ def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
             Y = forward(self, X, **kwargs) if kwargs else forward(self, X)
         if (
             type(Y) is not np.ndarray
+            or type(X) is tuple
             or Y.shape[1:] != self.output_shape
             or Y.shape[:1] != X.shape[:1]
         ):
             self._check_output(X, Y)
         if call.caching and call.memory is None:  # call.keeps, without a function call
-            self._frame.output = Y.shape, Y.dtype
+            one = type(Y) is np.ndarray
+            self._frame.output = (Y.shape, Y.dtype) if one else [(y.shape, y.dtype) for y in Y]
         return Y
 
     return guarded
@@ -155,18 +157,41 @@ def _guard_backward(backward: Callable[..., Array | None]) -> Callable[..., Arra
                 "(inference caches nothing)."
             )
         if type(dY) is not np.ndarray or (dY.shape, dY.dtype) != frame.output:
-            dY = self._cast_gradient(dY, *frame.output)
+            dY = self._cast_gradient(dY, frame.output)
         frame.grads = {}
         call = current()
         if call.watch is None:
             dX = backward(self, dY)
         else:
             dX = call.watch.run("backward", self, backward, dY, {})
-        if call.ended is not None and type(self).backward is guarded:  # not for super().backward
+        if call.ended is not None and guarded in _guards(self):  # not for super().backward
             call.ended(self)
         return dX
 
     return guarded
+
+
+def _guards(layer: Layer) -> tuple[Any, Any]:
+    """The guard of its `backward`, and the one inside it if there are several inputs or outputs."""
+    outer = type(layer).backward
+    return outer, getattr(outer, "inside", None)
+
+
+def _joint(guard: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same guard for a pass of several arrays, which may also come as one value, a tuple."""
+
+    def guard_joint(run: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(run)
+        def guarded(self: Layer, *arrays: Any) -> Any:
+            A = arrays[0] if len(arrays) == 1 else arrays
+            several = guard is _guard_forward and self.inputs != 1
+            return inside(self, self._each_input(A) if several else A)
+
+        inside = guard(functools.wraps(run)(lambda self, A: run(self, *each(A))))
+        vars(guarded)["inside"] = inside
+        return guarded
+
+    return guard_joint
 
 
 class Layer(Seeded, Configurable, registered=False):
@@ -186,7 +211,9 @@ class Layer(Seeded, Configurable, registered=False):
     """
 
     config_kind = "layer"
-    takes_tokens = False  # True: X holds integers, such as token ids, which stay integers
+    inputs: Any = 1  # the number of arrays that forward takes; None: any number from 2 on
+    outputs: Any = 1  # the number that it returns; several are a tuple
+    takes_tokens: Any = False  # True: X holds integers, such as token ids, which stay integers
     _flops_per_output = 1  # for an elementwise layer; matrix layers override `flops`
     _declared: ClassVar[dict[str, Param]] = {}  # parameters and state of the class
 
@@ -204,6 +231,7 @@ class Layer(Seeded, Configurable, registered=False):
         'leave out `lengths`; in a layer of your own, declare time_steps = "independent" or write '
         "compute_mask"
     )
+    surrogate: Any = False  # whether backward is, on purpose, not the derivative of forward
     refers_to: ClassVar[tuple[str, ...]] = ()  # attributes that refer to layers elsewhere
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -213,7 +241,8 @@ class Layer(Seeded, Configurable, registered=False):
         for name, guard in (("forward", _guard_forward), ("backward", _guard_backward)):
             source = next(kind for kind in cls.__mro__ if name in vars(kind))
             if source in new:  # the class itself, or a mixin that is not a layer
-                setattr(cls, name, guard(vars(source)[name]))
+                joint = (cls.inputs, cls.outputs) != (1, 1)
+                setattr(cls, name, (_joint(guard) if joint else guard)(vars(source)[name]))
                 overridden.add(name)
         if not cls.__module__.startswith("phitodeep."):
             if not callable(vars(cls).get("steps", Layer.steps)):
@@ -269,8 +298,10 @@ class Layer(Seeded, Configurable, registered=False):
         """
         return None
 
-    def compute_mask(self, mask: Array) -> Array | None:
+    def compute_mask(self, *masks: Any) -> Array | None:
         """Return the mask of Y (N, T'), given the mask of X (N, T), or None if Y has no steps.
+
+        With several inputs, it gets the mask of each, None for one without; they must be equal.
 
         A mask is True for each step that is not padding. A layer with time_steps = "independent"
         passes it on. Any other layer must override this method and respect the call's mask in both
@@ -281,7 +312,12 @@ class Layer(Seeded, Configurable, registered=False):
                 f"{self!r} does not accept `lengths`: padding would change the other steps. "
                 f"Remedy: {self._mask_remedy}."
             )
-        return mask
+        for mask in masks[1:]:
+            if not np.array_equal(mask, masks[0]):
+                raise ArgumentError(
+                    f"{self!r}: with `lengths`, all inputs must have the same steps."
+                )
+        return cast(Array | None, masks[0])
 
     def matrices(self, name: str, W: Array) -> list[Array]:
         """Return the matrices in W, an array of this parameter's size, as views (n, rows, columns).
@@ -366,7 +402,7 @@ class Layer(Seeded, Configurable, registered=False):
             known = ", ".join([*self.params, *self.tied]) or "none"
             raise ArgumentError(f"{self!r} has no parameter {name!r}: it has {known}.")
         output = self._frame.output
-        dtype = self.dtype if output is None else output[1]
+        dtype = self.dtype if output is None else output[-1] if self.outputs == 1 else output[0][1]
         return self.buffer(f"gradient of {name}", owner.params[own_name].shape, dtype)
 
     def grad_product(self, name: str, A: Array, B: Array) -> None:
@@ -382,17 +418,22 @@ class Layer(Seeded, Configurable, registered=False):
         frame.products.pop(name, None)
         np.matmul(A.T, B, out=self.grad_array(name))
 
-    def check_steps(self, X: Array) -> Array | None:
-        """Return the call's mask (N, T) or None; X (N, T, ...) must match it and not be empty."""
+    def check_steps(self, X: Array, k: int = 0) -> Array | None:
+        """Return the call's mask (N, T) or None; X (N, T, ...) must match it and not be empty.
+
+        X is input k, from 0, each of which has a mask if there are several.
+        """
         if X.size == 0:
             raise ShapeError(f"{self!r} needs at least one sample and step, got shape {X.shape}.")
-        mask = current().mask
+        mask: Any = current().mask
+        if isinstance(mask, tuple):
+            mask = mask[k]
         if mask is not None and (mask.dtype != bool or mask.shape != X.shape[:2]):
             raise ShapeError(
                 f"{self!r} requires a boolean mask of shape {X.shape[:2]}, "
                 f"got {mask.dtype} of shape {mask.shape}."
             )
-        return mask
+        return cast(Array | None, mask)
 
     def _check_features(self, shape: Shape, D: int) -> None:
         """Refuse an array of this shape, of X or of a sample, unless its last axis has size D."""
@@ -408,8 +449,9 @@ class Layer(Seeded, Configurable, registered=False):
         them, and a shape that does not fit them is refused. `dtype` defaults to the layer's current
         one, which is float32 at first.
         """
-        shape = check_shape(input_shape, repr(self))
-        if not shape and self._declared and not self.takes_tokens:
+        shapes = self._each_input(input_shape)
+        shapes = tuple([check_shape(shape, repr(self)) for shape in shapes])
+        if not shapes[0] and self._declared and not self.takes_tokens:
             raise ShapeError(f"{self!r} needs samples with at least one axis, got shape ().")
         self.cast(self.dtype if dtype is None else dtype)
         if seed is not None:
@@ -421,16 +463,41 @@ class Layer(Seeded, Configurable, registered=False):
             raise ArgumentTypeError(f"{self!r} contains layers: derive it from Container.")
         self._creating = True
         try:
-            output_shape = self.create(shape)
+            output_shape = self.create(*shapes)
         finally:
             self._creating = False
-        if max(map(math.prod, (shape, output_shape))) > LARGEST:
+        shape = shapes[0] if self.inputs == 1 else shapes
+        outs = (output_shape,) if self.outputs == 1 else output_shape
+        if max(map(math.prod, (*shapes, *outs))) > LARGEST:
             raise ShapeError(
                 f"{self!r} turns samples of shape {shape} into samples of shape {output_shape}: "
                 "they are too large for any computer."
             )
         self.input_shape, self.output_shape = shape, output_shape
         return output_shape
+
+    def _each_input(self, values: Any) -> tuple[Any, ...]:
+        """Return what belongs to each input, or refuse another number of values."""
+        if self.inputs == 1:
+            return (values,)
+        found = tuple(values) if isinstance(values, list | tuple) else (values,)
+        if len(found) != self.inputs if self.inputs else len(found) < 2:
+            raise ArgumentTypeError(
+                f"{self!r} takes {self.inputs or 'two or more'} inputs, got {len(found)}."
+            )
+        return found
+
+    def _ins(self) -> tuple[Shape, ...]:
+        """Return the shape of each input, if they are known."""
+        if self.input_shape is None:
+            return ()
+        return (self.input_shape,) if self.inputs == 1 else cast(Any, self.input_shape)
+
+    def _outs(self) -> tuple[Shape, ...]:
+        """Return the shape of each output, if they are known."""
+        if self.output_shape is None:
+            return ()
+        return (self.output_shape,) if self.outputs == 1 else cast(Any, self.output_shape)
 
     def _check_initialized(self) -> None:
         """Refuse a layer whose author forgot `super().__init__()`."""
@@ -476,9 +543,17 @@ class Layer(Seeded, Configurable, registered=False):
                 for store in (layer.params, layer.state):
                     store.update({name: a.astype(wanted) for name, a in store.items()})
 
-    def _cast_input(self, X: Any) -> Array:
-        """Return X as an array of this layer's dtype; an unbuilt layer keeps a floating dtype."""
-        if self.takes_tokens:
+    def _cast_input(self, X: Any) -> Any:
+        """Return X, or each X, as an array of this layer's dtype; an unbuilt one keeps floats."""
+        if self.inputs != 1:
+            tokens = each(self.takes_tokens) if isinstance(self.takes_tokens, tuple) else ()
+            return tuple(
+                [self._cast_array(A, k < len(tokens) and tokens[k]) for k, A in enumerate(X)]
+            )
+        return self._cast_array(X, self.takes_tokens)
+
+    def _cast_array(self, X: Any, tokens: bool) -> Array:
+        if tokens:
             X = as_tokens(X, self)
         else:
             X = as_float(X, None if self.output_shape is None else self.dtype, self)
@@ -486,8 +561,15 @@ class Layer(Seeded, Configurable, registered=False):
             raise ShapeError(f"{self!r} takes a batch of at least rank 1, got a single number.")
         return X
 
-    def _cast_gradient(self, dY: Any, shape: Shape, dtype: np.dtype[Any]) -> Array:
-        """Return dY as an array of this dtype; refuse another shape."""
+    def _cast_gradient(self, dY: Any, output: Any) -> Any:
+        """Return dY, or each dY, as an array of this shape and dtype; refuse another shape."""
+        if isinstance(output, list):
+            if len(each(dY)) != len(output):
+                raise ArgumentTypeError(
+                    f"{self!r} returned {len(output)} arrays, got {len(each(dY))} gradients."
+                )
+            return tuple([self._cast_gradient(*pair) for pair in zip(dY, output, strict=True)])
+        shape, dtype = output
         dY = as_float(dY, dtype, f"{self!r}: dY")
         if dY.shape != shape:
             raise ShapeError(f"{self!r} returned Y of shape {shape}, got dY of shape {dY.shape}.")
@@ -617,6 +699,7 @@ class Layer(Seeded, Configurable, registered=False):
     def _learns(self) -> bool:
         """Whether any parameter of this layer or those below it is trainable."""
         own = self._trainable and bool(self.params)
+        own = own or any(owner._trainable for owner, _ in self.tied.values())
         return own or any(child._learns() for child in self.children().values())
 
     def _attributes(self) -> Iterator[tuple[str, Any]]:
@@ -632,22 +715,29 @@ class Layer(Seeded, Configurable, registered=False):
             else:
                 yield name, value
 
-    def _check_output(self, X: Array, Y: Any) -> None:
+    def _check_output(self, X: Any, Y: Any) -> None:
         """Refuse an output of forward that differs from what `create` returned."""
-        if not isinstance(Y, np.ndarray):
+        Xs, Ys = each(X), each(Y)
+        outs = (self.output_shape,) if self.outputs == 1 else self.output_shape or ()
+        if len(Ys) != len(outs) or not all(isinstance(A, np.ndarray) for A in Ys):
+            wanted = "an array" if len(outs) == 1 else f"a tuple of {len(outs)} arrays"
             raise ArgumentTypeError(
-                f"{self!r}: forward must return an array, got {type(Y).__name__}."
+                f"{self!r}: forward must return {wanted}, got {type(Y).__name__}."
             )
-        wrong = ""
-        if Y.shape[:1] != X.shape[:1] and X.ndim > 1:  # a single axis may hold features
-            wrong = "the first axis of both must be the batch."
-        elif X.shape[1:] == self.input_shape and Y.shape[1:] != self.output_shape:
-            wrong = f"create returned the output shape {self.output_shape}."
-        if wrong:  # only an error is worth the time of a repr
-            raise ShapeError(
-                f"{self!r}: forward returned Y of shape {Y.shape} for X of shape {X.shape}, "
-                f"but {wrong}"
-            )
+        shapes = tuple([A.shape[1:] for A in Xs])
+        built = (shapes[0] if self.inputs == 1 else shapes) == self.input_shape
+        for A, out in zip(Ys, outs, strict=True):
+            wrong = ""
+            if any(A.shape[:1] != X.shape[:1] and X.ndim > 1 for X in Xs):  # an axis of features
+                wrong = "the first axis of both must be the batch."
+            elif built and A.shape[1:] != out:
+                wrong = f"create returned the output shape {out}."
+            if wrong:  # only an error is worth the time of a repr
+                given = " and ".join(str(X.shape) for X in Xs)
+                raise ShapeError(
+                    f"{self!r}: forward returned Y of shape {A.shape} for X of shape {given}, "
+                    f"but {wrong}"
+                )
 
 
 class PerStep(Layer, registered=False):

@@ -40,6 +40,7 @@ class Container(Layer, registered=False):
     """
 
     skips_dX = False
+    checkpoint = False  # True: forward keeps only X, and backward runs it again; see Chain
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -90,6 +91,11 @@ class Container(Layer, registered=False):
     @property
     def keeps_lock(self) -> bool:
         return any(layer.keeps_lock for layer in self.children().values())
+
+    @property
+    def _last(self) -> Layer | None:
+        """The layer whose output is the container's output, if there is one."""
+        return None
 
     def _held(self, layers: Sequence[Layer]) -> list[Layer]:
         """Return the layers as a list; refuse other objects, and any layer that appears twice."""
@@ -146,6 +152,40 @@ class Container(Layer, registered=False):
             for _, part in layer.walk():
                 part._shapes_only = self._shapes_only
         return list(layers)
+
+    # --- both passes, which may keep only X between them -----------------------------------------
+
+    def _through(self, *Xs: Array) -> Any:
+        """Return F(X), what `_forward` returns; with a checkpoint, keep only X."""
+        call = current()
+        if not call.caching or call.memory is not None:
+            return self._forward(*Xs)
+        self._frame.start = (Xs, call) if self.checkpoint else None
+        if not self.checkpoint:
+            return self._forward(*Xs)
+        with calling(caching=False, reuse=False):
+            return self._forward(*Xs)
+
+    def _back_through(self, *dYs: Array) -> Any:
+        """Return what `_backward` returns: the gradient of X, given that of F(X)."""
+        if self._frame.start is None:
+            return self._backward(*dYs)
+        Xs, call = self._frame.start
+        now = current()
+        replay = call._replace(needs_dX=now.needs_dX, again=True, watch=now.watch)
+        with within(replay):
+            self._forward(*Xs)
+            dX = self._backward(*dYs)
+        for _, layer in self.walk():
+            if layer is not self:
+                layer._frame.cache = {}
+        return dX
+
+    def _forward(self, *Xs: Array) -> Any:
+        raise NotImplementedError
+
+    def _backward(self, *dYs: Array) -> Any:
+        raise NotImplementedError
 
     def flops(self) -> int:
         return sum(layer.flops() for layer in self.children().values())
@@ -230,20 +270,7 @@ class Chain(Container):
     def backward(self, dY: Array) -> Array | None:
         return self._back_through(dY)
 
-    # --- both passes through F, which subclasses call ----------------------------------------
-
-    def _through(self, X: Array) -> Array:
-        """Return F(X), the output of the last layer; with a checkpoint, keep only X."""
-        call = current()
-        if not call.caching or call.memory is not None:
-            return self._forward(X)
-        self._frame.start = (X, call) if self.checkpoint else None
-        if not self.checkpoint:
-            return self._forward(X)
-        with calling(caching=False, reuse=False):
-            return self._forward(X)
-
-    def _forward(self, X: Array) -> Array:
+    def _forward(self, X: Array) -> Array:  # type: ignore[override]
         mask, i = current().mask, 0
         masks = None if mask is None else self._masks(mask)
         try:
@@ -258,22 +285,7 @@ class Chain(Container):
             raise
         return X
 
-    def _back_through(self, dF: Array) -> Array | None:
-        """Return the gradient of F's input, given the gradient of its output."""
-        if self._frame.start is None:
-            return self._backward(dF)
-        X, call = self._frame.start
-        now = current()
-        replay = call._replace(needs_dX=now.needs_dX, again=True, watch=now.watch)
-        with within(replay):
-            self._forward(X)
-            dX = self._backward(dF)
-        for _, layer in self.walk():
-            if layer is not self:
-                layer._frame.cache = {}
-        return dX
-
-    def _backward(self, dY: Array) -> Array | None:
+    def _backward(self, dY: Array) -> Array | None:  # type: ignore[override]
         """Run all layers backward or, if dX is not needed, those down to the first that learns."""
         call, first = current(), 0
         if not call.needs_dX:
@@ -312,7 +324,7 @@ class Chain(Container):
     # --- what the model and the training loop use --------------------------------------------
 
     @property
-    def takes_tokens(self) -> bool:  # type: ignore[override]
+    def takes_tokens(self) -> bool:
         layers = self.layers
         return layers[0].takes_tokens if layers else False
 
@@ -493,7 +505,7 @@ class Parallel(Container):
             )
 
     @property
-    def takes_tokens(self) -> bool:  # type: ignore[override]
+    def takes_tokens(self) -> bool:
         return all(branch.takes_tokens for branch in self.branches)
 
     def known_input(self) -> Shape | None:
@@ -552,7 +564,7 @@ class TimeDistributed(Container):
     """Apply a layer to every step of (N, T, ...), as if each step were a sample.
 
     Shapes: X is (N, T, ...). The inner layer receives X as (N T, ...), and Y is its output as
-    (N, T, ...).
+    (N, T, ...). If the layer has several inputs or outputs, each of them has T steps.
     Dense, norms and activations do not need it: they already treat each step separately. Use it for
     layers that work on whole samples, such as Conv2D on the frames of a video.
     Backward: dY and dX are reshaped in the same way.
@@ -568,24 +580,37 @@ class TimeDistributed(Container):
         super().__init__()
         self.layer = self._held([layer])[0]
 
-    def create(self, shape: Shape) -> Shape:
-        if not shape:
-            raise ShapeError(f"{self!r} takes samples of shape (T, ...), got {shape}.")
-        return (shape[0], *self.layer.build(shape[1:]))
+    @property
+    def inputs(self) -> Any:
+        return self.layer.inputs
 
-    def forward(self, X: Array) -> Array:
-        if X.ndim < 2:
-            raise ShapeError(f"{self!r} takes X (N, T, ...), got shape {X.shape}.")
-        self.save_for_backward(shape=X.shape)
-        call, first = current(), current().first * X.shape[1]
+    @property
+    def outputs(self) -> Any:
+        return self.layer.outputs
+
+    def create(self, *shapes: Shape) -> Any:
+        if not all(shapes) or len({shape[0] for shape in shapes}) > 1:
+            given = " and ".join(map(str, shapes))
+            raise ShapeError(f"{self!r} takes samples of shape (T, ...), got {given}.")
+        inner = tuple([shape[1:] for shape in shapes])
+        self.layer.build(cast(Shape, inner if self.inputs != 1 else inner[0]))
+        outs = [(shapes[0][0], *out) for out in self.layer._outs()]
+        return tuple(outs) if self.outputs != 1 else outs[0]
+
+    def forward(self, *Xs: Array) -> Any:
+        N_T = Xs[0].shape[:2]
+        if any(X.ndim < 2 or X.shape[:2] != N_T for X in Xs):
+            given = " and ".join(str(X.shape) for X in Xs)
+            raise ShapeError(f"{self!r} takes X (N, T, ...), got shape {given}.")
+        self.save_for_backward(N_T=N_T)
+        call, first = current(), current().first * N_T[1]
         with calling(mask=None, memory=None, caching=call.keeps, first=first):
-            Y = self.layer.forward(X.reshape(-1, *X.shape[2:]))
-        return Y.reshape(*X.shape[:2], *Y.shape[1:])
+            Y = self.layer.forward(*[X.reshape(-1, *X.shape[2:]) for X in Xs])
+        return _steps_of(Y, N_T)
 
-    def backward(self, dY: Array) -> Array | None:
-        shape = self.saved("shape")
-        dX = self.layer.backward(dY.reshape(-1, *dY.shape[2:]))
-        return None if dX is None else dX.reshape(shape)
+    def backward(self, *dYs: Array) -> Any:
+        dX = self.layer.backward(*[dY.reshape(-1, *dY.shape[2:]) for dY in dYs])
+        return _steps_of(dX, self.saved("N_T"))
 
     @property
     def time_steps(self) -> str:
@@ -597,11 +622,18 @@ class TimeDistributed(Container):
         return self.layer.gives
 
     @property
-    def takes_tokens(self) -> bool:  # type: ignore[override]
+    def takes_tokens(self) -> Any:
         return self.layer.takes_tokens
 
     def flops(self) -> int:
-        return (self.input_shape or (0,))[0] * self.layer.flops()
+        return next((out[0] for out in self._outs()), 0) * self.layer.flops()
+
+
+def _steps_of(rows: Any, N_T: Shape) -> Any:
+    """Return an array (N T, ...), or each of several, as (N, T, ...); None stays None."""
+    if isinstance(rows, tuple):
+        return tuple([_steps_of(A, N_T) for A in rows])
+    return None if rows is None else rows.reshape(*N_T, *rows.shape[1:])
 
 
 def _merged(combine: np.ufunc, arrays: Sequence[Array]) -> Array:

@@ -9,6 +9,8 @@ one matrix product for the whole sequence. For that reason, the arrays inside ar
 
 With compiled kernels, one call runs the whole loop, and other threads run meanwhile: see
 `phitodeep/kernels/compiled/recurrent.py`. The loop here defines what that call computes.
+
+Long because all cells share one loop, which this file explains once.
 """
 
 from __future__ import annotations
@@ -47,12 +49,19 @@ class _Recurrent(Layer):
     At a step that the mask leaves out, the state does not change and y is 0. Padding therefore
     changes nothing, and (N, H) is the state after the last step that the mask keeps. In generation,
     the state continues from the previous call.
+
+    return_state     True: also return the states after the last step, each (N, H): h, and in an
+                     LSTM c
+    initial_state    True: take the states before the first step as further inputs, instead of 0
+
+    Their gradients begin and end the way back: d starts as the gradients of the states after the
+    last step, and at t = 0 it is the gradient of those before the first.
     """
 
     Wx = Param(decay=True)
     Wh = Param(decay=True)
     b = Param()
-    independent_samples, time_steps = True, "remembered"
+    independent_samples = True
     gates = 1
     states = 1  # arrays (N, H) that one step passes to the next: h, and in an LSTM also c
     kept = 0  # arrays (N, H) that a step keeps for `back` in addition to its gates
@@ -66,6 +75,8 @@ class _Recurrent(Layer):
         return_sequences: bool = True,
         initializer: Initializer = Xavier(),
         recurrent_initializer: Initializer = Orthogonal(),
+        return_state: bool = False,
+        initial_state: bool = False,
     ) -> None:
         super().__init__()
         name = type(self).__name__
@@ -73,16 +84,33 @@ class _Recurrent(Layer):
         self.return_sequences = check_flag(return_sequences, f"{name} return_sequences")
         self.initializer = check_initializer(initializer, name)
         self.recurrent_initializer = check_initializer(recurrent_initializer, name)
+        self.return_state = check_flag(return_state, f"{name} return_state")
+        self.initial_state = check_flag(initial_state, f"{name} initial_state")
 
-    def create(self, shape: Shape) -> Shape:
-        if len(shape) != 2:
-            raise ShapeError(f"{self!r} takes samples of shape (T, D), got {shape}.")
+    @property
+    def inputs(self) -> int:
+        return 1 + self.states * self.initial_state
+
+    @property
+    def outputs(self) -> int:
+        return 1 + self.states * self.return_state
+
+    @property
+    def time_steps(self) -> str:  # states that are given may come from all steps of X
+        return "joined" if self.initial_state else "remembered"
+
+    def create(self, *shapes: Shape) -> Any:
+        shape, H, g = shapes[0], self.units, self.gates
+        if len(shape) != 2 or any(start != (H,) for start in shapes[1:]):
+            states = f" and states of shape ({H},)" * self.initial_state
+            given = " and ".join(map(str, shapes))
+            raise ShapeError(f"{self!r} takes samples of shape (T, D){states}, got {given}.")
         steps, D = shape
-        H, g = self.units, self.gates
         self.Wx = self.draw(self.initializer, (D, H), copies=g)
         self.Wh = self.draw(self.recurrent_initializer, (H, H), copies=g)
         self.b = self.full(g * H, 0)
-        return (steps, H) if self.return_sequences else (H,)
+        out = (steps, H) if self.return_sequences else (H,)
+        return (out, *[(H,)] * self.states) if self.return_state else out
 
     def step(self, t: int, A: Array, U: Array, S: Array, K: Array) -> None:
         """Write the states S[:, t + 1] from S[:, t], A[t] = x_t Wx + b and U = h_{t-1} Wh.
@@ -116,9 +144,15 @@ class _Recurrent(Layer):
         """Whether Python runs the loop over time, so that only one thread runs at a time."""
         return self._compiled_loops() is None
 
-    def forward(self, X: Array) -> Array:
+    def forward(self, *Xs: Array) -> Any:
+        X, *starts = Xs
         if X.ndim != 3 or X.shape[-1] != len(self.Wx):
             raise ShapeError(f"{self!r} takes X (N, T, {len(self.Wx)}), got shape {X.shape}.")
+        if wrong := [s.shape for s in starts if s.shape != (len(X), self.units)]:
+            raise ShapeError(
+                f"{self!r} takes states ({len(X)}, {self.units}) with X of shape {X.shape}, "
+                f"got shape {wrong[0]}."
+            )
         self._check_parameters(self.units)
         call = current()
         mask = self.check_steps(X)
@@ -130,7 +164,9 @@ class _Recurrent(Layer):
         np.matmul(X_t.reshape(T * N, D), self.Wx, out=A.reshape(T * N, -1))
         A += self.b
         S = self.buffer("S", (self.states, T + 1, N, self.units), X.dtype)
-        S[:, 0] = 0 if call.memory is None else call.memory.get(self, 0)
+        S[:, 0] = starts or 0
+        if call.memory is not None:
+            S[:, 0] = call.memory.get(self, S[:, 0])
         mask = None if mask is None else np.ascontiguousarray(mask.T)
         loops = self._compiled_loops()
         steps = self._steps if loops is None else loops.forward
@@ -139,12 +175,13 @@ class _Recurrent(Layer):
             call.memory[self] = S[:, T].copy()
         self.save_for_backward(X_t=X_t, A=A, K=K, S=S, mask=mask)
         if not self.return_sequences:
-            return S[0, T].copy()
-        Y = self.buffer("Y", (N, T, self.units), X.dtype)
-        np.copyto(Y, S[0, 1:].swapaxes(0, 1))
-        if mask is not None:
-            Y *= mask.T[..., None]
-        return Y
+            Y = S[0, T].copy()
+        else:
+            Y = self.buffer("Y", (N, T, self.units), X.dtype)
+            np.copyto(Y, S[0, 1:].swapaxes(0, 1))
+            if mask is not None:
+                Y *= mask.T[..., None]
+        return (Y, *S[:, T].copy()) if self.return_state else Y
 
     def _check_parameters(self, H: int) -> None:
         """Refuse parameters that do not fit H units: compiled loops would leave their arrays."""
@@ -170,7 +207,8 @@ class _Recurrent(Layer):
                 if mask is not None:
                     np.copyto(S[:, t + 1], S[:, t], where=~mask[t, :, None])
 
-    def backward(self, dY: Array) -> Array | None:
+    def backward(self, *dYs: Array) -> Any:
+        dY, *ends = dYs
         X_t, A, K, S, mask = self.saved("X_t", "A", "K", "S", "mask")
         T, N, D = X_t.shape
         self._check_parameters(S.shape[-1])
@@ -182,6 +220,7 @@ class _Recurrent(Layer):
         elif mask is not None:
             dY = dY * mask.T[..., None]
         d = np.zeros((self.states, N, self.units), dY.dtype)
+        d[:] = ends or 0
         loops = self._compiled_loops()
         steps_back = self._steps_back if loops is None else loops.backward
         steps_back(A, Wh_T, S, K, mask, np.ascontiguousarray(dY), d, dA, dU)
@@ -196,7 +235,7 @@ class _Recurrent(Layer):
         dX = self.buffer("dX", (N, T, D), dY.dtype)
         dX_t = np.dot(dA_rows, self.Wx.T, out=self.buffer("dX_t", (T * N, D), dY.dtype))
         np.copyto(dX, dX_t.reshape(T, N, D).swapaxes(0, 1))
-        return dX
+        return (dX, *d) if self.initial_state else dX
 
     def _steps_back(
         self, A: Array, Wh_T: Array, S: Array, K: Array, mask: Array | None,
@@ -218,8 +257,10 @@ class _Recurrent(Layer):
             if passed_on is not None:
                 d += passed_on
 
-    def compute_mask(self, mask: Array) -> Array | None:
-        return mask if self.return_sequences else None
+    def compute_mask(self, *masks: Any) -> Any:
+        if not self.return_sequences:
+            return None
+        return (masks[0], *[None] * self.states) if self.return_state else masks[0]
 
     def matrices(self, name: str, W: Array) -> list[Array]:
         """Return one matrix per gate."""
@@ -228,7 +269,8 @@ class _Recurrent(Layer):
 
     def flops(self) -> int:
         """Count two operations per weight and step, and the work of the cell."""
-        steps = self.input_shape[0] if self.input_shape else 0
+        shapes: Any = self.input_shape or (0,)
+        steps = shapes[0][0] if self.initial_state else shapes[0]
         return steps * (2 * (self.Wx.size + self.Wh.size) + 8 * self.b.size)
 
 
@@ -236,6 +278,7 @@ class RNN(_Recurrent):
     """Simple recurrent layer: h_t = tanh(x_t Wx + h_{t-1} Wh + b).
 
     Shapes: X, dX are (N, T, D); Y, dY are (N, T, H), or (N, H); Wx (D, H), Wh (H, H), b (H,).
+    `return_state` adds the output h, and `initial_state` the input h: (N, H).
 
     Backward. tanh' = 1 - h^2, so with dh the gradient of h_t from y_t and from step t + 1,
     da = (1 - h_t^2) dh, and step t - 1 receives da Wh^T.
@@ -273,6 +316,7 @@ class LSTM(_Recurrent):
     """Long short-term memory: gates control what is written to, kept in and read from a cell c.
 
     Shapes: X, dX are (N, T, D); Y, dY are (N, T, H), or (N, H); Wx (D, 4H), Wh (H, 4H), b (4H,).
+    `return_state` adds the outputs h and c, and `initial_state` the inputs h and c: (N, H).
 
         i, f, o = sigmoid(.)    g = tanh(.)       of the four parts of x_t Wx + h_{t-1} Wh + b
         c_t = f c_{t-1} + i g                     h_t = o tanh(c_t)
@@ -347,7 +391,7 @@ class GRU(_Recurrent):
     """Gated recurrent unit: gates decide how much of the state to reset (r) and to keep (z).
 
     Shapes: X, dX are (N, T, D); Y, dY are (N, T, H), or (N, H); Wx (D, 3H), Wh (H, 3H), b and bh
-    (3H,).
+    (3H,). `return_state` adds the output h, and `initial_state` the input h: (N, H).
 
         r, z = sigmoid(a_r + u_r), sigmoid(a_z + u_z)       n = tanh(a_n + r u_n)
         h_t = (1 - z) n + z h_{t-1}          with a = x_t Wx + b and u = h_{t-1} Wh + bh
@@ -370,9 +414,9 @@ class GRU(_Recurrent):
 
     steps = derived.gru
 
-    def create(self, shape: Shape) -> Shape:
+    def create(self, *shapes: Shape) -> Any:
         self.bh = self.full(3 * self.units, 0)
-        return super().create(shape)
+        return super().create(*shapes)
 
     def step(self, t: int, A: Array, U: Array, S: Array, K: Array) -> None:
         gru_step(A[t], U, S[0, t], S[0, t + 1], K[t])
@@ -433,6 +477,8 @@ class Bidirectional(Container):
         super().__init__()
         if not isinstance(layer, _Recurrent):
             raise ArgumentTypeError(f"Bidirectional takes a recurrent layer, got {layer!r}.")
+        if layer.initial_state or layer.return_state:
+            raise ArgumentError(f"Bidirectional takes a layer without states, got {layer!r}.")
         self.merge = check_option(merge, "Bidirectional merge", ("concat", "add"))
         self.layer = layer
         self.reverse = type(layer)(**settings(layer))

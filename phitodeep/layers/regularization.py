@@ -1,4 +1,4 @@
-"""Regularisation layers: random in training, and deterministic at inference."""
+"""Regularisation layers: random in training, or with a gradient of their own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phitodeep.derivations import random as derived
 from phitodeep.errors import ShapeError
 from phitodeep.layers.base import PerStep
 
-__all__ = ["Dropout", "GaussianNoise", "Reparameterize", "SpatialDropout"]
+__all__ = ["Dropout", "GaussianNoise", "GradientReversal", "Reparameterize", "SpatialDropout"]
 
 
 class Dropout(PerStep):
@@ -143,3 +143,33 @@ class Reparameterize(PerStep):
 
 
 _MAX_LOG_VARIANCE = 88.0  # exp(88) is 1.7e38, and the largest float32 is 3.4e38
+
+
+class GradientReversal(PerStep):
+    """Y = X, but dX = -factor dY: what comes before learns to make what comes after fail.
+
+    Shapes: X, Y, dX, dY are (N, ...).
+
+    Between features and a classifier of their domain, the classifier learns to tell the domains
+    apart, and the features learn to be alike in all of them.
+
+    Backward. On purpose, this is not the derivative of forward, which is the identity: the
+    parameters before this layer get -factor times the gradient of the loss. `check_gradients`
+    therefore refuses networks with this layer.
+
+    Source: Ganin and Lempitsky 2015, "Unsupervised domain adaptation by backpropagation",
+    arXiv:1409.7495, eq. 5 to 7.
+    """
+
+    surrogate = True
+    steps = derived.gradient_reversal
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor = check_number(factor, "GradientReversal factor")
+
+    def forward(self, X: Array) -> Array:
+        return X.copy()
+
+    def backward(self, dY: Array) -> Array:
+        return np.multiply(dY, -self.factor, out=self.buffer("dX", dY.shape, dY.dtype))

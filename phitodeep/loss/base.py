@@ -119,6 +119,16 @@ class Loss(Buffered, Configurable, registered=False):
         with calling(needs_dX=True, reuse=False):  # a custom loss may run layers
             return self.value(P, T, w, total), self.gradient(P, T, w, total)
 
+    def present(self, T: Any) -> Loss:
+        """Return the part of the loss that these targets have; all of it, but for several heads."""
+        return self
+
+    def weights_of(self, n: int, P: Any, w: Any) -> Any:
+        """Return the weights with which only sample n counts, for predictions P (N, ...)."""
+        only = np.zeros(self.positions(P.shape), P.dtype)
+        only[n] = 1 if w is None else np.broadcast_to(w, only.shape)[n]
+        return only
+
     def steps(self) -> Derivation | None:
         """Return the loss's derivation as data, from P, T, w and share to L and dP, or None.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from phitodeep.core.call import Event, calling, watching
 from phitodeep.core.checks import as_float, check_count, check_finite, check_number
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Array, each, numbered
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Chain
@@ -33,9 +34,11 @@ def check_gradients(
 
     `obj` is a Layer (X is its input) or a Loss (X holds the predictions, y the targets). With y, a
     layer is checked together with `loss`, or with its own attribute `loss`, which models have.
-    Without y, it is checked with a random dY. The check runs in float64 on a copy; `obj` is left
-    unchanged. An unbuilt layer is built for X from `seed`, which also seeds everything else.
-    Choose sizes that differ from each other and from 2: a wrong factor is then easier to identify.
+    Without y, it is checked with a random dY. A layer with several inputs takes them as a tuple,
+    and their gradients are dX1, dX2, ...; one with several outputs is checked without y. The check
+    runs in float64 on a copy; `obj` is left unchanged. An unbuilt layer is built for X from `seed`,
+    which also seeds everything else. Choose sizes that differ from each other and from 2: a wrong
+    factor is then easier to identify.
 
     `training=False` checks the gradients under `saliency()`. `perturb` moves parameters and states
     that still have trivial values (gamma = 1, b = 0), which would hide a missing factor. An array
@@ -57,6 +60,8 @@ def check_gradients(
     modified; that each parameter has one gradient of its shape (a frozen layer may omit it); and
     that forward and backward return the same values when called again.
 
+    A layer that declares `surrogate` is refused: its gradient is another one on purpose.
+
     Raises GradientError, or returns a GradientReport.
     """
     if not isinstance(obj, Layer | Loss):
@@ -64,6 +69,11 @@ def check_gradients(
     if isinstance(obj, Loss):
         loss, X = obj, as_float(X, np.float64, "X")
     layer = obj if isinstance(obj, Layer) else Chain()  # Chain() is the identity
+    if others := [part for _, part in layer.walk() if part.surrogate]:
+        raise ArgumentError(
+            f"{others[0]!r} has, on purpose, another gradient than the slope of its output: check "
+            "the layers before and after it on their own."
+        )
     limits: dict[str, Any] = {
         "max_probes": None if max_probes is None else check_count(max_probes, "max_probes"),
         "rtol": check_number(rtol, "rtol", above=0),
@@ -73,9 +83,12 @@ def check_gradients(
     rng = np.random.default_rng(seed).spawn(1)[0]
     targets = (y, sample_weight)
     with calling(training=training, caching=True, needs_dX=True, reuse=False, step=0, first=0):
-        twin = _float64_copy(layer, np.shape(X)[1:], seed, rng if perturb else None)
+        Xs = layer._each_input(X)
+        shapes = tuple([np.shape(A)[1:] for A in Xs])
+        shape = shapes[0] if layer.inputs == 1 else shapes
+        twin = _float64_copy(layer, shape, seed, rng if perturb else None)
         loss = _loss_of(twin, loss, targets)
-        X = np.array(twin._cast_input(X), order="C")
+        X = _copied(twin._cast_input(Xs[0] if layer.inputs == 1 else Xs))
         shown = repr(twin if layer is obj else obj)
         subject = shown if len(shown) <= 80 else shown.partition("(")[0]
         trial = _trial_of(subject, twin, X, loss, targets, rng)
@@ -99,6 +112,8 @@ def _loss_of(layer: Layer, loss: Loss | None, targets: Targets) -> Loss | None:
             "a loss needs targets, as in check_gradients(loss, P, y): "
             "loss and sample_weight are accepted only with targets y."
         )
+    if layer.outputs != 1:
+        raise ArgumentError(f"{layer!r} has {layer.outputs} outputs: check it without y.")
     found = getattr(layer, "loss", None) if loss is None else loss
     if not isinstance(found, Loss):
         raise ArgumentError(
@@ -107,7 +122,13 @@ def _loss_of(layer: Layer, loss: Loss | None, targets: Targets) -> Loss | None:
     return copy.deepcopy(found)
 
 
-def _float64_copy(obj: Layer, shape: Shape, seed: int, rng: np.random.Generator | None) -> Layer:
+def _copied(values: Any) -> Any:
+    """Return copies of an array, or of each of several."""
+    found = tuple([np.array(A, order="C") for A in each(values)])
+    return found if isinstance(values, tuple) else found[0]
+
+
+def _float64_copy(obj: Layer, shape: Any, seed: int, rng: np.random.Generator | None) -> Layer:
     """Return a float64 copy with its own parameters; an rng perturbs trivial ones."""
     twin = obj.copy()
     if twin.output_shape is None:
@@ -124,26 +145,34 @@ def _float64_copy(obj: Layer, shape: Shape, seed: int, rng: np.random.Generator 
 
 
 def _trial_of(
-    subject: str, layer: Layer, X: Array, loss: Loss | None, targets: Targets,
+    subject: str, layer: Layer, X: Any, loss: Loss | None, targets: Targets,
     rng: np.random.Generator,
 ) -> Trial:  # fmt: skip
-    """Return the output, or its loss, as a function of X and of all parameters in the tree."""
-    check_finite(X, "X")
+    """Return the output, or its loss, as a function of X and of all parameters in the tree.
+
+    Several outputs become one vector, and dY the vector of their gradients.
+    """
+    Xs, several = numbered("X", X), layer.outputs != 1
+    for name, A in Xs.items():
+        check_finite(A, name)
     states = [(part.state, copy.deepcopy(part.state)) for _, part in layer.walk()]
 
     def forward() -> Array:
         for state, kept in states:
             state.update(copy.deepcopy(kept))
-        return np.array(layer.forward(X))  # a copy: Y may be a view of X, which will be changed
+        Y: Any = layer.forward(*each(X))
+        # a copy: Y may be a view of X, which will be changed
+        return np.concatenate([A.ravel() for A in Y]) if several else np.array(Y)
 
     def run() -> Any:
         return forward() if loss is None else loss.loss_func(forward(), *targets)
 
     def backward(dY: Array) -> dict[str, Any]:
-        return {"dX": layer.backward(dY), **layer.gradients()}
+        dX = layer.backward(*(_parted(dY, layer._frame.output) if several else (dY,)))
+        return {**numbered("dX", dX), **layer.gradients()}
 
     params = _gather(layer.walk(), "params")
-    given = {"X": X, **params}
+    given = {**Xs, **params}
     out, faults = _twice("forward", lambda: {"Y": forward()}, given, " at the same step")
     Y = out["Y"]
     if Y.dtype != np.float64:
@@ -164,12 +193,19 @@ def _trial_of(
     if any(isinstance(part, Select) and part.tokens for _, part in layer.walk()):
         claims.pop("dX", None)  # X cannot be moved: some of its columns must stay whole numbers
         arrays = params
-    else:
-        arrays = {"dX": X, **params} if X.dtype.kind == "f" else params  # tokens have no gradient
+    else:  # tokens have no gradient
+        arrays = {**{f"d{n}": A for n, A in Xs.items() if A.dtype.kind == "f"}, **params}
     frozen = _gather(((path, part) for path, part in layer.walk() if not part.trainable), "params")
     refuse(subject, [*faults, *malformed(arrays, claims, frozen)])
-    upstream, shapes = dY if loss is None else 1.0, {"": X.shape, " of Y": Y.shape}
+    upstream, shapes = dY if loss is None else 1.0, {"": each(X)[0].shape, " of Y": Y.shape}
     return Trial(run, run(), upstream, arrays, claims, shapes, *targets, linear)
+
+
+def _parted(dY: Array, outputs: Any) -> list[Array]:
+    """Return the gradient of each output, given the vector of all of them."""
+    ends = np.cumsum([math.prod(shape) for shape, _ in outputs])[:-1]
+    parts = zip(np.split(dY, ends), outputs, strict=True)
+    return [part.reshape(shape) for part, (shape, _) in parts]
 
 
 def _gather(layers: Iterable[tuple[str, Layer]], store: str) -> Arrays:
@@ -200,13 +236,13 @@ def _differing(A: Arrays, B: Arrays) -> str:
 
 
 def _wrong_parts(
-    twin: Layer, X: Array, loss: Loss | None, targets: Targets, check: Callable[..., GradientReport]
+    twin: Layer, X: Any, loss: Loss | None, targets: Targets, check: Callable[..., GradientReport]
 ) -> list[str]:
     """Check each part on its own, at the input that it receives; report those that are wrong."""
-    parts, seen, wrong = dict(twin.walk()), dict[str, Array](), []
+    parts, seen, wrong = dict(twin.walk()), dict[str, Any](), []
 
     def check_alone(
-        what: str, part: Layer | Loss, X: Array, y: Any = None, weight: Any = None
+        what: str, part: Layer | Loss, X: Any, y: Any = None, weight: Any = None
     ) -> None:
         try:
             check(part, X, y, sample_weight=weight)
@@ -215,10 +251,10 @@ def _wrong_parts(
 
     def note(event: Event) -> None:
         if event.when == "before" and event.path in parts and not event.source.children():
-            seen[event.path] = np.array(event.array)
+            seen[event.path] = _copied(event.array)
 
     with watching(note):
-        Y = twin.copy().forward(X)
+        Y = twin.copy().forward(*each(X))
     for path, given in seen.items():
         check_alone(f"layer {path}", parts[path], given)
     if loss is not None:

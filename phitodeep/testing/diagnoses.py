@@ -146,7 +146,7 @@ def transposed(f: Finding) -> bool:
 def missing_parameter(f: Finding) -> str:
     """Return the name of a missing factor with one value per feature, such as gamma."""
     last, arrays = f.gradient.shape[-1:], f.trial.arrays
-    fitting = (name for name, a in arrays.items() if name != "dX" and a.shape == last)
+    fitting = (name for name, a in arrays.items() if not name.startswith("dX") and a.shape == last)
     return next((k for k in fitting if alike(f.got * f.take(arrays[k]), f.expected)), "")
 
 
@@ -174,7 +174,7 @@ def unmasked(f: Finding) -> bool:
 
 def passed_through(f: Finding) -> bool:
     dY = f.trial.dY
-    return f.name == "dX" and np.shape(dY) == f.gradient.shape and alike(f.gradient, dY)
+    return f.name.startswith("dX") and np.shape(dY) == f.gradient.shape and alike(f.gradient, dY)
 
 
 def missing_mean(f: Finding) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 from phitodeep import layers as nn
 from phitodeep import loss as losses
 from phitodeep.core.call import calling
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Array, Shape, each, numbered
 from phitodeep.functional import log_softmax, rotary, sigmoid, softmax
 from phitodeep.layers import Layer
 from phitodeep.layers.initialization import InitType, Orthogonal, Xavier
@@ -59,6 +59,55 @@ def tied() -> nn.Chain:
     return nn.Chain(shared, nn.Tanh(), nn.TiedDense(shared))
 
 
+def merged(merge: Layer, *branches: Layer) -> nn.Wired:
+    """Return a network of x, in which layers read x, and a layer with several inputs their Y."""
+    outs = [f"y{k}" for k in range(1, len(branches) + 1)]
+    uses = [(branch, ["x"], [out]) for branch, out in zip(branches, outs, strict=True)]
+    return nn.Wired(["x"], [*uses, (merge, outs, ["y"])], ["y"])
+
+
+def squeezed() -> nn.Wired:
+    """Return a network in which a branch of 1 x 1 pixels scales the feature maps."""
+    return nn.Wired(
+        ["x"],
+        [
+            (nn.Conv2D(4, 3, padding="same"), ["x"], ["maps"]),
+            (nn.GlobalAvgPool(), ["maps"], ["means"]),
+            (nn.Dense(4), ["means"], ["weights"]),
+            (nn.Sigmoid(), ["weights"], ["shares"]),
+            (nn.Reshape(1, 1, 4), ["shares"], ["gate"]),
+            (nn.Multiply(), ["maps", "gate"], ["scaled"]),
+            (nn.Add(), ["scaled", "maps", "gate"], ["sum"]),
+        ],
+        ["sum"],
+    )
+
+
+def twice(layer: Layer) -> nn.Chain:
+    """Return a chain that has a layer at two places, with one set of weights."""
+    return nn.Chain(layer, nn.Tanh(), nn.Shared(layer))
+
+
+def subject(layer: Layer) -> Layer:
+    """Return the layer that a row is about: inside a network, one with several inputs."""
+    parts = [part for _, part in layer.walk()]
+    inside: list[Layer] = [part for part in parts if isinstance(part, nn.Shared)]
+    inside = inside or [part for part in parts if part.inputs != 1]
+    return inside[0] if len({type(part) for part in inside}) == 1 else layer
+
+
+def handed_on(cell: Any, units: int) -> nn.Wired:
+    """Return a network in which a second recurrent layer begins with the states of a first."""
+    first = cell(units, return_sequences=False, return_state=True)
+    last, h, *c = [f"state{k}" for k in range(first.outputs)]
+    uses = [
+        (first, ["x"], [last, h, *c]),
+        (nn.Multiply(), [last, h], ["start"]),
+        (cell(units, initial_state=True), ["x", "start", *c], ["y"]),
+    ]
+    return nn.Wired(["x"], uses, ["y"])
+
+
 DEFAULTS = """
 ReLU LeakyReLU PReLU ELU CELU SELU GELU SiLU Mish HardSigmoid HardSwish HardTanh Sigmoid Tanh
 Softplus Softsign Softmax LogSoftmax LayerNorm BatchNorm Flatten"""  # without arguments
@@ -84,8 +133,25 @@ VECTORS: list[tuple[Make, Shape]] = [
     (lambda: nn.Softmax(axis=1), (2, 3, 4)),
     (lambda: nn.LogSoftmax(axis=-2), (2, 3, 4)),
     (lambda: nn.Dropout(0.0), (3, 4)),
+    (lambda: nn.GradientReversal(), (3, 4)),
+    (lambda: nn.Chain(nn.Dense(3), nn.GradientReversal(0.3), nn.Dense(2)), (2, 3, 4)),
     (lambda: nn.Reshape(3, -1), (2, 6)),
     (lambda: nn.Reshape(12), (5, 2, 2, 3)),
+    (lambda: merged(nn.Add(), nn.Dense(3), nn.Dense(1), nn.Dense(3)), (4, 5)),
+    (lambda: merged(nn.Add(), nn.Tanh(), nn.Dense(7)), (2, 3, 7)),
+    (lambda: merged(nn.Subtract(), nn.Dense(1), nn.Dense(3)), (4, 5)),
+    (lambda: merged(nn.Multiply(), nn.Dense(3), nn.Sigmoid(), nn.Dense(1)), (4, 3)),
+    (lambda: merged(nn.Average(), nn.Dense(1), nn.Tanh(), nn.Dense(3)), (2, 3, 3)),
+    (lambda: merged(nn.Maximum(), nn.Dense(3), nn.Tanh(), nn.Dense(1)), (4, 3)),
+    (lambda: merged(nn.Concat(), nn.Dense(3), nn.Tanh(), nn.Dense(1)), (4, 2)),
+    (lambda: merged(nn.Concat(0), nn.Dense(5), nn.Tanh(), nn.Dense(5)), (2, 3, 5)),
+    (lambda: merged(nn.Dot(), nn.Dense(3), nn.Dense(3)), (4, 2)),
+    (lambda: merged(nn.Dot(), nn.Tanh(), nn.Dense(5)), (2, 3, 5)),
+    (lambda: merged(nn.Bilinear(4), nn.Dense(3), nn.Tanh()), (4, 5)),
+    (lambda: merged(nn.Bilinear(1, bias=False), nn.Tanh(), nn.Dense(2)), (2, 3, 4)),
+    (squeezed, (2, 4, 3, 2)),
+    (lambda: twice(nn.Dense(5)), (4, 5)),
+    (lambda: twice(nn.Chain(nn.LayerNorm(), nn.Dense(3), nn.Dropout(0.3))), (2, 4, 3)),
     (lambda: nn.Chain(), (3, 4)),
     (
         lambda: nn.Chain(
@@ -204,6 +270,9 @@ SEQUENCES: list[tuple[Make, Shape]] = [
     (lambda: nn.LSTM(2, return_sequences=False), (1, 1, 3)),
     (lambda: nn.GRU(3), (2, 4, 2)),
     (lambda: nn.GRU(2, return_sequences=False), (3, 3, 2)),
+    (lambda: handed_on(nn.RNN, 3), (2, 4, 2)),
+    (lambda: handed_on(nn.LSTM, 2), (3, 3, 2)),
+    (lambda: handed_on(nn.GRU, 3), (2, 3, 2)),
     (lambda: nn.Bidirectional(nn.LSTM(2)), (2, 3, 2)),
     (lambda: nn.Bidirectional(nn.GRU(2), merge="add"), (1, 3, 2)),
     (lambda: nn.Bidirectional(nn.RNN(2, return_sequences=False)), (2, 3, 2)),
@@ -221,6 +290,15 @@ SEQUENCES: list[tuple[Make, Shape]] = [
     ),
     (lambda: nn.MultiHeadAttention(1, rope=rotary.YarnRope(4.0, max_positions=64)), (2, 4, 8)),
     (lambda: nn.MultiHeadAttention(1, rope=rotary.LongRope([1.0, 2.0], [3.0, 4.0], 3)), (2, 4, 4)),
+    (lambda: merged(nn.CrossAttention(2), nn.Dense(4), nn.Tanh()), (2, 3, 5)),
+    (
+        lambda: merged(nn.CrossAttention(4, kv_heads=2, dropout=0.3), nn.Tanh(), nn.Conv1D(3, 2)),
+        (2, 4, 8),
+    ),
+    (
+        lambda: merged(nn.CrossAttention(2, bias=False, head_dim=3), nn.Select([0]), nn.Tanh()),
+        (2, 3, 5),
+    ),
     (lambda: nn.FeedForward(5), (2, 3, 4)),
     (lambda: nn.FeedForward(3, "relu"), (2, 3, 4)),
     (lambda: nn.FeedForward(3, "swiglu"), (2, 3, 4)),
@@ -279,10 +357,14 @@ TOKENS: list[tuple[Make, Shape, int]] = [  # and how many tokens there are
 EXAMPLES = [*VECTORS, *IMAGES, *SEQUENCES]
 
 
-def made(make: Make, shape: Shape, dtype: Any = np.float64, seed: int = 1) -> Layer:
-    """Build the layer with random parameters and state: 1 and 0 would hide a lost factor."""
+def made(make: Make, shape: Any, dtype: Any = np.float64, seed: int = 1) -> Layer:
+    """Build the layer with random parameters and state: 1 and 0 would hide a lost factor.
+
+    `shape` is that of X, or a tuple of those of X1, X2, ...
+    """
     layer, rng = make(), np.random.default_rng(seed)
-    layer.build(shape[1:], seed=seed, dtype=dtype)
+    several = isinstance(shape[0], tuple)
+    layer.build(tuple(s[1:] for s in shape) if several else shape[1:], seed=seed, dtype=dtype)
     layer.set_weights(
         {
             path: rng.uniform(0.5, 2, a.shape) if "var" in path else rng.standard_normal(a.shape)
@@ -293,24 +375,37 @@ def made(make: Make, shape: Shape, dtype: Any = np.float64, seed: int = 1) -> La
 
 
 def data(
-    layer: Layer, shape: Shape, tokens: int = 0, seed: int = 2, scale: float = 1.0
-) -> tuple[Array, Array]:
-    """Return X, `scale` times normal values or tokens, and dY; both are read-only."""
+    layer: Layer, shape: Any, tokens: int = 0, seed: int = 2, scale: float = 1.0
+) -> tuple[Any, Any]:
+    """Return X, `scale` times normal values or tokens, and dY; all arrays are read-only.
+
+    Of a layer with several inputs, `shape` and X are tuples; with several outputs, dY is one.
+    """
     rng = np.random.default_rng(seed)
-    X = rng.integers(0, tokens, shape) if tokens else scale * rng.standard_normal(shape)
-    X = X if tokens else X.astype(layer.dtype)
-    dY = rng.standard_normal((shape[0], *(layer.output_shape or ()))).astype(layer.dtype)
-    X.flags.writeable = dY.flags.writeable = False
-    return X, dY
+
+    def drawn(shape: Shape) -> Array:
+        if tokens:
+            return rng.integers(0, tokens, shape)
+        return (scale * rng.standard_normal(shape)).astype(layer.dtype)
+
+    shapes = shape if isinstance(shape[0], tuple) else (shape,)
+    Xs = tuple([drawn(s) for s in shapes])
+    outs = [(shapes[0][0], *out) for out in layer._outs() or ((),)]
+    dYs = tuple([rng.standard_normal(out).astype(layer.dtype) for out in outs])
+    for A in (*Xs, *dYs):
+        A.flags.writeable = False
+    return Xs if layer.inputs != 1 else Xs[0], dYs if layer.outputs != 1 else dYs[0]
 
 
-def passes(layer: Layer, X: Array, dY: Array, **call: Any) -> dict[str, Array]:
-    """Return copies of Y, dX and all gradients of a forward and a backward pass."""
+def passes(layer: Layer, X: Any, dY: Any, **call: Any) -> dict[str, Array]:
+    """Return copies of Y, dX and all gradients of a forward and a backward pass.
+
+    Several are Y1, Y2, ... and dX1, dX2, ...
+    """
     with calling(**{"step": 0, **call}):
-        found = {"Y": layer.forward(X).copy()}
-        dX = layer.backward(dY)
-    if dX is not None:
-        found["dX"] = dX.copy()
+        found = {n: a.copy() for n, a in numbered("Y", layer.forward(*each(X))).items()}
+        dX = layer.backward(*each(dY))
+    found |= {n: a.copy() for n, a in numbered("dX", dX).items() if a is not None}
     for path, part in layer.walk():
         found |= {f"{path}.{n}" if path else n: a.copy() for n, a in part.grads.items()}
     return found

@@ -101,6 +101,8 @@ def construct(case: str, module: ModuleType) -> Any:
             name = ast.unparse(node.func)
             kind = getattr(module if hasattr(module, name) else rotary, name)
             return kind(*map(value, node.args), **named)
+        if isinstance(node, ast.List | ast.Tuple):
+            return (list if isinstance(node, ast.List) else tuple)(map(value, node.elts))
         return ast.literal_eval(node)
 
     return value(ast.parse(case.partition(" | ")[0], mode="eval").body)

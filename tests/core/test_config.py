@@ -59,6 +59,16 @@ def square_root_decay(step):
     return 0.1 / math.sqrt(step + 1)
 
 
+@phitodeep.register
+def total(X1, X2):
+    return X1 + X2
+
+
+@phitodeep.register
+def twice(dY, *_):
+    return dY, dY
+
+
 def through_json(config):
     """The config, after a way through strict JSON."""
     return json.loads(json.dumps(config, allow_nan=False))
@@ -89,6 +99,13 @@ MORE = [  # shape of X, and how many tokens there are
     (lambda: L.Residual(L.Dense(3), checkpoint=True), (2, 3), 0),
     (lambda: L.Chain(L.Dense(3), checkpoint=True), (2, 3), 0),
     (lambda: L.SkipConcat(L.Dense(3), checkpoint=True), (2, 3), 0),
+    (lambda: L.Wired(["x"], [(L.Dense(3), ["x"], ["y"])], ["y"], checkpoint=True), (2, 3), 0),
+    (lambda: L.GradientReversal(0.5), (2, 3), 0),
+    (lambda: examples.merged(L.Lambda(total, twice, inputs=2), L.Tanh(), L.Dense(3)), (2, 3), 0),
+    *(
+        (lambda kind=kind: examples.handed_on(kind, 2), (2, 3, 2), 0)
+        for kind in (L.RNN, L.LSTM, L.GRU)
+    ),
     (lambda: L.Conv1D(2, 3, initializer=L.initialization.Orthogonal(0.5)), (2, 4, 3), 0),
     (lambda: L.Conv2D(2, [1, 2], initializer=He(InitType.UNIFORM)), (2, 3, 3, 1), 0),
     (
@@ -203,7 +220,8 @@ def public(module, base, *abstract):
 
 
 def test_the_tables_are_the_public_classes():
-    made = {type(x) for x in EVERYTHING}
+    inside = [examples.subject(x) for x in EVERYTHING if isinstance(x, L.Layer)]
+    made = {type(x) for x in (*EVERYTHING, *inside)}
     wanted = {
         *public(catalogue, L.Layer),
         Sequential,
@@ -216,16 +234,19 @@ def test_the_tables_are_the_public_classes():
         *public(schedules, Configurable),
     }
     assert made == wanted
-    assert wanted - {Sequential} <= {type(x) for x in EVERYTHING if x.config_kind != "object"}
+    plain = {type(x) for x in (*EVERYTHING, *inside) if x.config_kind != "object"}
+    assert wanted - {Sequential} <= plain
 
 
 def test_each_argument_of_each_class_is_in_the_table_with_another_value_than_its_default():
+    layers = [x for x in EVERYTHING if isinstance(x, L.Layer)]
+    parts = [*EVERYTHING, *(part for layer in layers for _, part in layer.walk())]
     left = {
         (kind, p.name): p.default
         for kind in {type(x) for x in EVERYTHING}
         for p in parameters(kind)
     }
-    for x in EVERYTHING:
+    for x in parts:
         for p in parameters(type(x)):
             value = getattr(x, x.kept_as.get(p.name, p.name))
             if not same(value, p.default):

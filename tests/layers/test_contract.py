@@ -80,7 +80,7 @@ def found_in(layer, Y, dX):
 
 def test_table_covers_exactly_the_public_layers():
     public = {v for n in layers.__all__ if isinstance(v := getattr(layers, n), type)}
-    assert {type(make()) for make, _, _ in ALL} == {
+    assert {type(examples.subject(make())) for make, _, _ in ALL} == {
         c for c in public if issubclass(c, L.Layer) and c is not L.Layer
     }
 
@@ -91,6 +91,8 @@ def test_table_covers_exactly_the_public_layers():
 @every
 def test_backward_is_the_derivative_of_forward(case):
     layer, X, dY = case.built()
+    if any(part.surrogate for part in parts(layer)):  # another gradient, on purpose
+        return
     check_gradients(layer, X, max_probes=PROBES)
     with saliency():
         predicted = passes(layer, X, dY)

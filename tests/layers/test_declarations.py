@@ -26,7 +26,7 @@ MORE = [
 TABLE = [*ALL, *((*row, 0) for row in MORE)]
 REFUSED = re.compile(  # under lengths; all other layers of the table accept them
     r"(?!TimeDistributed|Chain\(Reshape\(-1).*("
-    r"2D\(|Flatten|GroupNorm|InstanceNorm|RandomCrop|RandomFlip|RandomShift"
+    r"2D\(|Flatten|GroupNorm|InstanceNorm|RandomCrop|RandomFlip|RandomShift|.*Concat\(0"
     r"|Reshape\(12|Permute\([23]|Softmax\((1|-2)|Pool1D\(.*(same|padding)|DynamicRope|LongRope)"
 )
 

@@ -39,10 +39,13 @@ def test_batch_norm_in_training_with_running_statistics_and_frozen():
 
 def test_every_layer_with_a_counterpart_has_references():
     named = {case.partition("(")[0] for case in CASES}
+    named |= {case.rsplit(", (", 1)[1].partition("(")[0] for case in CASES if "Wired(" in case}
     without = {"Layer", "Param", "State", "Swish"}  # not layers, or another's second name
     without |= {"Dropout", "GaussianNoise", "SpatialDropout"}  # random
     without |= {"RandomCrop", "RandomFlip", "RandomShift"}
     without |= {"Chain"}  # inside Residual and Parallel
+    without |= {"Shared"}  # computes what its layer does
     without |= {"Select"}  # compared with NumPy's own indexing
     without |= {"Lambda", "TiedDense"}  # a function of the user's; a Dense with another's matrix
+    without |= {"Bilinear", "CrossAttention", "GradientReversal"}  # tests/layers/test_merging.py
     assert named == set(layers.__all__) - without

@@ -12,12 +12,14 @@ whoever runs it may compute the value, replace it, or stop. `run` simply compute
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from itertools import count, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from phitodeep.core.call import Call, calling, current, within
-from phitodeep.core.types import Array, DType, settings
+from phitodeep.core.types import Array, DType, each, numbered, settings
 from phitodeep.derivations.language.step import Carry, Derivation, Given, Loop, Step, Through
 
 
@@ -84,7 +86,8 @@ class Scope:
         with within(self.call):
             self.derivation = derivation_of(layer)
         read = {name for step in self.derivation.every() for name in step.operands}
-        given = settings(layer).items()
+        owner = layer.layer if getattr(layer, "is_shared", False) else layer
+        given = settings(owner).items()
         symbols = {k: v for k, v in given if k in read and type(v) in (int, float)} | symbols
         if hasattr(layer, "params"):
             lent = {name: owner.params[own] for name, (owner, own) in layer.tied.items()}
@@ -175,6 +178,14 @@ def derivation_of(layer: Any) -> Derivation:
     return _boundaries(layer) if found is None else found
 
 
+def symbols_of(layer: Any, symbol: str) -> list[str]:
+    """The symbols of what a pass receives or returns: X or, of several inputs, X1, X2, ..."""
+    number = layer.outputs if symbol.endswith("Y") else layer.inputs
+    if number == 1:
+        return [symbol]
+    return [*numbered(symbol, (None,) * (number or len(layer.input_shape)))]
+
+
 def _boundaries(layer: Any) -> Derivation:
     """The passes of a layer or a loss without a derivation, as single steps."""
     words = f"computed by {type(layer).__name__}, which has no steps()"
@@ -187,17 +198,18 @@ def _boundaries(layer: Any) -> Derivation:
     def forward(symbols: Any) -> Any:
         states = [A for _, part in layer.walk() for A in part.state.values()]
         before = [A.copy() for A in states]
-        Y = np.array(layer.forward(symbols["X"]))
+        Y = layer.forward(*[symbols[name] for name in names_of(symbols, "X")])
+        found = tuple([np.array(A) for A in each(Y)])
         for state, old in zip(states, before, strict=True):  # steps record nothing
             state[...] = old
-        return Y
+        return found
 
     def backward(symbols: Any) -> Any:
         with calling(again=True):  # so that nothing else has run between the two passes
             forward(symbols)
-        dX = layer.backward(symbols["dY"])
+        dX = layer.backward(*[symbols[name] for name in names_of(symbols, "dY")])
         kept.update({name: dW.copy() for name, dW in layer.grads.items()})
-        return dX
+        return each(dX)
 
     def gradient(name: str) -> Given:
         def find(symbols: Any) -> Any:
@@ -207,11 +219,21 @@ def _boundaries(layer: Any) -> Derivation:
 
         return Given(f"d{name}", words, find)
 
+    def each_of(symbol: str, run_pass: Callable[[Any], Any]) -> list[Step]:
+        """The arrays that a pass returns: the first step runs it, the others remember."""
+
+        def find(k: int, symbols: Any) -> Any:
+            if k == 0 or symbol not in returned:
+                returned[symbol] = run_pass(symbols)
+            return returned[symbol][k]
+
+        names = symbols_of(layer, symbol)
+        return [Given(name, words, partial(find, k)) for k, name in enumerate(names)]
+
     kept: dict[str, Array] = {}  # the gradients of the backward pass that ran
+    returned: dict[str, Any] = {}
     names = [*layer.params, *layer.tied]
-    return Derivation(
-        [Given("Y", words, forward)], [Given("dX", words, backward), *map(gradient, names)]
-    )
+    return Derivation(each_of("Y", forward), [*each_of("dX", backward), *map(gradient, names)])
 
 
 def _of_loss(symbols: Any) -> tuple[Any, ...]:
@@ -224,15 +246,30 @@ def _of_loss(symbols: Any) -> tuple[Any, ...]:
 
 def forward(scope: Scope, given: str = "X") -> Program:
     """The forward pass of a layer; of a loss, `given` is "P"."""
-    yield from _given(scope, "forward", given, scope[given])
+    for name in names_of(scope, given):
+        yield from _given(scope, "forward", name, scope[name])
     yield from _perform(scope.derivation.forward, scope, "forward")
 
 
 def backward(scope: Scope, dY: Any = None) -> Program:
     """The backward pass of a layer for dY, after `forward`; a loss takes no dY."""
     if dY is not None:
-        yield from _given(scope, "backward", "dY", scope.cast(dY))
+        for name, value in numbered("dY", dY).items():
+            yield from _given(scope, "backward", name, scope.cast(value))
     yield from _perform(scope.derivation.backward, scope, "backward")
+
+
+def names_of(scope: Scope, symbol: str) -> list[str]:
+    """The symbols of what a pass receives: X or, of several inputs, X1, X2, ..."""
+    if symbol in scope.values:
+        return [symbol]
+    return [*takewhile(scope.values.__contains__, (f"{symbol}{k}" for k in count(1)))]
+
+
+def all_of(scope: Scope, symbol: str) -> Any:
+    """What a pass receives or returns: X or, of several inputs, the tuple of X1, X2, ..."""
+    names = names_of(scope, symbol)
+    return scope[symbol] if names == [symbol] else tuple([scope[name] for name in names])
 
 
 def _given(scope: Scope, direction: str, symbol: str, value: Any) -> Program:
@@ -249,21 +286,30 @@ def _perform(steps: Sequence[Step], scope: Scope, direction: str) -> Program:
         if any(scope.values.get(name, 0) is None for name in step.operands):
             scope[step.symbol] = None  # a gradient of tokens, which have none
             continue
-        if isinstance(step, Through) and scope.result is None:
+        if isinstance(step, Through) and step.runs and scope.result is None:
             yield from _inside(step, scope)
         scope[step.symbol] = yield Position(scope, direction, step, scope.t)
 
 
 def _inside(step: Through, scope: Scope) -> Program:
     """The pass of a layer inside."""
+    given = scope[step.of] if isinstance(step.of, str) else tuple([scope[s] for s in step.of])
     if step.back:
-        yield from backward(scope.inside[step.child], scope[step.of])
+        inner = scope.inside[step.child]
+        yield from backward(inner, given if hasattr(inner.layer, "params") else None)
+        return
+    if not hasattr(scope.layer, "params"):  # one of several losses, which has its own targets
+        loss, path = scope.layer.children()[step.child], path_inside(scope.path, step.child)
+        own = scope.values[step.child] | {"P": given}
+        inner = Scope(loss, path, call=scope.call, dtype=scope.dtype, **own)
+        scope.inside[step.child] = inner
+        yield from forward(inner, "P")
         return
     mask = scope.call.mask if isinstance(step.mask, str) else step.mask
     layer = scope.layer.children()[step.child]
     first = scope.call.first * (scope[step.each] if step.each else 1)
     path, call = path_inside(scope.path, step.child), scope.call._replace(mask=mask, first=first)
-    inner = Scope(layer, path, call=call, dtype=scope.dtype, X=scope[step.of])
+    inner = Scope(layer, path, call=call, dtype=scope.dtype, **numbered("X", given))
     scope.inside[step.child] = inner
     yield from forward(inner)
 
@@ -289,7 +335,7 @@ def run(program: Program, edit: Edit | None = None) -> None:
 
 def passes(layer: Any, X: Array, dY: Array | None = None, **options: Any) -> Scope:
     """Run both passes of a layer by its steps, or only the forward pass; return its symbols."""
-    scope = Scope(layer, X=X, **options)
+    scope = Scope(layer, **numbered("X", X), **options)
     run(forward(scope))
     if dY is not None:
         run(backward(scope, dY))
@@ -318,7 +364,7 @@ def below(scope: Scope) -> list[tuple[str, Any]]:
     The passes run once more, because the layers may have run for other arrays since.
     """
     layers = [] if has_steps(scope.layer) else [*scope.layer.walk(scope.path)][1:]
-    if layers and "dY" in scope:
+    if layers and names_of(scope, "dY"):
         with within(scope.call):
-            next(s for s in scope.derivation.backward if s.symbol == "dX").value(scope)
+            scope.derivation.backward[0].value(scope)
     return layers

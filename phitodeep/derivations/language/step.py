@@ -23,18 +23,21 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from phitodeep.core.types import Array
 from phitodeep.derivations.language.mathml import MATHML
 from phitodeep.derivations.language.notation import LATEX, PLAIN, Plain
 from phitodeep.errors import ArgumentError
 from phitodeep.functional import erf
 
+OUTPUT = re.compile(r"Y\d*")
+RECEIVED = re.compile(r"(X|dY|P)\d*")  # what a pass receives; P is that of a loss
+PASSED_ON = re.compile(r"(Y|dX)\d*")  # what a layer computes for its neighbours
 LETTERS = "nthwuvzyabcdefgijklmopqrsx"  # names for the axes that "..." stands for
 
 
@@ -91,8 +94,12 @@ class Derivation(NamedTuple):
 
     @classmethod
     def of(cls, *steps: Step) -> Derivation:
-        """Return these steps: those up to Y or, in a loss, up to L are the forward pass."""
-        return cls(*split(steps, "Y" if any(step.symbol == "Y" for step in steps) else "L"))
+        """Return these steps: those up to Y or, in a loss, up to L are the forward pass.
+
+        Several outputs are Y1, Y2, ...
+        """
+        ends = [step.symbol for step in steps if OUTPUT.fullmatch(step.symbol)]
+        return cls(*split(steps, ends[-1] if ends else "L"))
 
     def every(self) -> Iterator[Step]:
         """Yield all steps, those inside loops included."""
@@ -295,32 +302,41 @@ class Loop(Step):
 class Through(Step):
     """The forward or backward pass of a layer inside: Y from X, or dX from dY.
 
+    of       what the pass receives; of several inputs or outputs, a tuple
     child    its key in `children()`, such as "layers.0"
     mask     the mask of its input; "same" is the mask of the call
     each     how many samples of its input a sample of X is: a symbol, or "" for one
+    result   which of its arrays this is, such as "Y2"; by default its only one
+    runs     False for the second array of a pass that has run
     """
 
     def __init__(
         self,
         symbol: str,
-        of: str,
+        of: str | tuple[str, ...],
         child: str,
         *,
         back: bool = False,
-        mask: Array | str | None = "same",
+        mask: Any = "same",
         each: str = "",
+        result: str = "",
+        runs: bool = True,
     ) -> None:
-        code = f"{child}.{'backward' if back else 'forward'}({of})"
-        super().__init__(symbol, code, (of,))
+        operands = (of,) if isinstance(of, str) else of
+        code = f"{child}.{'backward' if back else 'forward'}({', '.join(operands)})"
+        super().__init__(symbol, code, operands)
         self.of, self.child, self.back = of, child, back
-        self.mask, self.each = mask, each
+        self.mask, self.each, self.runs = mask, each, runs
+        self.result = result or ("dX" if back else "Y")
 
     def value(self, symbols: Any) -> Any:
-        return symbols.result_of(self.child, "dX" if self.back else "Y")
+        return symbols.result_of(self.child, self.result)
 
     def _right(self, style: Plain) -> str:
         way = "backward" if self.back else "forward"
-        return style.words(f"{self.child}.{way}") + style.brackets.format(style.symbol(self.of))
+        given = style.comma.join(map(style.symbol, self.operands))
+        which = style.words(f", {self.result}") if self.result not in ("Y", "dX") else ""
+        return style.words(f"{self.child}.{way}") + style.brackets.format(given) + which
 
 
 # --- expressions -------------------------------------------------------------------------------

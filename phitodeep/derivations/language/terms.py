@@ -143,7 +143,7 @@ def why(step: Step, symbols: Any, *cell: int) -> Why:
     words = step.words or step.code
     scope = symbols.symbols if isinstance(symbols, Replaced) else symbols
     if isinstance(step, Through) and isinstance(scope, run.Scope):  # where to ask next
-        key = run.path_inside(scope.path, step.child), "dX" if step.back else "Y"
+        key = run.path_inside(scope.path, step.child), step.result
         words = f"{'.'.join(key)}[{', '.join(map(str, place))}]"
     return Why(name, [value], {}, {}, f"({words})")
 

@@ -1,0 +1,432 @@
+"""A network of named values: layers that read and give them, in a fixed order.
+
+Nothing is recorded while the network runs. It is wired once, before: its layers run in their
+order, and back in the opposite one. Where a value is read several times, its gradient is the sum
+of what its readers send back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from keyword import iskeyword
+from typing import Any, ClassVar, NamedTuple, Self, cast
+
+import numpy as np
+
+from phitodeep.core.call import calling, current
+from phitodeep.core.checks import check_flag
+from phitodeep.core.frame import Frame
+from phitodeep.core.types import Array, Shape, each
+from phitodeep.derivations import containers as derived
+from phitodeep.errors import ArgumentError, ArgumentTypeError, locate
+from phitodeep.layers.base import Layer
+from phitodeep.layers.containers import Chain, Container
+
+__all__ = ["Wired"]
+
+RESERVED = re.compile(r"d?[XY]\d*|L|dP|np|erf|t")  # names in derivations
+Names = tuple[str, ...]
+Use = tuple[Layer, Names, Names]  # a layer, the values that it reads, and those that it gives
+Values = dict[str, Any]  # by name
+
+
+class _Run(NamedTuple):
+    """What runs at once: a layer, or a chain of layers whose values have one reader each."""
+
+    part: Any  # a layer, whose own passes a chain made here has too
+    whole: bool  # whether it is a chain made here, which is no layer of the network
+    number: int  # of its first layer
+    reads: Names
+    gives: Names
+    done: Names  # the values that nobody reads afterwards
+    learners: tuple[Layer, ...]  # the layers whose parameters it uses
+
+
+class Wired(Container):
+    """Layers that read values by name and give others, from several inputs to several outputs.
+
+    Shapes: X_i, dX_i are (N, ...), one for each name in `takes`; Y_j, dY_j are (N, ...), one for
+    each name in `returns`.
+
+    takes      the names of the inputs, in the order of the arguments of `forward`
+    uses       the layers in the order in which they run, each with the names of the
+               values that it reads and gives: (layer, reads, gives)
+    returns    the names of the outputs
+    checkpoint True: forward keeps only the inputs, and backward runs it again: see Chain
+
+    Backward. The layers run in the opposite order. A value v that several layers read reaches the
+    outputs through all of them, so dv is the sum of the gradients that they return.
+    Source: Werbos 1974; as a fixed list of layers and named values: Jia et al. 2014, "Caffe",
+    arXiv:1408.5093, sec. 3.
+    """
+
+    inputs: Any = None  # the number of names in `takes` and in `returns`
+    outputs: Any = None
+    skips_dX = True
+    refers_to: ClassVar[tuple[str, ...]] = ("_plan", "_planned_for")
+    _plan: list[_Run] | None = None  # what runs
+    _planned_for: Sequence[Layer] = ()  # the layers then
+    _tokens: Any = False
+    _learned: tuple[set[str], list[bool]] | None = None
+    steps = derived.wired
+    _constant: frozenset[str] = frozenset()
+    _fixed = False  # whether the plan has other layers than the network, such as a Dense with ReLU
+
+    def __init__(
+        self, takes: Sequence[str], uses: Sequence[Any], returns: Sequence[str], *,
+        checkpoint: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.checkpoint = check_flag(checkpoint, f"{type(self).__name__} checkpoint")
+        self.layers = self._held([layer for layer, _, _ in uses])
+        self.wires = [(tuple(reads), tuple(gives)) for _, reads, gives in uses]
+        self.takes, self.returns = tuple(takes), tuple(returns)
+        self.inputs, self.outputs = len(self.takes), len(self.returns)
+        self._check_wiring()
+
+    @property
+    def uses(self) -> list[Use]:
+        """The layers, each with the values that it reads and gives."""
+        pairs = zip(self.layers, self.wires, strict=True)
+        return [(layer, reads, gives) for layer, (reads, gives) in pairs]
+
+    def values(self) -> list[str]:
+        """Return the names of all values, in order."""
+        return [*self.takes, *(name for _, gives in self.wires for name in gives)]
+
+    def readers(self, name: str) -> int:
+        """Return how many times layers read a value."""
+        return sum(reads.count(name) for reads, _ in self.wires)
+
+    def _check_wiring(self) -> None:
+        """Refuse names that cannot be names, values that do not exist yet, and unused ones."""
+        who = type(self).__name__
+        if not self.takes or not self.returns:
+            raise ArgumentError(f"{who} needs at least one input and one output.")
+        known: list[str] = []
+        for name in self.takes:
+            check_name(name, known, f"{who}: the input")
+        for k, (layer, reads, gives) in enumerate(self.uses):
+            at = f"{who}: layer {k}, {layer!r},"
+            for name in reads:
+                if name not in known:
+                    raise ArgumentError(f"{at} reads {name!r}, which is not one of {_list(known)}.")
+            for name in gives:
+                check_name(name, known, f"{at} gives")
+        for name in self.returns:
+            if name not in known:
+                raise ArgumentError(f"{who}: the output {name!r} is not one of {_list(known)}.")
+        gradients = {f"d{name}": name for name in known}
+        for k, (reads, _) in enumerate(self.wires):
+            for i, name in enumerate(reads):
+                gradients |= {f"d{name}_{k}": name, f"d{name}_{k}_{i}": name}
+        if clash := [name for name in known if name in gradients]:
+            raise ArgumentError(
+                f"{who}: {clash[0]!r} is the name of a gradient, that of {gradients[clash[0]]!r}, "
+                "in the derivation: give one of the two values another name."
+            )
+        read = {name for reads, _ in self.wires for name in reads} | {*self.returns}
+        if unused := [name for name in known if name not in read]:
+            raise ArgumentError(
+                f"{who}: nobody reads {_list(unused)}: make it an output, or leave out its layer."
+            )
+        if twice := [name for name, n in Counter(self.returns).items() if n > 1]:
+            raise ArgumentError(f"{who}: {_list(twice)} is an output twice.")
+
+    def create(self, *shapes: Shape) -> Any:
+        given: Values = dict(zip(self.takes, shapes, strict=True))
+        for k, (layer, reads, gives) in enumerate(self.uses):
+            try:
+                outs = layer.build(_one([given[name] for name in reads], layer.inputs == 1))
+            except Exception as error:
+                locate(error, self._place(k))
+                raise
+            several = (outs,) if layer.outputs == 1 else outs
+            if len(several) != len(gives):
+                raise ArgumentError(
+                    f"{self._place(k)} gives {len(several)} values, and {len(gives)} have names."
+                )
+            given.update(zip(gives, several, strict=True))
+        self._plan = None
+        return _one([given[name] for name in self.returns], self.outputs == 1)
+
+    def _place(self, k: int) -> str:
+        return f"layer {k} of {type(self).__name__}, which gives {_list(self.wires[k][1])}"
+
+    # --- both passes -------------------------------------------------------------------------
+
+    def forward(self, *Xs: Array) -> Any:
+        return self._through(*Xs)
+
+    def backward(self, *dYs: Array) -> Any:
+        return self._back_through(*dYs)
+
+    def _forward(self, *Xs: Array) -> Any:
+        mask = current().mask
+        values: Values = dict(zip(self.takes, Xs, strict=True))
+        masks = None if mask is None else self._masks(*each(mask))
+        for run in self._runs():
+            A = [values[name] for name in run.reads]
+            try:
+                if masks is None:
+                    Y = run.part._forward(A[0]) if run.whole else run.part.forward(*A)
+                else:
+                    own = [masks[name] for name in run.reads]
+                    with calling(mask=_one(own, run.part.inputs == 1)):
+                        Y = run.part._forward(A[0]) if run.whole else run.part.forward(*A)
+            except Exception as error:
+                if not run.whole:
+                    locate(error, self._place(run.number))
+                raise
+            values.update(zip(run.gives, each(Y), strict=True))
+            for name in run.done:
+                del values[name]
+        return _one([values[name] for name in self.returns], self.outputs == 1)
+
+    def _backward(self, *dYs: Array) -> Any:
+        runs, all_dX = self._runs(), current().needs_dX
+        learning, learns = self._learning(runs)
+        grads: Values = dict(zip(self.returns, dYs, strict=True))
+        own: set[str] = set()  # sums that were made here, and may be added to
+        for i in range(len(runs) - 1, -1, -1):
+            run = runs[i]
+            given = [grads.pop(name, None) for name in run.gives]
+            needs_dX = all_dX or not learning.isdisjoint(run.reads)
+            if all(d is None for d in given) or not (needs_dX or learns[i]):
+                continue
+            try:
+                with calling(needs_dX=needs_dX):
+                    dXs = self._back(run, given)
+            except Exception as error:
+                if not run.whole:
+                    locate(error, self._place(run.number))
+                raise
+            for name, d in zip(run.reads, dXs, strict=True):
+                if d is None or not (all_dX or name in learning):
+                    continue
+                if name not in grads:
+                    grads[name] = d
+                elif name in own:
+                    grads[name] += d
+                else:  # never into d, which may be dY itself, or a view of it
+                    out = self.buffer(f"d{name}", d.shape, d.dtype)
+                    grads[name] = np.add(grads[name], d, out=out)
+                    own.add(name)
+            own.difference_update(run.gives)
+        if not all_dX:
+            return None
+        return _one([grads.get(name) for name in self.takes], self.inputs == 1)
+
+    def _learning(self, runs: list[_Run]) -> tuple[set[str], list[bool]]:
+        """Return the values that depend on something that learns, and which parts learn."""
+        flags = [any(layer._trainable for layer in run.learners) for run in runs]
+        if self._learned is None or self._learned[1] != flags:
+            values: set[str] = set()
+            for run, flag in zip(runs, flags, strict=True):
+                if flag or not values.isdisjoint(run.reads):
+                    values.update(run.gives)
+            self._learned = values, flags
+        return self._learned
+
+    def _back(self, run: _Run, given: list[Any]) -> tuple[Any, ...]:
+        """Return the gradient of each value that a part reads; outputs without one have 0."""
+        part = run.part
+        if run.whole:
+            return (part._backward(given[0]),)
+        if any(d is None for d in given):
+            outs = part._frame.output
+            given = [np.zeros(*out) if d is None else d for d, out in zip(given, outs, strict=True)]
+        dX = part.backward(*given)
+        return dX if isinstance(dX, tuple) else (dX,) * len(run.reads) if dX is None else (dX,)
+
+    # --- the order in which parts run --------------------------------------------------------
+
+    def _runs(self) -> list[_Run]:
+        """Return what runs, in order, until the layers change."""
+        if self._plan is None or not (self._fixed or self._planned_for == self.layers):
+            self._plan, self._learned = self._planned_runs(), None
+            self._planned_for, self._tokens = [*self.layers], self._read_as_tokens()
+        return self._plan
+
+    def _planned_runs(self) -> list[_Run]:
+        readers = Counter(name for reads, _ in self.wires for name in reads)
+        readers.update(self.returns)
+        groups: list[list[int]] = []
+        for k, (layer, reads, _) in enumerate(self.uses):
+            before = groups[-1][-1] if groups else None
+            follows = (
+                before is not None
+                and (layer.inputs, layer.outputs) == (1, 1)
+                and (self.layers[before].inputs, self.layers[before].outputs) == (1, 1)
+                and reads == self.wires[before][1]
+                and readers[reads[0]] == 1
+                and reads[0] not in self.returns
+            )
+            groups[-1].append(k) if follows else groups.append([k])
+        last = {name: i for i, ks in enumerate(groups) for name in self.wires[ks[0]][0]}
+        runs = []
+        for i, ks in enumerate(groups):
+            reads, gives = self.wires[ks[0]][0], self.wires[ks[-1]][1]
+            done = tuple(
+                [n for n in dict.fromkeys(reads) if last[n] == i and n not in self.returns]
+            )
+            part = self.layers[ks[0]] if len(ks) == 1 else self._chain(ks)
+            learners = tuple([owner for k in ks for owner in _owners(self.layers[k])])
+            runs.append(_Run(part, len(ks) > 1, ks[0], reads, gives, done, learners))
+        return runs
+
+    def _chain(self, numbers: list[int]) -> Layer:
+        chain = _Stretch()
+        chain.layers, chain._numbers = [self.layers[k] for k in numbers], numbers
+        return chain
+
+    def _with_stretches(self, change: Callable[[Chain, str], Chain]) -> Self:
+        """Return a network of the same layers, with each stretch, which gives a value, changed.
+
+        A layer that runs alone is a stretch of one.
+        """
+        runs = self._runs()
+        other = Layer._replica(self)
+        other._plan = []
+        for run in runs:
+            chain = run.part
+            if not run.whole:
+                if (run.part.inputs, run.part.outputs) != (1, 1):
+                    other._plan.append(run)
+                    continue
+                chain = self._chain([run.number])
+            changed = change(cast(Chain, chain), run.gives[0])
+            other._plan.append(run if changed is chain else run._replace(part=changed, whole=True))
+        other._fixed = True
+        return other
+
+    def _replica(self, frames: dict[Layer, Frame] | None = None) -> Self:
+        twin = super()._replica(frames)
+        twin._plan = twin._learned = None
+        if self._fixed:
+            twin._plan = [run._replace(part=run.part._replica(frames)) for run in self._runs()]
+        return twin
+
+    def children(self) -> dict[str, Layer]:
+        if not self._fixed:
+            return super().children()
+        found: dict[str, Layer] = {}
+        for run in self._runs():
+            found |= run.part.children() if run.whole else {f"layers.{run.number}": run.part}
+        return found
+
+    def split_at(self, given: Names) -> tuple[Wired, Wired]:
+        """Return what depends on these inputs only, and the rest, which reads some of its values.
+
+        Both consist of this network's layers. The rest takes the other inputs, then those values.
+        """
+        fixed, parts = {*given}, (list[Use](), list[Use]())
+        for layer, reads, gives in self.uses:
+            later = not fixed.issuperset(reads)
+            parts[later].append((layer, reads, gives))
+            fixed.update(() if later else gives)
+        read = [name for _, reads, _ in parts[1] for name in reads] + [*self.returns]
+        passed = tuple(dict.fromkeys(name for name in read if name in fixed))
+        others = tuple([name for name in self.takes if name not in given])
+        first = self._of(given, parts[0], passed)
+        return first, self._of((*others, *passed), parts[1], self.returns)
+
+    def _of(self, takes: Names, uses: list[Use], returns: Names) -> Wired:
+        """A network of some of these layers, with shapes as they are here."""
+        other = Layer._replica(self)
+        other.layers, other.wires = [use[0] for use in uses], [use[1:] for use in uses]
+        other.takes, other.returns, other._plan = takes, returns, None
+        other.inputs, other.outputs = len(takes), len(returns)
+        other._constant = frozenset(takes) - {*self.takes}  # values that do not grow with a text
+        ins = (self.input_shape,) if self.inputs == 1 else self.input_shape or ()
+        shapes: Values = dict(zip(self.takes, ins, strict=False))
+        for layer, _, gives in self.uses:
+            shapes |= zip(gives, layer._outs(), strict=False)
+        other.input_shape = _one([shapes.get(name) for name in takes], len(takes) == 1)
+        other.output_shape = _one([shapes.get(name) for name in returns], len(returns) == 1)
+        return other
+
+    @property
+    def time_steps(self) -> str:
+        found = set()
+        for layer, reads, _ in self.uses:
+            whole = getattr(layer, "reads_whole", None)
+            constant = whole is not None and reads[whole] in self._constant
+            found.add("independent" if constant else layer.time_steps)
+        return next((how for how in ("joined", "remembered") if how in found), "independent")
+
+    @property
+    def gives(self) -> Any:
+        ends = {name: layer for layer, _, gives in self.uses for name in gives}
+        end = ends.get(self.returns[0])
+        return "" if end is None or self.outputs > 1 else end.gives
+
+    # --- masks and declarations --------------------------------------------------------------
+
+    def _masks(self, *masks: Array | None) -> dict[str, Array | None]:
+        """Return the mask of each value, by name; None if it has no steps or no mask."""
+        found = dict(zip(self.takes, masks, strict=True))
+        for k, (layer, reads, gives) in enumerate(self.uses):
+            given = [found[name] for name in reads]
+            try:
+                out = None if all(m is None for m in given) else layer.compute_mask(*given)
+            except Exception as error:
+                locate(error, self._place(k))
+                raise
+            outs = (out,) if layer.outputs == 1 else out or (None,) * len(gives)
+            found.update(zip(gives, outs, strict=True))
+        return found
+
+    def compute_mask(self, *masks: Any) -> Any:
+        found = self._masks(*masks)
+        return _one([found[name] for name in self.returns], self.outputs == 1)
+
+    @property
+    def takes_tokens(self) -> Any:
+        self._runs()
+        return self._tokens
+
+    def _read_as_tokens(self) -> Any:
+        """Return whether every layer that reads an input takes it as tokens, for each input."""
+        kinds: dict[str, list[bool]] = {name: [] for name in self.takes}
+        for layer, reads, _ in self.uses:
+            tokens = each(layer.takes_tokens)
+            for i, name in enumerate(reads):
+                if name in kinds:
+                    kinds[name].append(tokens[i] if i < len(tokens) else False)
+        return _one([bool(found) and all(found) for found in kinds.values()], self.inputs == 1)
+
+
+class _Stretch(Chain, registered=False):
+    """A stretch of layers in a network, which run as a chain."""
+
+
+def _owners(layer: Layer) -> Iterator[Layer]:
+    """Yield the layers whose parameters this layer and those below it use."""
+    for _, part in layer.walk():
+        if part.params:
+            yield part
+        yield from [owner for owner, _ in part.tied.values()]
+
+
+def _one(values: Sequence[Any], single: bool) -> Any:
+    return values[0] if single else tuple(values)
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))
+
+
+def check_name(name: Any, known: list[str], what: str) -> None:
+    """Refuse what cannot be the name of a value, and a name that is taken."""
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"{what} {name!r}: the name of a value is text.")
+    if not name.isidentifier() or iskeyword(name):
+        raise ArgumentError(f"{what} {name!r}: the name of a value must be a Python name.")
+    if RESERVED.fullmatch(name):
+        raise ArgumentError(f"{what} {name!r}, which derivations use for something else.")
+    if name in known:
+        raise ArgumentError(f"{what} {name!r}, which is the name of another value already.")
+    known.append(name)

@@ -1,0 +1,123 @@
+"""The loss of a network with several outputs: a weighted sum of a loss for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from phitodeep.core.checks import check_number
+from phitodeep.core.types import Array
+from phitodeep.derivations import losses as derived
+from phitodeep.errors import ArgumentTypeError, UnknownNameError
+from phitodeep.loss.base import Loss
+
+
+class Together(float):
+    """The sum of several losses, which remembers each of them, (heads,)."""
+
+    each: Array
+
+    @classmethod
+    def of(cls, each: Array, weights: Array) -> Together:
+        made = cls(each @ weights)
+        made.each = each
+        return made
+
+
+def by_output(given: Any, outputs: tuple[str, ...], what: str) -> dict[str, Any]:
+    """Return settings by output as a dict; refuse others, and outputs that do not exist."""
+    if not isinstance(given, Mapping):
+        if given is None or len(given) == 0:
+            return {}
+        raise ArgumentTypeError(
+            f"{what} of a network with the outputs {', '.join(outputs)} are a dict by output, "
+            f"such as {{{outputs[0]!r}: ...}}, got {given!r}."
+        )
+    if unknown := [name for name in given if name not in outputs]:
+        raise UnknownNameError.of(unknown[0], outputs, f"an output with {what}")
+    return dict(given)
+
+
+class Heads(Loss, registered=False):
+    """L = sum_k c_k L_k, over the outputs k that have a loss.
+
+    Shapes: P, T, w and the gradient are tuples, with an array for each output; the T of an output
+    without a loss, or without targets in a batch, is None. `total` is (outputs,).
+
+    losses     by output; an output without one is predicted only
+    factors    by output; 1 by default
+    outputs    all names, in order
+
+    Backward: dP_k = c_k dL_k / dP_k, and 0 for an output that is not trained.
+    """
+
+    steps = derived.heads
+
+    def __init__(
+        self, losses: Mapping[str, Loss], factors: Mapping[str, float], outputs: tuple[str, ...]
+    ) -> None:
+        super().__init__()
+        self.losses, self.outputs = by_output(losses, outputs, "losses"), outputs
+        self.factors = by_output(factors, outputs, "loss_weights")
+        self.independent_samples = all(loss.independent_samples for loss in losses.values())
+        self.scales = np.array(
+            [
+                check_number(factors.get(name, 1.0), f"factor of {name}", minimum=0)
+                for name in outputs
+            ]
+        )
+
+    @property
+    def parts(self) -> list[Loss | None]:
+        """The loss of each output, or None, in order."""
+        return [self.losses.get(name) for name in self.outputs]
+
+    def factor(self, name: str) -> float:
+        """The factor of an output's loss."""
+        return float(self.scales[self.outputs.index(name)])
+
+    def children(self) -> dict[str, Loss]:
+        """The losses by output."""
+        return self.losses
+
+    def present(self, T: Any) -> Heads:
+        """Return the loss of those outputs that have targets."""
+        own = {name: loss for _, name, loss in self.trained(T)}
+        return Heads(own, self.factors, self.outputs)
+
+    def divisor(self, T: Any, w: Any, shape: Any) -> Any:
+        """Return the divisor of each output's loss, (outputs,)."""
+        found = np.zeros(len(self.outputs))
+        for k, _, loss in self.trained(T):
+            found[k] = loss.divisor(T[k], w[k], shape[k])
+        return found
+
+    def value(self, P: Any, T: Any, w: Any, total: Any) -> Together:
+        each = np.zeros(len(self.outputs))
+        for k, _, loss in self.trained(T):
+            each[k] = loss.value(P[k], T[k], w[k], None if total is None else float(total[k]))
+        return Together.of(each, self.scales)
+
+    def value_and_gradient(self, P: Any, T: Any, w: Any = None, total: Any = None) -> Any:
+        each, dPs = np.zeros(len(self.outputs)), [np.zeros_like(A) for A in P]
+        for k, _, loss in self.trained(T):
+            divisor = None if total is None else float(total[k])
+            each[k], dP = loss.value_and_gradient(P[k], T[k], w[k], divisor)
+            dPs[k] = dP if self.scales[k] == 1 else dP * P[k].dtype.type(self.scales[k])
+        return Together.of(each, self.scales), tuple(dPs)
+
+    def weights_of(self, n: int, P: Any, w: Any) -> Any:
+        """Return the weights of each output with which only sample n counts."""
+        every = zip(self.parts, P, w, strict=True)
+        return tuple([None if part is None else part.weights_of(n, *own) for part, *own in every])
+
+    def trained(self, T: Any) -> list[tuple[int, str, Loss]]:
+        """Return the outputs that have a loss and, in this batch, targets: place, name and loss."""
+        every = zip(self.outputs, self.parts, T, strict=True)
+        return [
+            (k, name, part)
+            for k, (name, part, t) in enumerate(every)
+            if part is not None and t is not None
+        ]
