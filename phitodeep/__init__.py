@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from phitodeep.layers.base import State as State
     from phitodeep.loss import *
     from phitodeep.model.builder import SequentialBuilder as SequentialBuilder
+    from phitodeep.model.network import Network as Network
     from phitodeep.model.sequential import Sequential as Sequential
     from phitodeep.model.sequential import load as load
     from phitodeep.optimization.optimizers import *
@@ -41,6 +42,7 @@ _HOME = {
     **dict.fromkeys(["get_threads", "set_threads"], "core.threads"),
     **dict.fromkeys(["PhitodeepError", "PhitodeepWarning"], "errors"),
     **dict.fromkeys(["Layer", "Param", "State"], "layers.base"),
+    "Network": "model.network",
     "SequentialBuilder": "model.builder",
     **dict.fromkeys(["Sequential", "load"], "model.sequential"),
     "check_gradients": "testing.check",

@@ -117,7 +117,7 @@ class Group(Ranks):
         row = np.zeros(2 + 2 * accumulate)
         row[0], row[1] = pressed, step
         for i, batch in enumerate(batches):
-            row[2 + 2 * i] = len(batch.X) if batch.counts else 0
+            row[2 + 2 * i] = batch.n if batch.counts else 0
             row[3 + 2 * i] = divisor(batch)
         rows = self.job.table(row, f"step {step + 1} of the epoch")
         if not (rows[:, 1] == step).all():

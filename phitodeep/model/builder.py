@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from keyword import iskeyword
-from typing import Any, Concatenate, ParamSpec, Self
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Self
 
 from phitodeep import layers as catalogue
 from phitodeep.core.checks import check_count, check_list, check_shape, snake_case
-from phitodeep.core.config import Configurable, alike, restored
+from phitodeep.core.config import Configurable, alike, check_mapping, restored
 from phitodeep.core.hints import OF_BUILDERS, OF_MODELS
 from phitodeep.core.types import DType, Schedule, Shape, parameters
 from phitodeep.distributed import DataParallel
@@ -20,6 +21,8 @@ from phitodeep.layers.base import Layer
 from phitodeep.loss import Loss
 from phitodeep.loss.metrics import MetricLike, as_metrics
 from phitodeep.model.callbacks import Callback
+from phitodeep.model.draft import INPUT, Draft, Head
+from phitodeep.model.network import Network
 from phitodeep.model.sequential import Sequential
 from phitodeep.optimization.optimizers import Optimizer
 from phitodeep.optimization.schedules import check_rate
@@ -27,13 +30,27 @@ from phitodeep.optimization.schedules import check_rate
 P = ParamSpec("P")
 
 
-def _call(layer: Layer) -> str:
-    """Return the builder call that appends this layer, such as `dense(784, 128)`."""
-    kind, shown = type(layer), repr(layer)
-    name = kind.__name__
-    if vars(catalogue).get(name) is not kind or not shown.startswith(f"{name}("):
-        return f"add({shown})"
-    return method_name(name) + shown.removeprefix(name)
+class Step(NamedTuple):
+    """A call of a method of the builder that adds to the network."""
+
+    method: str  # "add" for all that append a layer
+    values: tuple[str, ...] = ()  # the names that it takes
+    layer: Any = None
+    options: Mapping[str, Any] = {}
+
+    def __repr__(self) -> str:
+        kind, shown = type(self.layer), repr(self.layer)
+        arguments = [*map(repr, self.values)]
+        name = kind.__name__
+        if self.layer is None:
+            arguments += [f"{key}={value!r}" for key, value in self.options.items()]
+            return f"{self.method}({', '.join(arguments)})"
+        known = hasattr(SequentialBuilder, method_name(name))
+        if vars(catalogue).get(name) is not kind or not known or not shown.startswith(f"{name}("):
+            return f"add({', '.join([shown, *arguments])})"
+        if own := shown.removeprefix(f"{name}(").removesuffix(")"):
+            arguments.append(own)
+        return f"{method_name(name)}({', '.join(arguments)})"
 
 
 def method_name(name: str) -> str:
@@ -45,23 +62,37 @@ def method_name(name: str) -> str:
 def adds(
     kind: Callable[P, Layer],
 ) -> Callable[Concatenate[SequentialBuilder, P], SequentialBuilder]:
-    """Create a builder method that appends a layer of this kind, with the layer's signature."""
+    """Create a builder method that appends a layer of this kind, with the layer's signature.
 
-    def method(self: SequentialBuilder, /, *args: P.args, **kwargs: P.kwargs) -> SequentialBuilder:
+    Of a layer with several inputs, it takes the names of the other values first.
+    """
+    several = getattr(kind, "inputs", 1) != 1
+
+    def method(self: SequentialBuilder, /, *args: Any, **kwargs: Any) -> SequentialBuilder:
+        names = [*takewhile(lambda arg: isinstance(arg, str), args)] if several else []
         try:
-            layer = kind(*args, **kwargs)
+            layer = kind(*args[len(names) :], **kwargs)
         except TypeError as error:
             if "unexpected keyword" in str(error):
                 raise _unexpected(kind, kwargs) from None
             raise
-        return self.add(layer)
+        return self._do(Step("add", tuple(names), layer))
 
     shown = inspect.signature(kind.__init__).replace(return_annotation="SequentialBuilder")
+    if several and not isinstance(
+        getattr(kind, "inputs", 1), property
+    ):  # not only with some options
+        own, *rest = shown.parameters.values()
+        rest = [p.replace(kind=p.KEYWORD_ONLY) for p in rest]
+        shown = shown.replace(parameters=[own, VALUES, *rest])
     method.__signature__ = shown  # type: ignore[attr-defined]  # for `help`
     method.__name__ = method_name(kind.__name__)
     method.__qualname__ = f"SequentialBuilder.{method.__name__}"
     method.__doc__ = f"Append a `{kind.__name__}` layer.\n\n{inspect.getdoc(kind)}"
     return method
+
+
+VALUES = inspect.Parameter("values", inspect.Parameter.VAR_POSITIONAL, annotation="str")
 
 
 def _unexpected(kind: Callable[..., Layer], kwargs: Mapping[str, Any]) -> ArgumentTypeError:
@@ -84,15 +115,29 @@ class SequentialBuilder(Configurable):
     `SequentialBuilder(28, 28, seed=0)` is short for `SequentialBuilder().input(28, 28).seed(0)`.
     Settings of Sequential may follow in any order. `build` may be called several times, and
     returns an independent model each time.
+
+    Several inputs have names, and so may values on the way:
+
+        SequentialBuilder(image=(28, 28, 1), words=(40,))
+        .at("image").flatten().dense(64).name("seen")
+        .at("words").embedding(1000, 32).lstm(64, return_sequences=False).concat("seen")
+        .dense(10).output("digit", loss="softmax_cross_entropy")
+
+    `build` then returns a `Network`.
     """
 
-    def __init__(self, *input_shape: int, seed: int | None = None) -> None:
-        self._layers: list[Layer] = []
+    def __init__(self, *input_shape: int, seed: int | None = None, **inputs: Sequence[int]) -> None:
+        self._steps: list[Step] = []
+        self._draft = Draft()
         self._options: dict[str, Any] = {"seed": seed}
         self._distributed: dict[str, Any] | None = None
-        self._input: Shape | None = None
-        if input_shape:
-            self.input(*input_shape)
+        self._shapes: dict[str, Shape] = {}
+        if isinstance(seed, list | tuple):
+            raise ArgumentTypeError(
+                "seed= is the seed of random numbers, an integer: give the input another name."
+            )
+        if input_shape or inputs:
+            self.input(*input_shape, **inputs)
 
     def __getattr__(self, name: str) -> Any:
         if name in OF_BUILDERS:
@@ -111,11 +156,13 @@ class SequentialBuilder(Configurable):
         raise AttributeError(f"a builder has no {name!r}.{hint}")
 
     def __repr__(self) -> str:
-        sizes = [str(n) for n in self._input or ()]
+        plain = [*self._shapes] == [INPUT]
+        sizes = [str(n) for n in self._shapes[INPUT]] if plain else []
+        sizes += [] if plain else [f"{name}={shape}" for name, shape in self._shapes.items()]
         options = {k: v for k, v in self._options.items() if k != "seed" or v is not None}
         if "seed" in options:
             sizes.append(f"seed={options.pop('seed')}")
-        calls = [_call(layer) for layer in self._layers]
+        calls = [*map(repr, self._steps)]
         for name, value in options.items():
             method = {"loss_class": "loss", "batch_size": "batch"}.get(name, name)
             values = value if name in ("metrics", "callbacks") else [value]
@@ -130,8 +177,11 @@ class SequentialBuilder(Configurable):
     def get_config(self) -> dict[str, Any]:
         """Return the layers and settings so far as plain JSON values: see `phitodeep.config`."""
         options = {k: list(v) if isinstance(v, tuple) else v for k, v in self._options.items()}
-        shape = None if self._input is None else list(self._input)
-        return {"input_shape": shape, "layers": self._layers, **options}
+        shapes: Any = {name: list(shape) for name, shape in self._shapes.items()}
+        if not self.is_network:
+            return {"input_shape": shapes.get(INPUT), "layers": self.layers, **options}
+        steps = [{k: v for k, v in step._asdict().items() if v} for step in self._steps]
+        return {"inputs": shapes, "steps": steps, **options}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
@@ -139,8 +189,12 @@ class SequentialBuilder(Configurable):
         options = restored(config, cls.__name__)
         shape = options.pop("input_shape", None)
         builder = cls(*(() if shape is None else check_shape(shape, "input_shape")))
+        if "inputs" in options:
+            builder.input(**check_mapping(options.pop("inputs"), "inputs"))
         for layer in check_list(options.pop("layers", []), "layers"):
             builder.add(layer)
+        for step in check_list(options.pop("steps", []), "steps"):
+            builder._do(Step(**{**step, "values": tuple(step.get("values", ()))}))
         for name in {"metrics", "callbacks"} & options.keys():
             check_list(options[name], name)
         known = inspect.signature(Sequential).parameters
@@ -155,33 +209,114 @@ class SequentialBuilder(Configurable):
     @property
     def layers(self) -> list[Layer]:
         """The layers so far."""
-        return list(self._layers)
+        return [step.layer for step in self._steps if step.layer is not None]
 
-    def input(self, *shape: int) -> Self:
-        """Set the shape of one sample, without the batch axis."""
-        if not shape:
-            raise ArgumentError("input expects the sizes of one sample, such as .input(28, 28).")
-        self._input = tuple(check_count(n, "input size") for n in shape)
+    @property
+    def input_shape(self) -> Shape | None:
+        """The shape of a sample, if it is set and there is one input without a name."""
+        return self._shapes.get(INPUT)
+
+    @property
+    def is_network(self) -> bool:
+        """Whether this is a network, and not one layer after another."""
+        bare = all(step.method == "add" and not step.values for step in self._steps)
+        shared = any(isinstance(layer, catalogue.Shared) for layer in self.layers)
+        return not bare or shared or self._draft.inputs != (INPUT,)
+
+    def _do(self, step: Step) -> Self:
+        draft = self._draft
+        if step.method in ("add", "shared"):
+            draft.append(step.layer, *step.values)
+        elif step.method == "output":
+            draft.end(*step.values, **step.options)
+        else:
+            getattr(draft, step.method)(*step.values)
+        self._steps.append(step)
         return self
 
-    def add(self, layer: Layer) -> Self:
-        """Append any layer, including your own."""
-        self._layers.append(layer)
+    def input(self, *shape: int, **shapes: Sequence[int]) -> Self:
+        """Set the shape of one sample, without the batch axis; of several inputs, each by name."""
+        if bool(shape) == bool(shapes):
+            raise ArgumentError(
+                "input expects the sizes of one sample, such as .input(28, 28), or of each input "
+                "by name, such as .input(image=(28, 28, 1), words=(40,))."
+            )
+        if shapes and self._steps:
+            raise ArgumentError("name the inputs before the first layer.")
+        self._shapes = {
+            name: tuple([check_count(n, f"input size of {name}") for n in sizes])
+            for name, sizes in (shapes or {INPUT: shape}).items()
+        }
+        if shapes:
+            self._draft = Draft([*shapes])
         return self
+
+    # --- values ------------------------------------------------------------------------------
+
+    def add(self, *layers: Layer | str) -> Self:
+        """Append any layer, including your own; or add the values of these names."""
+        if all(isinstance(layer, str) for layer in layers):
+            if unknown := [name for name in layers if name not in self._draft.names]:
+                raise ArgumentError(
+                    f"add takes layers, such as ReLU(), or names of values, which are "
+                    f"{', '.join(self._draft.names)}, got {unknown[0]!r}."
+                )
+            return self._do(Step("add", tuple(map(str, layers)), catalogue.Add()))
+        for layer in layers:
+            self._do(Step("add", (), layer))
+        return self
+
+    def name(self, *names: str) -> Self:
+        """Name the value so far; a name that is taken comes to stand for this value."""
+        return self._do(Step("name", names))
+
+    def at(self, name: str) -> Self:
+        """Go on from the value of this name."""
+        return self._do(Step("at", (name,)))
+
+    def then(self, block: Callable[..., Any], *args: Any, **options: Any) -> Self:
+        """Apply a function of the builder, which appends several layers and returns it."""
+        if block(self, *args, **options) is not self:
+            name = getattr(block, "__name__", repr(block))
+            raise ArgumentTypeError(f"{name} must return the builder that it received.")
+        return self
+
+    def shared(self, layer: Layer) -> Self:
+        """Append a layer of this builder at a second place, with the same weights."""
+        if not any(part is layer for top in self.layers for _, part in top.walk()):
+            raise ArgumentError(
+                f"shared uses a layer of this builder again, and {layer!r} is not one of them: "
+                "append it first, with .add(layer)."
+            )
+        return self._do(Step("shared", (), catalogue.Shared(layer)))
+
+    def output(
+        self, name: str, *, loss: Loss | str | None = None, metrics: Sequence[MetricLike] = (),
+        weight: float = 1.0,
+    ) -> Self:  # fmt: skip
+        """Make the value so far an output; with a loss, whose factor is `weight`, it is trained."""
+        options = {"loss": loss, "metrics": metrics, "weight": weight}
+        given = {k: v for k, v in options.items() if v != Head._field_defaults[k]}
+        return self._do(Step("output", (name,), None, given))
 
     # written by `python tools/builder_methods.py`
+    average = adds(catalogue.Average)
     avg_pool1d = adds(catalogue.AvgPool1D)
     avg_pool2d = adds(catalogue.AvgPool2D)
     batch_norm = adds(catalogue.BatchNorm)
     bidirectional = adds(catalogue.Bidirectional)
+    bilinear = adds(catalogue.Bilinear)
     celu = adds(catalogue.CELU)
     chain = adds(catalogue.Chain)
+    concat = adds(catalogue.Concat)
     conv1d = adds(catalogue.Conv1D)
     conv2d = adds(catalogue.Conv2D)
     conv_transpose1d = adds(catalogue.ConvTranspose1D)
     conv_transpose2d = adds(catalogue.ConvTranspose2D)
+    cross_attention = adds(catalogue.CrossAttention)
     dense = adds(catalogue.Dense)
     depthwise_conv2d = adds(catalogue.DepthwiseConv2D)
+    dot = adds(catalogue.Dot)
     dropout = adds(catalogue.Dropout)
     elu = adds(catalogue.ELU)
     embedding = adds(catalogue.Embedding)
@@ -192,6 +327,7 @@ class SequentialBuilder(Configurable):
     gelu = adds(catalogue.GELU)
     global_avg_pool = adds(catalogue.GlobalAvgPool)
     global_max_pool = adds(catalogue.GlobalMaxPool)
+    gradient_reversal = adds(catalogue.GradientReversal)
     group_norm = adds(catalogue.GroupNorm)
     gru = adds(catalogue.GRU)
     hard_sigmoid = adds(catalogue.HardSigmoid)
@@ -206,8 +342,10 @@ class SequentialBuilder(Configurable):
     lstm = adds(catalogue.LSTM)
     max_pool1d = adds(catalogue.MaxPool1D)
     max_pool2d = adds(catalogue.MaxPool2D)
+    maximum = adds(catalogue.Maximum)
     mish = adds(catalogue.Mish)
     multi_head_attention = adds(catalogue.MultiHeadAttention)
+    multiply = adds(catalogue.Multiply)
     parallel = adds(catalogue.Parallel)
     permute = adds(catalogue.Permute)
     positional_embedding = adds(catalogue.PositionalEmbedding)
@@ -233,6 +371,7 @@ class SequentialBuilder(Configurable):
     softplus = adds(catalogue.Softplus)
     softsign = adds(catalogue.Softsign)
     spatial_dropout = adds(catalogue.SpatialDropout)
+    subtract = adds(catalogue.Subtract)
     swiglu = adds(catalogue.SwiGLU)
     swish = adds(catalogue.Swish)
     tanh = adds(catalogue.Tanh)
@@ -287,12 +426,29 @@ class SequentialBuilder(Configurable):
         self._distributed = options
         return self
 
+    def _network(self, draft: Draft, options: dict[str, Any]) -> Network:
+        if draft.heads:
+            for given, own in (("loss_class", "loss"), ("metrics", "metrics")):
+                if given in options:
+                    raise ArgumentError(
+                        f".{own}(...) is for a single output: give .output(..., {own}=...)."
+                    )
+            heads = draft.heads.items()
+            options["loss_class"] = {n: head.loss for n, head in heads if head.loss is not None}
+            options["metrics"] = {n: head.metrics for n, head in heads if head.metrics}
+            options["loss_weights"] = {n: head.weight for n, head in heads if head.weight != 1}
+        return Network(*draft.wired(), **options)
+
     def build(self) -> Sequential:
         """Return the model; refuse sizes that do not fit and a loss that does not match."""
-        layers, options = copy.deepcopy((self._layers, self._options))
-        model = Sequential(*layers, **options)
-        if self._input is not None:
-            model.build(self._input)
+        draft, options = copy.deepcopy((self._draft, self._options))
+        model: Any
+        if self.is_network:
+            model = self._network(draft, options)
+        else:
+            model = Sequential(*[layer for layer, _, _ in draft.uses], **options)
+        if self._shapes:
+            model.build(self._shapes if self.is_network else self._shapes[INPUT])
         model._check()
         if self._distributed is not None:
             DataParallel(model, **self._distributed)

@@ -10,17 +10,19 @@ from phitodeep.exchange.onnx.read.from_onnx import read_onnx
 from phitodeep.exchange.torch.compare import compare_with_torch as compare_with_torch
 from phitodeep.exchange.torch.read.reading import read_torch
 from phitodeep.exchange.torch.write.writing import to_torch as to_torch
+from phitodeep.model.network import Network
 from phitodeep.model.sequential import Sequential
 
 
-def from_onnx(path: str | os.PathLike[str]) -> Sequential:
+def from_onnx(path: str | os.PathLike[str]) -> Sequential | Network:
     """Return the model that an ONNX file describes, with its weights.
 
         model.export_onnx("net.onnx")
         again = phitodeep.io.from_onnx("net.onnx")
 
     The file may come from any exporter, such as `Sequential.export_onnx`, `torch.onnx.export` or
-    skl2onnx: the layers are recognised in the graph itself. The model is float64 if the graph takes
+    skl2onnx: the layers are recognised in the graph itself. Where branches share values, they
+    become a `Network`, and otherwise a `Sequential`. The model is float64 if the graph takes
     float64, and float32 otherwise. Its loss and its optimizer are the defaults of `Sequential`.
 
     **Axes.** The model takes and returns arrays with the axes of the graph, with one exception. If
@@ -36,7 +38,7 @@ def from_onnx(path: str | os.PathLike[str]) -> Sequential:
     compare their results with those of the model. An operator or a combination of operators that
     no layer computes is refused with a DataError that names the node. So is a file that is damaged.
     """
-    model: Sequential = read_onnx(path, Sequential)
+    model: Sequential | Network = read_onnx(path, Sequential, Network)
     return model
 
 

@@ -113,16 +113,22 @@ def own_layers(
                 f"model sets {name}, which the estimator decides: leave it out of the builder and "
                 f"use {OURS[name]} instead."
             )
+    if builder.is_network:
+        raise ArgumentError(
+            "model wires a network, and a table is one input with one output: use layers that "
+            "follow one another."
+        )
     layers: list[Layer]
-    layers, given = copy.deepcopy((builder._layers, given))
-    if builder._input is not None and builder._input != (width,):
-        if math.prod(builder._input) != width:
+    layers, given = copy.deepcopy((builder.layers, given))
+    shape = builder.input_shape
+    if shape is not None and shape != (width,):
+        if math.prod(shape) != width:
             raise ArgumentError(
-                f"model takes samples of shape {builder._input}, but each row has {width} values "
+                f"model takes samples of shape {shape}, but each row has {width} values "
                 "after the categories are embedded: leave the input shape out of the builder, or "
                 "make it fit."
             )
-        layers.insert(0, Reshape(*builder._input))
+        layers.insert(0, Reshape(*shape))
     with shapes_only():
         shape = Chain(*copy.deepcopy(layers)).build((width,)) if layers else (width,)
     last = layers[-1] if layers else None

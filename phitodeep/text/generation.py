@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from phitodeep.core.call import calling, inference
-from phitodeep.core.checks import as_tokens, check_count, check_number
-from phitodeep.core.types import Array
+from phitodeep.core.checks import as_real, as_tokens, check_count, check_number
+from phitodeep.core.types import Array, each
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import softmax
 from phitodeep.layers.base import Layer
-from phitodeep.layers.containers import Chain
+from phitodeep.layers.containers import Container
+from phitodeep.layers.wiring import Wired
 
 
-def generate(model: Chain, prompt: Any, max_new_tokens: int, **options: Any) -> Any:
+def generate(model: Container, prompt: Any, max_new_tokens: int, **options: Any) -> Any:
     """Extend a prompt with new tokens and return both: see `Sequential.generate`."""
     ids = _tokens(model, prompt)
     chosen = list(stream(model, ids, max_new_tokens, **options))
@@ -26,13 +27,13 @@ def generate(model: Chain, prompt: Any, max_new_tokens: int, **options: Any) -> 
     return _tokenizer(model).decode(found[0]) if isinstance(prompt, str) else found
 
 
-def _tokens(model: Chain, prompt: Any) -> Array:
+def _tokens(model: Container, prompt: Any) -> Array:
     """Return a prompt as tokens; text is encoded by the model's tokenizer."""
     ids = _tokenizer(model).encode(prompt) if isinstance(prompt, str) else prompt
     return as_tokens(ids, "prompt")
 
 
-def _tokenizer(model: Chain) -> Any:
+def _tokenizer(model: Container) -> Any:
     """Return the model's tokenizer, for a prompt that is text."""
     tokenizer = getattr(model, "tokenizer", None)
     if tokenizer is None:
@@ -41,12 +42,14 @@ def _tokenizer(model: Chain) -> Any:
 
 
 def stream(
-    model: Chain, prompt: Any, max_new_tokens: int, *, temperature: float = 1.0,
+    model: Container, prompt: Any, max_new_tokens: int, *, temperature: float = 1.0,
     top_k: int | None = None, top_p: float | None = None, seed: int | None = None,
     stop: int | Sequence[int] | None = None, cache: bool | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> Iterator[Any]:  # fmt: skip
     """Yield new tokens one after another: see `Sequential.stream`."""
     ids = _tokens(model, prompt)
+    body, *values = _decoder(model, np.atleast_2d(ids), given)
     if ids.ndim not in (1, 2) or ids.size == 0:
         raise ShapeError(f"prompt takes at least one token, (T,) or (N, T), got shape {ids.shape}.")
     count = check_count(max_new_tokens, "max_new_tokens", minimum=0)
@@ -57,7 +60,7 @@ def stream(
         check_number(top_p, "top_p", above=0, below=1 + 1e-12)
     rng = np.random.default_rng(seed)
     stops = as_tokens(stop, "stop") if stop is not None and np.size(stop) else np.empty(0, int)
-    reader = Reader(model, np.atleast_2d(ids), cache)
+    reader = Reader(body, np.atleast_2d(ids), cache, values)
     if not count:
         return iter(())
     first = reader.scores()  # now, so that the layers' errors are raised at the call
@@ -81,6 +84,36 @@ def stream(
     return tokens()
 
 
+def _decoder(model: Container, ids: Array, given: Any) -> list[Any]:
+    """The part of a model that reads the text, and what it reads in addition, computed once.
+
+    Of a network with several inputs, all but the text are given.
+    """
+    if model.inputs == 1:
+        if given:
+            raise ArgumentError("given= is for networks with several inputs: leave it out.")
+        return [model]
+    assert isinstance(model, Wired)
+    names = given if isinstance(given, Mapping) else {}
+    unknown = [name for name in names if name not in model.takes]
+    if unknown or len(names) != model.inputs - 1:
+        raise ArgumentError(
+            f"this network has the inputs {', '.join(model.takes)}: give all but the text that "
+            "grows, by name, as in given={...}."
+        )
+    encoder, decoder = model.split_at(tuple([name for name in model.takes if name in names]))
+    tokens = dict(zip(model.takes, each(model.takes_tokens), strict=True))
+    arrays = [
+        as_tokens(names[name], name) if tokens[name] else as_real(names[name], name)
+        for name in encoder.takes
+    ]
+    for name, A in zip(encoder.takes, arrays, strict=True):
+        if len(A) != len(ids):
+            raise ShapeError(f"given[{name!r}] has {len(A)} samples, and the prompt {len(ids)}.")
+    with inference(), calling(mask=None):
+        return [decoder, *each(encoder.forward(*arrays))]
+
+
 class Reader:
     """A model that reads a growing text: the state of a stream.
 
@@ -90,8 +123,10 @@ class Reader:
               the whole window is unread
     """
 
-    def __init__(self, model: Chain, ids: Array, cache: bool | None) -> None:
-        self.model = model
+    def __init__(
+        self, model: Container, ids: Array, cache: bool | None, values: Sequence[Array] = ()
+    ) -> None:
+        self.model, self.values = model, values
         self.cached = model.time_steps != "joined" if cache is None else bool(cache)
         if self.cached and model.time_steps == "joined":
             path, layer = _first_joined(model)
@@ -103,7 +138,7 @@ class Reader:
         self.max_steps = _max_steps(model)
         self.window = self.unread = ids[:, -self.max_steps :]
         self.memory: dict[Layer, Any] = {}
-        T, built = self.window.shape[1], model.input_shape
+        T, built = self.window.shape[1], _shapes(model)[0]
         if model.time_steps == "joined" and built and (error := _length_error(model, T)):
             raise ShapeError(
                 f"the model was built for samples of shape {built} and does not accept a prompt of "
@@ -123,7 +158,9 @@ class Reader:
     def scores(self) -> Array:
         """Return the scores for the next token, (N, vocabulary): logits or log-probabilities."""
         with inference(), calling(mask=None, memory=self.memory if self.cached else None):
-            scores = self.model.forward(self.unread)
+            scores = self.model.forward(self.unread, *self.values)
+        if not isinstance(scores, np.ndarray):
+            raise ArgumentError("generate needs a model with one output.")
         if scores.ndim not in (2, 3):
             raise ArgumentError(
                 "generate needs scores (N, T, vocabulary) or (N, vocabulary) from the model, "
@@ -144,24 +181,34 @@ def _first_joined(layer: Layer, path: str = "") -> tuple[str, Layer]:
     return path, layer
 
 
-def _max_steps(model: Chain) -> int:
+def _max_steps(model: Container) -> int:
     """Return the maximum number of steps that the model accepts.
 
     It is the maximum that the layers declare. If the model was built for T steps and accepts no
     longer sequences, as with a Flatten before a Dense, it is T.
     """
     limit = sys.maxsize if model.max_steps is None else model.max_steps
-    if model.time_steps == "joined" and model.input_shape is not None:
-        T = model.input_shape[0]
+    shape = _shapes(model)[0]
+    if model.time_steps == "joined" and shape is not None:
+        T = shape[0]
         if T < limit and _length_error(model, min(limit, 2 * T + 1)) is not None:
             return T
     return limit
 
 
-def _length_error(model: Chain, T: int) -> Exception | None:
+def _shapes(model: Container) -> list[Any]:
+    """The shape of the text, and of each value that the model reads in addition."""
+    return [model.input_shape] if model.inputs == 1 else [*(model.input_shape or (None,))]
+
+
+def _one(values: list[Any]) -> Any:
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _length_error(model: Container, T: int) -> Exception | None:
     """Return the error if the model does not accept sequences of T steps, else None."""
     try:
-        model._measured((T,))
+        model._measured(_one([(T,), *_shapes(model)[1:]]))
     except ValueError as error:
         return error
     return None

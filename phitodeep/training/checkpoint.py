@@ -97,7 +97,7 @@ class ModelCheckpoint(_Monitor):
         self.held = None
 
     def on_epoch_end(self, model: Any, epoch: int, logs: Logs) -> None:
-        self.better = self.monitor is not None and self.improved(logs)
+        self.better = self.monitor is not None and bool(self.improved(logs))
 
     def on_pause(self, model: Any, run: TrainingRun) -> None:
         if not self.checked:

@@ -17,10 +17,12 @@ from phitodeep.core.checks import (
     without_padding,
 )
 from phitodeep.core.frame import Buffered
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Array, Shape, each, on_each
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
-from phitodeep.layers.containers import Chain
+from phitodeep.layers.containers import Container
+from phitodeep.layers.wiring import Wired
 from phitodeep.loss import Loss
+from phitodeep.loss.heads import Heads, by_output
 
 
 class Share(NamedTuple):
@@ -51,13 +53,24 @@ WHOLE = Share(0, 1)
 class Data(NamedTuple):
     """Samples that have been checked and cast: a batch, or a whole data set."""
 
-    X: Array  # (N, ...)
-    T: Array  # targets, in the form that the loss uses
-    w: Array | None  # (N, ...), broadcast to the loss's positions; None: all are 1
-    outputs: Shape  # (N, ...): the shape of the predictions
-    mask: Array | None = None  # (N, T): False where X is padding; None: no padding
-    output_mask: Array | None = None  # (N, T'): the same for the predictions
+    X: Any  # (N, ...); of a network with several inputs, a tuple of them
+    T: Any  # targets, in the form that the loss uses; of several outputs, a tuple
+    w: Any  # (N, ...), broadcast to the loss's positions, or a tuple; None: all are 1
+    outputs: Any  # (N, ...): the shape of the predictions, or a tuple
+    mask: Any = None  # (N, T): False where X is padding; None: no padding; or a tuple
+    output_mask: Any = None  # (N, T'): the same for the predictions
     counts: bool = True  # False: placeholders, whose loss, gradients and metrics are left out
+
+    @property
+    def n(self) -> int:
+        """The number of samples."""
+        return len(each(self.X)[0])
+
+    @property
+    def sample(self) -> Any:
+        """The shape of a sample, or of each input's."""
+        shapes = tuple([A.shape[1:] for A in each(self.X)])
+        return shapes if isinstance(self.X, tuple) else shapes[0]
 
     def part(self, rows: slice) -> Data:
         """Return a slice of the samples, as views."""
@@ -67,7 +80,7 @@ class Data(NamedTuple):
         """Return one rank's part of the samples, as views."""
         if share.size == 1:
             return self
-        rows, counts = share.rows(0, len(self.X))
+        rows, counts = share.rows(0, self.n)
         return self.part(rows)._replace(counts=counts)
 
     def take(self, rows: Array, into: Buffered) -> Data:
@@ -80,19 +93,27 @@ class Data(NamedTuple):
         return self._pick(pick)
 
     def _pick(self, pick: Callable[[str, Array], Array]) -> Data:
-        X = pick("X", self.X)
-        T = pick("T", self.T)
-        w = None if self.w is None else pick("w", self.w)
-        mask = None if self.mask is None else pick("mask", self.mask)
-        output_mask = None if self.output_mask is None else pick("output_mask", self.output_mask)
-        return Data(X, T, w, (len(X), *self.outputs[1:]), mask, output_mask, self.counts)
+        def picked(name: str, A: Any) -> Any:
+            if isinstance(A, tuple):
+                return tuple([picked(f"{name} {k}", part) for k, part in enumerate(A)])
+            return None if A is None else pick(name, A)
+
+        X, T, w = picked("X", self.X), picked("T", self.T), picked("w", self.w)
+        masks = picked("mask", self.mask), picked("output_mask", self.output_mask)
+        n, several = len(each(X)[0]), isinstance(self.T, tuple)
+        shapes = [(n, *shape[1:]) for shape in (self.outputs if several else [self.outputs])]
+        return Data(X, T, w, tuple(shapes) if several else shapes[0], *masks, self.counts)
 
 
 def validate(
-    model: Chain, loss: Loss, X: Any, y: Any, sample_weight: Any = None, lengths: Any = None, *,
+    model: Container, loss: Loss, X: Any, y: Any, sample_weight: Any = None, lengths: Any = None, *,
     class_weight: Any = None, names: tuple[str, str] = ("X", "y"),
 ) -> Data:  # fmt: skip
     """Check samples and targets against the model and its loss, and cast them once."""
+    if isinstance(model, Wired):
+        if model.inputs > 1 or model.outputs > 1:
+            return _validate_named(model, loss, X, y, sample_weight, lengths, class_weight, names)
+        (X,), (y,) = in_order(X, model.takes, names[0]), in_order(y, model.returns, names[1])
     missing = f"{names[0]} was given without {names[1]}"
     if y is None and isinstance(X, tuple) and len(X) == 2:
         raise ArgumentTypeError(f"{missing}: pass a pair as two arguments, {', '.join(names)}.")
@@ -109,23 +130,122 @@ def validate(
     shape = model._measured(X.shape[1:]).output_shape if shape is None else shape
     outputs = (len(X), *(shape or ()))
     output_mask = None if mask is None else model.compute_mask(mask)
+    T, w = _targets(model, loss, y, outputs, output_mask, sample_weight, class_weight, names[1])
+    return Data(X, T, w, outputs, mask, output_mask)
+
+
+def _targets(
+    model: Container, loss: Loss, y: Array, outputs: Shape, output_mask: Array | None,
+    sample_weight: Any, class_weight: Any, name: str,
+) -> tuple[Array, Array | None]:  # fmt: skip
+    """Return the checked targets and the weights, for predictions of this shape and mask."""
     if output_mask is not None and output_mask.any() and y.shape[:2] == output_mask.shape:
         y = y.copy()  # at padding, any valid target will do: its weight is 0
         y[~output_mask] = y[output_mask][0]
-    T = loss.targets(y, outputs, names[1])
+    T = loss.targets(y, outputs, name)
     if T.dtype.kind == "f":
-        T = as_finite(T, model.dtype, names[1])
+        T = as_finite(T, model.dtype, name)
     weights = [loss.weights(sample_weight, T, outputs)]
     steps = None if output_mask is None else _step_weights(output_mask, loss.positions(outputs))
     if class_weight is not None:
         weights.append(_class_weights(class_weight, T, outputs, loss, steps))
     weights.append(steps)
     given = [w for w in weights if w is not None]
-    w = as_finite(reduce(np.multiply, given), model.dtype, "weights") if given else None
-    return Data(X, T, w, outputs, mask, output_mask)
+    return T, as_finite(reduce(np.multiply, given), model.dtype, "weights") if given else None
 
 
-def model_mask(model: Chain, X: Any, lengths: Any) -> Array | None:
+def in_order(values: Any, names: tuple[str, ...], what: str) -> tuple[Any, ...]:
+    """Return what a dict by name, or a tuple in order, holds for each name; one may be alone."""
+    if isinstance(values, Mapping):
+        if values.keys() != set(names):
+            missing = [name for name in names if name not in values]
+            unknown = [name for name in values if name not in names]
+            raise ArgumentError(
+                f"{what}: "
+                + " and ".join(
+                    f"{words} {', '.join(map(repr, found))}"
+                    for words, found in (("lack", missing), ("have the unknown", unknown))
+                    if found
+                )
+                + f". The names are {', '.join(names)}."
+            )
+        return tuple([values[name] for name in names])
+    if len(names) == 1:
+        return (values,)
+    if not isinstance(values, tuple) or len(values) != len(names):
+        given = f"a tuple of {len(values)}" if isinstance(values, tuple) else type(values).__name__
+        raise ArgumentTypeError(
+            f"{what}: give a dict with {', '.join(names)}, or a tuple in that order, got {given}."
+        )
+    return values
+
+
+def named_inputs(model: Any, X: Any, lengths: Any, name_of_X: str) -> tuple[Any, Any]:
+    """Return a network's inputs, checked and cast, and their masks; without any, None.
+
+    Of several inputs, both are tuples.
+    """
+    if model.inputs == 1:
+        (X,) = in_order(X, model.takes, name_of_X)
+        mask = model_mask(model, X, lengths)
+        return validate_inputs(model, X, name_of_X, mask), mask
+    Xs = in_order(X, model.takes, name_of_X)
+    given = by_output(lengths, model.takes, "lengths")
+    masks, arrays = list[Any](), list[Array]()
+    for name, A, tokens in zip(model.takes, Xs, model.takes_tokens, strict=True):
+        what, own = f"{name_of_X}[{name!r}]", given.get(name)
+        A = as_tokens(A, what) if tokens else as_real(A, what)
+        mask = None if own is None else as_mask(own, np.shape(A), tokens=tokens)
+        A = A if mask is None else without_padding(A, mask)
+        if A.ndim == 0 or A.size == 0:
+            raise ShapeError(f"{what} needs at least one sample, got shape {A.shape}.")
+        if arrays and len(A) != len(arrays[0]):
+            raise ShapeError(f"{what} has {len(A)} samples, and the first input {len(arrays[0])}.")
+        masks.append(mask)
+        arrays.append(A if tokens else as_finite(A, model.dtype, what))
+    return tuple(arrays), None if all(mask is None for mask in masks) else tuple(masks)
+
+
+def _validate_named(
+    model: Any, loss: Loss, X: Any, y: Any, sample_weight: Any, lengths: Any, class_weight: Any,
+    names: tuple[str, str],
+) -> Data:  # fmt: skip
+    """The same for several inputs or outputs: X, y and the options by name, or in order."""
+    X, mask = named_inputs(model, X, lengths, names[0])
+    n, shape = len(each(X)[0]), on_each(lambda A: A.shape[1:], X)
+    built = model if shape == model.input_shape else model._measured(shape)
+    outputs = tuple([(n, *out) for out in built._outs()])
+    after = each(model.compute_mask(*each(mask))) if mask is not None else (None,) * len(outputs)
+    if y is None:
+        raise ArgumentTypeError(f"{names[0]} was given without {names[1]}.")
+    heads = isinstance(loss, Heads)
+    if isinstance(loss, Heads) and isinstance(y, Mapping):
+        y = {name: None for name in loss.outputs if name not in loss.losses} | dict(y)
+    weights, balances = (
+        by_output(given, model.returns, what) if heads else {model.returns[0]: given}
+        for what, given in (("sample_weight", sample_weight), ("class_weight", class_weight))
+    )
+    found: list[tuple[Any, Any]] = []
+    every = zip(model.returns, in_order(y, model.returns, names[1]), outputs, after, strict=True)
+    for name, t, out, m in every:
+        part = loss.losses.get(name) if isinstance(loss, Heads) else loss
+        if part is None or t is None:  # an output without a loss, or without targets
+            found.append((None, None))
+            continue
+        what = f"{names[1]}[{name!r}]" if heads else names[1]
+        t = as_real(t, what)
+        if t.ndim == 0 or len(t) != n:
+            count = "is a single number" if t.ndim == 0 else f"has {len(t)} samples"
+            raise ShapeError(f"{names[0]} has {n} samples, {what} {count}.")
+        own = weights.get(name), balances.get(name)
+        found.append(_targets(model, part, t, out, m, *own, what))
+    T, W = zip(*found, strict=True)
+    if not heads:
+        return Data(X, T[0], W[0], outputs[0], mask, after[0])
+    return Data(X, T, W, outputs, mask, after if mask is not None else None)
+
+
+def model_mask(model: Container, X: Any, lengths: Any) -> Array | None:
     """The mask (N, T) of the steps of X that are not padding, or None if `lengths` is None."""
     if lengths is None:
         return None
@@ -133,7 +253,12 @@ def model_mask(model: Chain, X: Any, lengths: Any) -> Array | None:
 
 
 def validate_inputs(
-    model: Chain, X: Any, name: str = "X", mask: Array | None = None, *, count: int | None = None
+    model: Container,
+    X: Any,
+    name: str = "X",
+    mask: Array | None = None,
+    *,
+    count: int | None = None,
 ) -> Array:
     """Return samples as a checked array of the model's dtype, 0 where the mask (N, T) is False.
 
@@ -160,7 +285,7 @@ def validate_inputs(
     return X
 
 
-def _refuse_several_inputs(X: Any, name: str, model: Chain, count: int | None) -> None:
+def _refuse_several_inputs(X: Any, name: str, model: Container, count: int | None) -> None:
     """Refuse an X that holds an array for each of several inputs.
 
     A list of arrays that all have the same shape is a list of samples, unless each array has
@@ -180,9 +305,8 @@ def _refuse_several_inputs(X: Any, name: str, model: Chain, count: int | None) -
             return
         what = f"a {type(X).__name__} of {len(X)} arrays, the first of shape {shapes[0]}"
     raise ArgumentTypeError(
-        f"{name} is {what}, but a model takes one array: put several inputs side by side with "
-        "np.concatenate([...], axis=-1), and pass each part to its own layers with Parallel "
-        "and Select(columns)."
+        f"{name} is {what}, but this model takes one array: name several inputs, as in "
+        "SequentialBuilder(image=(28, 28, 1), words=(40,)), which builds a Network."
     )
 
 

@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from phitodeep.core.call import Call, current, within
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, each, joined
 from phitodeep.errors import AnomalyError, ArgumentError, DivergenceError, warn
 from phitodeep.kernels import report_compilation
-from phitodeep.layers.containers import Chain
+from phitodeep.layers.containers import Container
 from phitodeep.loss import Loss
 from phitodeep.optimization.divergence import bad_loss
 from phitodeep.training.callback import Callback, StopTraining
@@ -189,7 +189,7 @@ class Training:
                 raise StopTraining(f"stopped: {str(error).partition(':')[0]}") from error
             totals = run.totals
             totals.loss += loss * work.samples
-            totals.samples += sum([len(batch.X) for batch in work.batches if batch.counts])
+            totals.samples += sum([batch.n for batch in work.batches if batch.counts])
             run.step += 1
             if self.callbacks:
                 self.notify("on_batch_end", optimizer.t, self.ranks.add(loss))
@@ -236,7 +236,7 @@ class Training:
         """
         optimizer, objective, ranks = self.model.optimizer, self.objective, self.ranks
         batches, total = work.batches, work.total
-        if total is None and (len(batches) > 1 or self.splitter.parts(len(batches[0].X)) > 1):
+        if total is None and (len(batches) > 1 or self.splitter.parts(batches[0].n) > 1):
             total = sum(objective.divisor(batch) for batch in batches)
         loss, ended, summing = 0.0, None, ranks.summing
         for i, batch in enumerate(batches):
@@ -253,8 +253,10 @@ class Training:
                 parts = self.splitter.work(forward_backward, batch, total)
             for _, value in parts:
                 loss += value
-            if sums is not None and objective.metrics:  # on all parts together, outside the pass
-                P = parts[0][0] if len(parts) == 1 else np.concatenate([P for P, _ in parts])
+            if sums is not None:  # metrics on all parts together, outside the pass
+                objective.add_losses(sums, [value for _, value in parts], work.samples, batch.n)
+            if sums is not None and objective.metrics:
+                P = parts[0][0] if len(parts) == 1 else joined([P for P, _ in parts])
                 objective.add_metrics(sums, P, batch)
             if ranks.size == 1 and not math.isfinite(loss):
                 break
@@ -320,23 +322,23 @@ class Training:
 
 
 def forward_backward(
-    body: Chain, loss: Loss, batch: Data, total: float | None
+    body: Container, loss: Loss, batch: Data, total: float | None
 ) -> tuple[Array, float]:
     """Return the body's output and its loss; run backward if the loss is finite.
 
     On several ranks, which must meet in it, backward always runs: without samples that count, on
     gradients of 0; with a loss that is not finite, on NaN.
     """
-    P = body.forward(batch.X)
+    P = body.forward(*each(batch.X))
     call = current()
     measure = loss.value_and_gradient if call.watch is None else loss._watched
     value, dP = measure(P, batch.T, batch.w, total)
     if not batch.counts:
-        value, dP = 0.0, np.zeros_like(dP)
+        value, dP = 0.0, tuple([np.zeros_like(d) for d in each(dP)])
     if math.isfinite(value):
-        body.backward(dP)
+        body.backward(*each(dP))
     elif call.ranks is not None:
-        body.backward(np.full_like(dP, np.nan))
+        body.backward(*[np.full_like(d, np.nan) for d in each(dP)])
     return P, value
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from phitodeep.core.call import calling, current, inference
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, each
 from phitodeep.errors import DivergenceError, OrderError
-from phitodeep.layers.containers import Chain
+from phitodeep.layers.base import Layer
+from phitodeep.layers.containers import Container
 from phitodeep.loss import Loss
-from phitodeep.loss.metrics import MetricLike, as_metrics
+from phitodeep.loss.heads import Heads, by_output
+from phitodeep.loss.metrics import Metric, MetricLike, as_metrics
 from phitodeep.optimization.optimizers import Optimizer
 from phitodeep.training.callback import Callback
 from phitodeep.training.history import History
@@ -25,9 +27,10 @@ from phitodeep.training.shortcuts import plan
 ALONE = Ranks()
 
 
-class Trainable(Chain, registered=False):
-    """What training requires of a model; `Sequential` implements it."""
+class Trainable(Container, registered=False):
+    """What training requires of a model; `Model` implements it."""
 
+    layers: list[Layer]
     loss: Loss
     optimizer: Optimizer
     callbacks: list[Callback]
@@ -41,28 +44,84 @@ class Trainable(Chain, registered=False):
     predict: Callable[..., Array]
     evaluate: Callable[..., dict[str, Any]]
     samples_at_once: Callable[[], int]  # to evaluate at a time
+    _inputs: Callable[..., tuple[Any, Any]]  # what `predict` gets, checked, and its masks
+    _in_order: Callable[[Any, Any], tuple[Any, Any]]  # inputs and targets by name, as tuples
+    _named: Callable[[Any], Any]  # its outputs as users get them
+    _check: Callable[[], None]  # refuses a loss that does not match the layer before it
     _find_anomaly: Callable[..., DivergenceError]  # for a step: see `phitodeep.inspect.anomaly`
+
+
+class Head(NamedTuple):
+    """An output of the model: its loss, its metrics, and the layer that its shortcut leaves out."""
+
+    name: str  # "" if it is the only one
+    loss: Loss | None
+    last: Layer | None  # which the loss replaces; it runs for metrics only
+    metrics: list[Metric]
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.name}_" if self.name else ""
+
+
+class Named(Metric, registered=False):
+    """A metric of one output, under the name of both."""
+
+    def __init__(self, prefix: str, metric: Metric) -> None:
+        self.prefix, self.metric, self.scalar = prefix, metric, metric.scalar
+
+    @property
+    def name(self) -> str:
+        return self.prefix + self.metric.name
+
+    def sums(self, P: Array, T: Array) -> Array:
+        return self.metric.sums(P, T)
+
+    def merge(self, one: Array, other: Array) -> Array:
+        return self.metric.merge(one, other)
+
+    def result(self, sums: Array) -> float:
+        return self.metric.result(sums)
+
+
+class LossOf(Metric, registered=False):
+    """The mean loss of one output, whose sums training adds up."""
+
+    def __init__(self, output: str) -> None:
+        self.output = output
+
+    @property
+    def name(self) -> str:
+        return f"{self.output}_loss"
 
 
 class Objective:
     """The loss and the metrics of a model.
 
     body       the layers that training runs: see `plan`
-    loss       the loss of the body's output
-    metrics    the metrics of the model's output, summed up batch by batch
+    loss       the loss of the body's outputs
+    heads      the outputs, with their metrics, which are summed up batch by batch
     """
 
-    def __init__(
-        self, model: Trainable, metrics: Sequence[MetricLike], *, shortcuts: bool = True
-    ) -> None:
+    def __init__(self, model: Trainable, metrics: Any, *, shortcuts: bool = True) -> None:
         loss = model.loss
         watch = current().watch
         self.watch = None if watch is None else watch.of(model)
-        self.body, self.loss, self._last, _ = plan(
-            model, loss, shortcuts=shortcuts, watched=watch is not None
-        )
-        self.metrics = as_metrics(metrics, loss.threshold, loss.labels is not None)
-        self._ignored: int | None = getattr(loss, "ignore_index", None)
+        found = plan(model, loss, shortcuts=shortcuts, watched=watch is not None)
+        self.body, self.loss = found.body, found.loss
+        if isinstance(loss, Heads):
+            own = by_output(metrics, loss.outputs, "metrics")
+            self.heads = [
+                Head(name, part, last, _metrics(own.get(name, ()), part))
+                for name, part, last in zip(loss.outputs, loss.parts, found.lasts, strict=True)
+            ]
+            self.losses: list[Metric] = [LossOf(head.name) for head in self.heads if head.loss]
+        else:
+            self.heads = [Head("", loss, found.lasts[0], _metrics(metrics, loss))]
+            self.losses = []
+        self.metrics = [*self.losses]
+        for head in self.heads:
+            self.metrics += [Named(head.prefix, m) if head.name else m for m in head.metrics]
         self._original = loss, list(model.layers)
 
     def check(self, model: Trainable) -> None:
@@ -74,13 +133,6 @@ class Objective:
                 f"the model's {what} changed during training: end this training (raise "
                 "StopTraining in a callback), change it, and call train again."
             )
-
-    def predictions(self, P: Array) -> Array:
-        """Return the model's output, given the output P of the body."""
-        if self._last is None:
-            return P
-        with inference(), calling(watch=self.watch):
-            return self._last.forward(P)
 
     def evaluate(
         self, batches: Iterable[Data], threads: int, ranks: Ranks = ALONE
@@ -97,33 +149,76 @@ class Objective:
             def forward(rows: slice, batch: Data = batch) -> Array:
                 part = batch.part(rows)
                 with calling(mask=part.mask):
-                    return self.body.forward(part.X)
+                    return self.body.forward(*each(part.X))
 
-            n = len(batch.X)
-            P = predictions(self.body, forward, n, n, flops, threads)
+            P = predictions(self.body, forward, batch.n, batch.n, flops, threads)
+            divisor = self.divisor(batch)
             with inference():
-                totals.loss += self.loss._watched(P, batch.T, batch.w, 1.0, whole=False)[0]
-            total += self.divisor(batch)
+                one = np.ones_like(divisor) if self.losses else 1.0
+                value = self.loss._watched(P, batch.T, batch.w, one, whole=False)[0]
+            totals.loss += value
+            total += divisor
+            self._add_each(totals.sums, [value], 1, divisor)
             self.add_metrics(totals.sums, P, batch)
         totals, total = ranks.merged(totals, self.metrics), ranks.add(total)
-        return {"loss": totals.loss / total if total else 0.0, **self.results(totals.sums)}
+        results = self.results(totals.sums)
+        if isinstance(self.loss, Heads):
+            values = [results.get(f"{name}_loss", 0.0) for name in self.loss.outputs]
+            whole = float(np.nan_to_num(values) @ self.loss.scales)
+        else:
+            whole = totals.loss / total if total else 0.0
+        return {"loss": whole, **results}
 
-    def divisor(self, batch: Data) -> float:
-        """Return the divisor of the loss when this batch is not part of a larger one."""
+    def divisor(self, batch: Data) -> Any:
+        """Return the divisor of the loss when this batch is not part of a larger one.
+
+        With several outputs, it is an array with the divisor of each.
+        """
         if not batch.counts:
             return 0.0
         return self.loss.divisor(batch.T, batch.w, batch.outputs)
 
-    def add_metrics(self, sums: Sums, P: Array, batch: Data) -> None:
+    def add_losses(self, sums: Sums, values: Sequence[Any], samples: int, n: int) -> None:
+        """Add each output's part of a step's loss to its sums; n of `samples` are in the batch."""
+        self._add_each(sums, values, samples, np.full(len(self.heads), n))
+
+    def _add_each(self, sums: Sums, values: Sequence[Any], samples: int, counts: Array) -> None:
+        if self.losses:
+            each_loss = samples * sum(value.each for value in values)
+            names = [head.name for head in self.heads]
+            new = {
+                f"{name}_loss": np.array([each_loss[k], counts[k]], np.float64)
+                for k, name in enumerate(names)
+            }
+            merge_sums(sums, new, self.losses)
+
+    def add_metrics(self, sums: Sums, P: Any, batch: Data) -> None:
         """Add a batch to the sums of the metrics; P is the output of the body."""
-        if self.metrics and batch.counts:
-            Y, T = self.predictions(P), batch.T
-            if batch.output_mask is not None:
-                Y, T = Y[batch.output_mask], T[batch.output_mask]
-            if self._ignored is not None and T.dtype.kind == "i":
-                T = np.where(self._ignored == T, -1, T)  # metrics leave out -1
-            merge_sums(sums, {m.name: m.sums(Y, T) for m in self.metrics}, self.metrics)
+        if not batch.counts:
+            return
+        masks = (
+            each(batch.output_mask) if batch.output_mask is not None else [None] * len(self.heads)
+        )
+        for head, Y, T, mask in zip(self.heads, each(P), each(batch.T), masks, strict=True):
+            if not head.metrics or T is None:
+                continue
+            if head.last is not None:
+                with inference(), calling(watch=self.watch):
+                    Y = head.last.forward(Y)
+            if mask is not None:
+                Y, T = Y[mask], T[mask]
+            ignored = getattr(head.loss, "ignore_index", None)
+            if ignored is not None and T.dtype.kind == "i":
+                T = np.where(ignored == T, -1, T)  # metrics leave out -1
+            named = [Named(head.prefix, m) if head.name else m for m in head.metrics]
+            merge_sums(sums, {m.name: m.sums(Y, T) for m in named}, named)
 
     def results(self, sums: Sums) -> dict[str, Any]:
         """Return the values of the metrics from their sums."""
-        return {m.name: m.result(sums[m.name]) for m in self.metrics}
+        return {m.name: m.result(sums[m.name]) for m in self.metrics if m.name in sums}
+
+
+def _metrics(metrics: Any, loss: Loss | None) -> list[Metric]:
+    if loss is None:
+        return as_metrics(metrics, 0.5)
+    return as_metrics(metrics, loss.threshold, loss.labels is not None)

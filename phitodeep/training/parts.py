@@ -8,25 +8,23 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
 from phitodeep.core.call import calling, current, inference
 from phitodeep.core.frame import Frame
 from phitodeep.core.threads import SMALL, one_blas_thread, parts_of, run
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, joined
 from phitodeep.layers.base import Layer
-from phitodeep.layers.containers import Chain
+from phitodeep.layers.containers import Container
 from phitodeep.loss import Loss
 from phitodeep.optimization.packing import add_product
 from phitodeep.training.inputs import Data
 
-Pass = Callable[[Chain, Loss, Data, float | None], tuple[Array, float]]
+Pass = Callable[[Container, Loss, Data, float | None], tuple[Array, float]]
 
 
 class Member(NamedTuple):
     """What runs a part of the batch."""
 
-    body: Chain
+    body: Container
     loss: Loss
     layers: list[Layer]  # of this body, in the order of the tree
 
@@ -43,7 +41,7 @@ class BatchSplitter:
     the loss does not declare its samples independent, or if a layer keeps the interpreter's lock.
     """
 
-    def __init__(self, body: Chain, loss: Loss, threads: int) -> None:
+    def __init__(self, body: Container, loss: Loss, threads: int) -> None:
         self.body, self.loss, self.threads = body, loss, threads
         self.flops = 3 * body.flops()  # of a step, per sample: backward is twice forward
         self.frames: list[tuple[dict[Layer, Frame], Frame]] = []  # of each replica and its loss
@@ -71,7 +69,7 @@ class BatchSplitter:
 
         The gradients of all parts are added into the body's gradients.
         """
-        k, n, call = self.parts(len(batch.X)), len(batch.X), current()
+        k, n, call = self.parts(batch.n), batch.n, current()
         members = self._members(k)
         for member in members:
             for layer in member.layers:
@@ -122,7 +120,7 @@ def _add(layer: Layer, grads: dict[str, Array]) -> None:
 
 
 def predictions(
-    body: Chain, forward: Callable[[slice], Array], n: int, size: int, flops: int, threads: int
+    body: Container, forward: Callable[[slice], Array], n: int, size: int, flops: int, threads: int
 ) -> Array:
     """Return the outputs for n samples, given by `forward(rows)` for at most `size` at a time.
 
@@ -146,10 +144,10 @@ def predictions(
 
             jobs = [partial(job, start) for start in range(0, n, size)]
             found = run(jobs, threads if splits and current().watch is None else 1)
-    return np.concatenate(found)
+    return joined(found)
 
 
-def _splits(body: Chain) -> bool:
+def _splits(body: Container) -> bool:
     return bool(body.independent_samples) and not body.keeps_lock
 
 

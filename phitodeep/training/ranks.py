@@ -52,7 +52,7 @@ class Ranks:
         """Return the work of the next step, given this rank's batches; None: there is none."""
         if not batches:
             return None
-        counts = [len(batch.X) for batch in batches]
+        counts = [batch.n for batch in batches]
         firsts = [sum(counts[:i]) for i in range(len(counts))]
         return Work(batches, firsts, sum(counts), None, pressed)
 

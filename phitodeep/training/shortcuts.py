@@ -26,9 +26,10 @@ from typing import Any, NamedTuple
 from phitodeep.errors import ArgumentError, warn
 from phitodeep.layers.activation import LogSoftmax, ReLU, Sigmoid, Softmax
 from phitodeep.layers.base import Layer
-from phitodeep.layers.containers import Chain
+from phitodeep.layers.containers import Chain, Container
 from phitodeep.layers.dense import Dense, DenseReLU
 from phitodeep.layers.pooling import MaxPool1D, MaxPool2D
+from phitodeep.layers.wiring import Wired
 from phitodeep.loss import (
     BinaryCrossEntropy,
     BinaryCrossEntropyWithLogits,
@@ -37,6 +38,7 @@ from phitodeep.loss import (
     NegativeLogLikelihood,
     SoftmaxCrossEntropy,
 )
+from phitodeep.loss.heads import Heads
 
 FUSED: dict[tuple[type[Layer], type[Loss]], Callable[[Any], Loss]] = {
     (Softmax, CategoricalCrossEntropy): lambda loss: SoftmaxCrossEntropy(
@@ -56,24 +58,52 @@ JOINED: dict[tuple[type[Layer], type[Layer]], type[Chain]] = {(Dense, ReLU): Den
 class Plan(NamedTuple):
     """What training runs for a model and its loss."""
 
-    body: Chain  # the layers that run
+    body: Container  # the layers that run
     loss: Loss  # of the body's output
-    last: Layer | None  # the layer that the loss replaces; it runs for metrics only
+    lasts: tuple[Layer | None, ...]  # for each output, the layer that the loss replaces, if any
     notes: tuple[str, ...]  # how this differs from the layers as written, for `summary()`
 
 
-def plan(model: Chain, loss: Loss, *, shortcuts: bool = True, watched: bool = False) -> Plan:
+def plan(model: Container, loss: Loss, *, shortcuts: bool = True, watched: bool = False) -> Plan:
     """Return what training runs: the layers as written, or with the shortcuts that apply."""
-    if not shortcuts or not _is_ours(model):
-        return Plan(model, loss, None, ())
+    if isinstance(model, Wired):
+        return _plan_of_network(model, loss, shortcuts, watched)
+    if not shortcuts or not _is_ours(model) or not isinstance(model, Chain):
+        return Plan(model, loss, (None,), ())
     last, short = model._last, fused(model._last, loss)
     body, notes = _reordered(model if short is None else model._without_last())
     if not watched:
         body, joined = _joined(body)
         notes += joined
     if short is None:
-        return Plan(body, loss, None, notes)
-    return Plan(body, short, last, (*notes, f"{last!r} and {loss!r} run as one, {short!r}"))
+        return Plan(body, loss, (None,), notes)
+    return Plan(body, short, (last,), (*notes, f"{last!r} and {loss!r} run as one, {short!r}"))
+
+
+def _plan_of_network(net: Wired, loss: Loss, shortcuts: bool, watched: bool) -> Plan:
+    """The plan of a network, whose stretches of layers are chains; some end in an output."""
+    losses = dict(loss.losses) if isinstance(loss, Heads) else {net.returns[0]: loss}
+    lasts: dict[str, Layer | None] = dict.fromkeys(net.returns)
+    notes: list[str] = []
+
+    def change(stretch: Chain, gives: str) -> Chain:
+        own = losses.get(gives)
+        short = None if own is None else fused(stretch._last, own)
+        if own is not None and short is not None:
+            last = lasts[gives] = stretch._last
+            losses[gives], stretch = short, stretch._without_last()
+            notes.append(f"{last!r} and {own!r} run as one, {short!r}")
+        stretch, swapped = _reordered(stretch)
+        stretch, joined = (stretch, ()) if watched else _joined(stretch)
+        notes.extend((*swapped, *joined))
+        return stretch
+
+    body = net._with_stretches(change) if shortcuts and _is_ours(net) else net
+    if isinstance(loss, Heads):
+        whole: Loss = Heads(losses, loss.factors, loss.outputs)
+    else:
+        whole = losses[net.returns[0]]
+    return Plan(body, whole, tuple(lasts.values()), tuple(notes))
 
 
 def _is_ours(layer: Layer) -> bool:
@@ -92,7 +122,7 @@ def fused(last: Layer | None, loss: Loss) -> Loss | None:
     return make(loss)
 
 
-def logits(chain: Chain, rank: int) -> Chain:
+def logits(chain: Container, rank: int) -> Container:
     """Return the chain without a last layer that turns logits into probabilities, or itself.
 
     `rank` is the rank of its output (N, ..., K).
@@ -100,12 +130,16 @@ def logits(chain: Chain, rank: int) -> Chain:
     last = chain._last
     known = any(type(last) is kind for kind, _ in FUSED) and _is_ours(chain)
     along_last = getattr(last, "axis", -1) in (-1, rank - 1)
-    return chain._without_last() if known and along_last else chain
+    return chain._without_last() if known and along_last and isinstance(chain, Chain) else chain
 
 
-def rearranged(chain: Chain) -> Chain:
-    """Return the chain with its layers swapped and joined, or the chain itself."""
-    return _joined(_reordered(chain)[0])[0] if _is_ours(chain) else chain
+def rearranged(chain: Container) -> Container:
+    """Return the chain with its layers swapped and joined, or the container itself."""
+    if isinstance(chain, Wired) and _is_ours(chain):
+        return chain._with_stretches(lambda stretch, _: _joined(_reordered(stretch)[0])[0])
+    if not _is_ours(chain) or not isinstance(chain, Chain):
+        return chain
+    return _joined(_reordered(chain)[0])[0]
 
 
 def _reordered(chain: Chain) -> tuple[Chain, tuple[str, ...]]:

@@ -17,11 +17,20 @@ import numpy as np
 
 from phitodeep.core.checks import as_mask
 from phitodeep.core.frame import Buffered, Frame
-from phitodeep.core.types import Array, Shape
-from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, locate
-from phitodeep.layers.containers import Chain
+from phitodeep.core.types import Array, Shape, each, on_each
+from phitodeep.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ShapeError,
+    UnknownNameError,
+    locate,
+)
+from phitodeep.layers.containers import Container
+from phitodeep.layers.wiring import Wired
 from phitodeep.loss import Loss
 from phitodeep.training.inputs import WHOLE, Data, Share, validate
+
+Columns = Sequence[str] | tuple[dict[str, Any], dict[str, Any]] | None
 
 
 class Epoch(NamedTuple):
@@ -107,7 +116,7 @@ class Arrays(Rows):
     """Samples in memory."""
 
     def __init__(self, data: Data) -> None:
-        self.data, self.count, self.sample = data, len(data.X), data.X.shape[1:]
+        self.data, self.count, self.sample = data, data.n, data.sample
         self.places = np.arange(self.count)
 
     def _read(self, order: Array, rows: slice, into: Buffered | None) -> Data:
@@ -141,7 +150,7 @@ class Table(Rows):
         self.read, self.places, self.as_data, self.count = read, rows, as_data, len(rows)
         if not self.count:
             raise ShapeError("the data has no samples.")
-        self.sample = np.shape(read(rows[:1])["X"])[1:]
+        self.sample = _sample(read(rows[:1])["X"])
 
     def batches(self, epoch: Epoch) -> Iterator[Data]:
         if epoch.size is None:
@@ -164,7 +173,7 @@ class Stream(Source):
 
     def __init__(
         self, open: Callable[[int | None], Iterable[Any]], as_data: Callable[..., Data],
-        columns: Sequence[str] | None,
+        columns: Columns,
     ) -> None:  # fmt: skip
         self.open, self.as_data, self.columns = open, as_data, columns
         self.count = self._steps = None
@@ -176,8 +185,9 @@ class Stream(Source):
         first = next(items, None)
         if first is None:
             raise ArgumentError("the iterable yielded no batches.")
-        shape = np.shape(self._named(first)["X"])
-        self._first, self.sample = (shape or (1,))[0], shape[1:]
+        X = self._named(first)["X"]
+        one = next(iter(X.values())) if isinstance(X, Mapping) else each(X)[0]
+        self._first, self.sample = (np.shape(one) or (1,))[0], _sample(X)
         self._begun = chain([first], items)
 
     def batch_size(self, size: int | None) -> int:
@@ -196,7 +206,7 @@ class Stream(Source):
             except Exception as error:
                 locate(error, f"batch {i}")
                 raise
-            samples += len(batch.X)
+            samples += batch.n
             yield batch.of(epoch.share)
         if not i:
             raise ArgumentError("the iterable yielded no batches in this epoch.")
@@ -219,6 +229,13 @@ class Stream(Source):
             "batches must be pairs (X, y) or triples (X, y, sample_weight), "
             f"got {type(item).__name__}."
         )
+
+
+def _sample(X: Any) -> Any:
+    """The shape of a sample, or of each of several inputs, by name or in order."""
+    if isinstance(X, Mapping):
+        return {name: np.shape(A)[1:] for name, A in X.items()}
+    return on_each(lambda A: np.shape(A)[1:], X)
 
 
 class Shard(NamedTuple):
@@ -251,8 +268,16 @@ class ShardSource(Source):
         return None if size is None else self.own.count(size)
 
 
-def _columns(batch: Mapping[str, Any], columns: Sequence[str] | None) -> dict[str, Any]:
-    """Return X and y from a batch by column name; without names, it must have two columns."""
+def _columns(batch: Any, columns: Columns) -> dict[str, Any]:
+    """Return X and y from a batch by column name; without names, it must have two columns.
+
+    For a network, `columns` are the names of columns for its inputs, and for its outputs.
+    """
+    if isinstance(columns, tuple) and all(isinstance(part, dict) for part in columns):
+        return {
+            key: {name: _column(batch, column, name) for name, column in part.items()}
+            for key, part in zip(("X", "y"), columns, strict=True)
+        }
     names = list(batch) if columns is None else list(columns)
     if len(names) != 2 or not set(names) <= set(batch):
         raise ArgumentError(
@@ -262,10 +287,37 @@ def _columns(batch: Mapping[str, Any], columns: Sequence[str] | None) -> dict[st
     return {"X": batch[names[0]], "y": batch[names[1]]}
 
 
+def _column(batch: Any, column: Any, name: str) -> Any:
+    """One column of a batch or a data frame, or several side by side."""
+    try:
+        if isinstance(column, list | tuple):
+            return np.stack([np.asarray(batch[c]) for c in column], axis=-1)
+        return np.asarray(batch[column])
+    except KeyError:
+        raise ArgumentError(
+            f"the data has the columns {list(batch)}, and none of them is {column!r}, for "
+            f"{name!r}: name them, such as columns={{{name!r}: ...}}."
+        ) from None
+
+
+def _columns_of_network(model: Any, columns: Any) -> Columns:
+    """Return the columns of each input, and of each output that is trained, by name."""
+    given = {} if columns is None else columns
+    if not isinstance(given, Mapping):
+        raise ArgumentTypeError(
+            "columns of a network are a dict: the column, or columns, of each input and output."
+        )
+    trained = [n for n in model.returns if n in getattr(model.loss, "losses", model.returns)]
+    if unknown := [name for name in given if name not in (*model.takes, *trained)]:
+        raise UnknownNameError.of(unknown[0], (*model.takes, *trained), "an input or an output")
+    inputs, outputs = ({n: given.get(n, n) for n in names} for names in (model.takes, trained))
+    return inputs, outputs
+
+
 def as_source(
-    model: Chain, loss: Loss, X: Any, y: Any, *, batch_size: int | None, sample_weight: Any = None,
-    class_weight: Any = None, lengths: Any = None, columns: Sequence[str] | None = None,
-    names: tuple[str, str] = ("X", "y"),
+    model: Container, loss: Loss, X: Any, y: Any, *, batch_size: int | None,
+    sample_weight: Any = None, class_weight: Any = None, lengths: Any = None,
+    columns: Any = None, names: tuple[str, str] = ("X", "y"),
 ) -> Source:  # fmt: skip
     """Choose the source for X and y: arrays, files, a Hugging Face dataset, or an iterable.
 
@@ -282,6 +334,12 @@ def as_source(
             )
         X, share = X.data, X.share
         batch_size = batch_size and share.count(batch_size)
+    if isinstance(model, Wired):
+        if hasattr(X, "iloc") and y is None:  # a data frame
+            found = _columns(X, _columns_of_network(model, columns))
+            X, y, columns = found["X"], found["y"], None
+        elif y is None and _yields_batches(X):
+            columns = _columns_of_network(model, columns)
     in_memory = not (isinstance(X, np.memmap) or isinstance(y, np.memmap))
     batched = y is None and _yields_batches(X)
     if isinstance(class_weight, str) and (batched or not in_memory):
@@ -305,7 +363,7 @@ def as_source(
 
 
 def _from_files(
-    model: Chain, given: Mapping[str, Any], name_of_X: str, as_data: Callable[..., Data]
+    model: Container, given: Mapping[str, Any], name_of_X: str, as_data: Callable[..., Data]
 ) -> Table:
     """Read those of the `given` arguments of `validate` that are np.memmap, batch by batch."""
     columns = {
@@ -328,7 +386,7 @@ def _from_files(
 
 
 def _from_batches(
-    X: Any, columns: Sequence[str] | None, batch_size: int | None, as_data: Callable[..., Data]
+    X: Any, columns: Columns, batch_size: int | None, as_data: Callable[..., Data]
 ) -> Source:
     """Return the source for a Hugging Face dataset, an iterable, or a function that returns one."""
     if not hasattr(X, "with_format"):

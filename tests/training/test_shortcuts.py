@@ -252,8 +252,8 @@ def test_a_skips_softmax_is_not_fused_with_the_loss():
 @pytest.mark.parametrize(("last", "loss"), PAIRS, ids=repr)
 def test_without_shortcuts_the_plan_is_the_model_itself(last, loss):
     model = nn.Chain(nn.Dense(4, 4), nn.ReLU(), last)
-    assert fusion.plan(model, loss, shortcuts=False) == (model, loss, None, ())
-    body, short, replaced, notes = fusion.plan(model, loss)
+    assert fusion.plan(model, loss, shortcuts=False) == (model, loss, (None,), ())
+    body, short, (replaced,), notes = fusion.plan(model, loss)
     assert [type(layer) for layer in body.layers] == [DenseReLU]
     assert replaced is last
     assert notes == (

@@ -1,0 +1,348 @@
+"""Networks that train: the builder that wires them, several inputs, outputs and losses."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import phitodeep
+from phitodeep import layers as L
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, UnknownNameError
+from phitodeep.loss import Huber, SoftmaxCrossEntropy
+from phitodeep.model.builder import SequentialBuilder as B
+from phitodeep.model.callbacks import EarlyStopping, ModelCheckpoint
+from phitodeep.model.network import Network
+
+RNG = np.random.default_rng(0)
+X = {"image": RNG.standard_normal((24, 6, 6, 1)), "words": RNG.integers(0, 9, (24, 5))}
+Y = {"digit": RNG.integers(0, 3, 24), "box": RNG.standard_normal((24, 2))}
+
+
+def two_by_two(seed=1, dtype="float64"):
+    return (
+        B(image=(6, 6, 1), words=(5,), seed=seed)
+        .dtype(dtype)
+        .at("image")
+        .conv2d(3, 3)
+        .relu()
+        .flatten()
+        .dense(8)
+        .name("seen")
+        .at("words")
+        .embedding(9, 4)
+        .lstm(8, return_sequences=False)
+        .add("seen")
+        .dense(8)
+        .relu()
+        .dropout(0.2)
+        .name("both")
+        .dense(3)
+        .output("digit", loss="softmax_cross_entropy", metrics=["accuracy"])
+        .at("both")
+        .dense(2)
+        .output("box", loss="huber", weight=0.5)
+    )
+
+
+def weights(model):
+    return [*model.get_weights().values()]
+
+
+def same(one, other):
+    return all(np.array_equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
+
+
+# --- the builder -------------------------------------------------------------------------------
+
+
+def test_a_builder_is_shown_copied_and_read_as_the_calls_that_made_it():
+    builder = two_by_two()
+    text = repr(builder)
+    assert ".at('words').embedding(9, 4).lstm(8, return_sequences=False).add('seen')" in text
+    assert ".output('box', loss='huber', weight=0.5)" in text
+    again = eval(text, {"SequentialBuilder": B})
+    config = B.from_config(builder.get_config())
+    assert repr(again) == repr(config) == text
+    assert again == config == builder
+    assert same(again.build(), builder.build())
+
+
+def test_names_may_come_to_stand_for_other_values():
+    net = (
+        B(3, seed=0)
+        .dense(4)
+        .name("x")
+        .tanh()
+        .add("x")
+        .name("x")
+        .dense(4)
+        .add("x")
+        .name("x")
+        .at("input")
+        .dense(4)
+        .concat("x", axis=-1)
+        .build()
+    )
+    assert [gives[0] for _, _, gives in net.uses] == [
+        *("x", "tanh", "x_2", "dense", "x_3", "dense_2", "concat")
+    ]
+    assert net.wires[-1] == (("dense_2", "x_3"), ("concat",))
+    assert net.predict(np.ones((2, 3))).shape == (2, 8)
+
+
+def test_a_block_is_a_function_of_the_builder():
+    def gate(b, C):
+        return b.name("maps").global_avg_pool().dense(C).sigmoid().reshape(1, 1, C).multiply("maps")
+
+    net = B(4, 4, 2, seed=0).then(gate, C=2).then(gate, 2).build()
+    assert [type(layer).__name__ for layer in net.layers][4::5] == ["Multiply", "Multiply"]
+
+    def forgetful(b):
+        b.dense(2)
+
+    with pytest.raises(ArgumentTypeError, match="forgetful must return the builder"):
+        B(3).then(forgetful)
+
+
+def test_without_names_a_builder_makes_a_sequential():
+    assert type(B(3).dense(2).build()) is phitodeep.Sequential
+    assert type(B(3).dense(2).name("y").build()) is Network
+    assert type(B(x=(3,)).dense(2).build()) is Network
+
+
+def test_shared_towers_have_one_set_of_weights():
+    tower = L.Chain(L.Dense(4), L.Tanh(), L.Dense(2))
+    net = (
+        B(a=(3,), b=(3,), seed=0).at("a").add(tower).name("left").at("b").shared(tower)
+        .subtract("left").build()
+    )  # fmt: skip
+    A = RNG.standard_normal((5, 3)).astype(np.float32)
+    np.testing.assert_array_equal(net.predict((A, A)), 0)
+    assert sum(a.size for a in weights(net)) == 4 * 4 + 5 * 2
+    net.train((A, A[::-1]), np.ones((5, 2)), epochs=30, verbose=0)
+    np.testing.assert_array_equal(net.predict((A, A)), 0)
+    with pytest.raises(ArgumentError, match="append it first"):
+        B(3).shared(tower)
+
+
+WRONG = [
+    (lambda: B(a=(3,)).dense(2).concat("b"), UnknownNameError, "'b' is not a value .* are 'a'"),
+    (lambda: B(a=(3,)).at("c"), UnknownNameError, "'c' is not a value of the network"),
+    (lambda: B(a=(3,)).dense(2).name("a b"), ArgumentError, "must be a Python name"),
+    (lambda: B(a=(3,)).dense(2).name("Y"), ArgumentError, "'Y', which derivations use"),
+    (lambda: B(a=(3,)).dense(2).name("u", "v"), ArgumentError, "a name for each of 1 values"),
+    (lambda: B(seed=(3,)), ArgumentTypeError, "give the input another name"),
+    (lambda: B(3, a=(2,)), ArgumentError, "input expects"),
+    (lambda: B(3).dense(2).input(a=(2,)), ArgumentError, "before the first layer"),
+    (
+        lambda: B(3).dense(2).output("y", loss="mse").loss("mse").build(),
+        ArgumentError,
+        r"\.loss\(\.\.\.\) is for a single output",
+    ),
+    (
+        lambda: B(3).dense(2).output("y").metrics("mae").build(),
+        ArgumentError,
+        r"\.metrics\(\.\.\.\) is for a single output",
+    ),
+    (
+        lambda: B(3).dense(2).output("y").output("z"),
+        ArgumentError,
+        "'z' has the value of the output 'y'",
+    ),
+    (lambda: B(3).dense(2).output("y").tanh().output("y"), ArgumentError, "'y', which is the name"),
+    (
+        lambda: B(a=(3,), b=(3,)).at("a").dense(2).build(),
+        ArgumentError,
+        "nobody reads 'b'",
+    ),
+    (
+        lambda: B(a=(3,), b=(4,)).at("a").add("b").build(),
+        ShapeError,
+        r"layer 0 of Network, which gives 'add'.*\(3,\) and \(4,\)",
+    ),
+    (
+        lambda: B(3).dense(2).output("y", loss="nothing").build(),
+        ArgumentError,
+        "loss",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "error", "message"), WRONG)
+def test_wrong_calls_are_refused(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+# --- training ----------------------------------------------------------------------------------
+
+
+def test_losses_are_weighted_sums_and_have_names_in_the_history():
+    net = two_by_two().build()
+    before = net.evaluate(X, Y)
+    P = net.predict(X)
+    digit = SoftmaxCrossEntropy().loss_func(P["digit"], Y["digit"])
+    box = Huber().loss_func(P["box"], Y["box"])
+    assert before == pytest.approx(
+        {
+            "loss": digit + 0.5 * box,
+            "digit_loss": digit,
+            "box_loss": box,
+            "digit_accuracy": (P["digit"].argmax(1) == Y["digit"]).mean(),
+        }
+    )
+    history = net.train(X, Y, X, Y, epochs=30, batch_size=8, verbose=0)
+    assert [*history.metrics] == [
+        *("train_digit_loss", "train_box_loss", "train_digit_accuracy"),
+        *("test_digit_loss", "test_box_loss", "test_digit_accuracy"),
+    ]
+    after = net.evaluate(X, Y)
+    assert after["loss"] == pytest.approx(history[-1][1])
+    assert after["box_loss"] == pytest.approx(history.metrics["test_box_loss"][-1])
+    assert after["loss"] < 0.5 * before["loss"]
+
+
+def test_gradients_are_those_of_the_sum():
+    net = two_by_two().build()
+    trace = net.trace(X, Y)
+    assert trace.loss == pytest.approx(net.trace(X, Y).loss)
+    twin, shift = net.copy(), 1e-6
+    for path in ("0.W", "4.W", "11.b"):
+        W = net.get_weights()[path]
+        way = RNG.standard_normal(W.shape)
+        values = []
+        for step in (shift, -shift):
+            twin.set_weights({**net.get_weights(), path: W + step * way})
+            values.append(twin.trace(X, Y).loss)
+        path, name = path.split(".")
+        found = (trace[f"{path}.backward.d{name}"].array * way).sum()
+        assert found == pytest.approx((values[0] - values[1]) / (2 * shift), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [(X, Y)] * 2,
+        [((X["image"], X["words"]), (Y["digit"], Y["box"]))] * 2,
+        [{**X, **Y}] * 2,
+        lambda: iter([(X, Y)] * 2),
+    ],
+)
+def test_batches_train_as_arrays_do(batches):
+    one, other = two_by_two().build(), two_by_two().build()
+    one.train(batches, epochs=2, verbose=0)
+    for _ in range(2):
+        other.train(X, Y, epochs=2, verbose=0, shuffle=False)
+    assert same(one, other)
+
+
+def test_an_output_without_targets_is_not_trained_by_the_batch():
+    one, other = two_by_two().build(), two_by_two().build()
+    start = one.get_weights()
+    one.train([(X, {"digit": Y["digit"], "box": None})], epochs=1, verbose=0)
+    other.setloss({"digit": "softmax_cross_entropy"})
+    other.layers[-1].trainable = False
+    other.train(X, Y["digit"] if other.outputs == 1 else {"digit": Y["digit"]}, epochs=1, verbose=0)
+    np.testing.assert_array_equal(one.get_weights()["11.W"], start["11.W"])
+    assert same(one, other)
+
+
+def test_training_resumes_to_the_bit(tmp_path):
+    path = tmp_path / "run.phito"
+
+    def trained(epochs, path, **options):
+        net = two_by_two().build()
+        net.train(
+            X, Y, X, Y, epochs=epochs, batch_size=8, verbose=0,
+            callbacks=[ModelCheckpoint(path), EarlyStopping(monitor="test_box_loss", patience=9)],
+            **options,
+        )  # fmt: skip
+        return net
+
+    whole = trained(4, tmp_path / "whole.phito")
+    trained(2, path)
+    assert same(trained(4, path, resume=path), whole)
+    loaded = phitodeep.load(path)
+    assert type(loaded) is Network
+    for name, P in whole.predict(X).items():
+        np.testing.assert_array_equal(loaded.predict(X)[name], P)
+
+
+def test_threads_change_no_bit():
+    big = {name: np.concatenate([a] * 16) for name, a in X.items()}
+    targets = {name: np.concatenate([a] * 16) for name, a in Y.items()}
+    nets = [two_by_two().build() for _ in range(2)]
+    for net, threads in zip(nets, (1, 2), strict=True):
+        net.train(big, targets, epochs=2, verbose=0, threads=threads)
+    assert same(*nets)
+
+
+def test_a_network_wired_as_a_chain_has_the_bits_of_a_sequential():
+    def layers():
+        return [L.Dense(6), L.BatchNorm(), L.ReLU(), L.Dense(6), L.ReLU(), L.Dense(3), L.Softmax()]
+
+    options = {"loss_class": "categorical_cross_entropy", "seed": 2, "batch_size": 8}
+    values = ["x", *"abcdefg"]
+    uses = [([v], [w]) for v, w in pairwise(values)]
+    net = Network(
+        ["x"], [(layer, *use) for layer, use in zip(layers(), uses, strict=True)], ["g"], **options
+    )
+    net.build((4,))
+    chain = phitodeep.Sequential(*layers(), **options)
+    A, y = RNG.standard_normal((24, 4)), RNG.integers(0, 3, 24)
+    for model in (net, chain):
+        model.train(A, y, epochs=3, verbose=0, metrics=["accuracy"])
+    assert same(net, chain)
+    np.testing.assert_array_equal(net.predict({"x": A}), chain.predict(A))
+    assert net.evaluate({"x": A}, {"g": y}) == chain.evaluate(A, y)
+
+
+REFUSED = [
+    (lambda n: n.train({"image": X["image"]}, Y), ArgumentError, "X: lack 'words'"),
+    (lambda n: n.train({**X, "z": 1}, Y), ArgumentError, "have the unknown 'z'"),
+    (lambda n: n.train([X["image"], X["words"]], Y), ArgumentTypeError, "give a dict with image"),
+    (lambda n: n.train((X["image"],), Y), ArgumentTypeError, "got a tuple of 1"),
+    (lambda n: n.train({**X, "words": X["words"][:3]}, Y), ShapeError, "'words'.* has 3 samples"),
+    (lambda n: n.train(X, {"digit": Y["digit"]}), ArgumentError, "y: lack 'box'"),
+    (lambda n: n.train(X, {**Y, "box": Y["box"][:2]}), ShapeError, r"y\['box'\] has 2 samples"),
+    (lambda n: n.train(X, {**Y, "box": Y["box"][:, :1]}), ShapeError, r"y\['box'\]"),
+    (lambda n: n.train({**X, "words": X["words"] / 2}, Y), ArgumentTypeError, r"X\['words'\]"),
+    (lambda n: n.train(X), ArgumentTypeError, "X was given without y"),
+    (lambda n: n.train(X, Y, metrics=["accuracy"]), ArgumentTypeError, "are a dict by output"),
+    (lambda n: n.train(X, Y, metrics={"z": []}), UnknownNameError, "'z' is not an output"),
+    (lambda n: n.train(X, Y, sample_weight=[1] * 24), ArgumentTypeError, "a dict by output"),
+    (lambda n: n.train(X, Y, sample_weight={"z": 1}), UnknownNameError, "'z' is not an output"),
+    (lambda n: n.train(X, Y, lengths=[3] * 24), ArgumentTypeError, "a dict by output"),
+    (lambda n: n.setloss("mse"), ArgumentTypeError, "takes losses by name"),
+    (lambda n: n.setloss({"z": "mse"}), UnknownNameError, "'z' is not an output with losses"),
+    (lambda n: n.setloss({}) or n.train(X, Y), ArgumentError, "no output of this network has a"),
+    (
+        lambda n: n.setloss({"digit": "softmax_cross_entropy"}) or n.train(X, Y),
+        ArgumentError,
+        "layer 11 of Network, which gives 'box', Dense.* is not trained",
+    ),
+    (lambda n: n.predict(X["image"]), ArgumentTypeError, "X: give a dict with image, words"),
+    (lambda n: n.build({"image": (6, 6, 1)}), ArgumentError, "the input shapes: lack 'words'"),
+    (
+        lambda n: n.train([{"image": X["image"], **Y}], epochs=1),
+        ArgumentError,
+        r"none of them is 'words'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), REFUSED)
+def test_wrong_data_are_refused_and_change_nothing(call, error, message):
+    net = two_by_two().build()
+    before = weights(net)
+    with pytest.raises(error, match=message):
+        call(net)
+    assert all(np.array_equal(a, b) for a, b in zip(before, weights(net), strict=True))
+
+
+def test_what_needs_one_input_and_one_output_says_so():
+    net = two_by_two().build()
+    with pytest.raises(ArgumentError, match=r"this network has 2 and 2: model\.trace shows"):
+        net.attributions(X, "gradient")
+    with pytest.raises(ArgumentError, match="given="):
+        net.generate(X["words"], 3)
