@@ -50,8 +50,8 @@ class Bench:
     def document(self) -> dict[str, Any]:
         """What the explorer's engine needs to run both passes, and whether it can (`live`)."""
         writer = _Writer(self, 1 << 14)
-        writer.forward("", given=False)
-        writer.backward("", given=False)
+        writer.forward("")
+        writer.backward("")
         return {
             "samples": len(self["X"]),
             "live": writer.live,

@@ -110,6 +110,12 @@ def attributions(
         raise NotBuiltError(
             "attributions needs a model that is built: call build(input_shape), or train it first."
         )
+    if (model.inputs, model.outputs) != (1, 1):
+        raise ArgumentError(
+            "attributions explains a model with one input and one output, and this network has "
+            f"{model.inputs} and {model.outputs}: model.trace shows all gradients, such as "
+            f"{'backward.dX1' if model.inputs > 1 else 'backward.dX'}."
+        )
     mask = model_mask(model, X, lengths)
     X = validate_inputs(model, X, mask=mask)
     twin = model if X.shape[1:] == model.input_shape else model._measured(X.shape[1:])

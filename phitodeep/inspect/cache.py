@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -10,14 +11,13 @@ import numpy as np
 
 from phitodeep.core.call import Call, Watch, within
 from phitodeep.core.table import Shown
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, each, on_each
 from phitodeep.errors import ShapeError
 from phitodeep.inspect import hooks
 from phitodeep.inspect.entries import Entries
 from phitodeep.inspect.hooks import At, Hook, Hooks
 from phitodeep.inspect.recording import Recorder
-from phitodeep.layers.containers import Chain
-from phitodeep.training.inputs import model_mask, validate_inputs
+from phitodeep.training.objective import Trainable
 
 
 class Cache(Shown, Mapping[str, Array]):
@@ -33,8 +33,8 @@ class Cache(Shown, Mapping[str, Array]):
     def __getitem__(self, key: str) -> Array:
         path, _, symbol = self._entries.find(key)
         recorded = self._entries._passes[path]
-        if symbol in ("X", "Y"):
-            return getattr(recorded, symbol)
+        if re.fullmatch(r"[XY]\d*", symbol):
+            return recorded.array(symbol)
         return self._entries[key].array
 
     def __iter__(self) -> Iterator[str]:
@@ -57,17 +57,19 @@ class Cache(Shown, Mapping[str, Array]):
         return "\n".join([f"{len(self)} arrays, by path and symbol", *wrapped])
 
 
-def run_with_cache(model: Chain, X: Any, *, lengths: Any = None) -> tuple[Array, Cache]:
+def run_with_cache(model: Trainable, X: Any, *, lengths: Any = None) -> tuple[Array, Cache]:
     """Return the output for X and all arrays on the way: see `Sequential.run_with_cache`."""
-    mask = model_mask(model, X, lengths)
-    X = validate_inputs(model, X, mask=mask).copy()  # the caller may change it later
+    X, mask = model._inputs(X, lengths)
+    X = on_each(np.copy, X)  # the caller may change it later
     twin, outer = model.copy(), hooks.active(model)
     recorder = Recorder(outer)
     call = Call(training=False, caching=False, mask=mask, draw=1)
     watch = Watch(recorder, True, None).of(twin)
     with within(call._replace(watch=watch)):
-        Y = twin.forward(X)
-    return Y, Cache(Entries(recorder.passes, dtype=twin.dtype, edit=hooks.replaced_by(outer)))
+        Y = twin.forward(*each(X))
+    return model._named(Y), Cache(
+        Entries(recorder.passes, dtype=twin.dtype, edit=hooks.replaced_by(outer))
+    )
 
 
 def _patched(name: str) -> Callable[..., Any]:

@@ -13,6 +13,7 @@ from phitodeep.errors import ArgumentError
 from phitodeep.inspect.entries import Text, rms
 from phitodeep.inspect.recording import Recording
 from phitodeep.inspect.summary import name_of
+from phitodeep.layers.wiring import Wired
 
 MOST_LAYERS = 24
 COLUMNS, ROWS = 8, 8  # an array with more of them is described instead of written
@@ -28,6 +29,11 @@ def draw(recording: Recording, sample: int, ascii_only: bool | None) -> Text:
         raise ArgumentError(
             f"draw writes every number of a small net, of at most {MOST_LAYERS} layers, got "
             f"{len(model.layers)}: print(t) shows one line per layer."
+        )
+    if isinstance(model, Wired):
+        raise ArgumentError(
+            "draw writes layers one below another, and the values of a network have other ways: "
+            'save("step.html") shows all of them, and plots.architecture(model) how they go.'
         )
     if ascii_only is None:
         ascii_only = not _can_write("".join(MARKS.values()))

@@ -9,18 +9,17 @@ from typing import Any
 import numpy as np
 
 from phitodeep.core.call import within
-from phitodeep.core.types import Array, DType, describe
+from phitodeep.core.types import Array, DType, describe, each, numbered
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.mathml import MATHML
 from phitodeep.derivations.language.notation import LATEX, PLAIN
 from phitodeep.derivations.language.run import Edit, Scope
-from phitodeep.derivations.language.step import Given, Step, flat
+from phitodeep.derivations.language.step import PASSED_ON, RECEIVED, Given, Step, flat
 from phitodeep.derivations.language.terms import Replaced, Why, why
 from phitodeep.errors import ShapeError, UnknownNameError
 from phitodeep.inspect.hooks import Key, Keys, joined, symbols_by_pass
 from phitodeep.inspect.recording import Passes
 
-PASSED_ON = ("Y", "dX")  # what a layer computes for its neighbours
 KEPT = 8  # layers whose symbols stay in memory
 SMALL = 8  # numbers that `explain` prints in full
 
@@ -116,8 +115,8 @@ def _numbers(value: Any) -> str:
 
 
 def rms(A: Any) -> float:
-    """The root mean square of all elements."""
-    A = np.asarray(A, np.float64)
+    """The root mean square of all elements, of one array or several."""
+    A = np.concatenate([np.ravel(a) for a in each(A)], dtype=np.float64)
     return float(np.sqrt(np.mean(A * A))) if A.size else 0.0
 
 
@@ -139,7 +138,9 @@ class Entries(Mapping[str, Entry]):
         dtype: DType = None,
         edit: Edit | None = None,
     ) -> None:
-        self._passes, self._loss, self.updates = passes, loss, updates or {}
+        self._passes, self.updates = passes, updates or {}
+        inside = [] if loss is None else [loss, *loss.inside.values()]
+        self._losses = {scope.path: scope for scope in inside}  # with those of several outputs
         self._dtype, self._edit = dtype, edit
         self._scopes: dict[str, Scope] = {}  # the last few, the latest last
         self.replaced: dict[tuple[str, str, str], Any] = {}  # by hooks, in the scopes so far
@@ -149,16 +150,16 @@ class Entries(Mapping[str, Entry]):
     @cached_property
     def _keys(self) -> Keys:
         keys = Keys({path: self._symbols(path) for path in self._passes})
-        if self._loss is not None:
-            keys["loss"] = symbols_by_pass(self._loss.layer, self._loss.call)
+        for path, scope in self._losses.items():
+            keys[path] = symbols_by_pass(scope.layer, scope.call)
         return keys
 
     def _symbols(self, path: str) -> dict[str, list[str]]:
         passes = self._passes[path]
         found = symbols_by_pass(passes.layer, passes.call)
         found["forward"][1:1] = [*passes.layer.params, *passes.layer.tied]
-        if passes.dX is None and "dX" in found["backward"]:
-            found["backward"].remove("dX")
+        absent = {name for name, A in numbered("dX", passes.dX).items() if A is None}
+        found["backward"] = [name for name in found["backward"] if name not in absent]
         if passes.dY is None:
             del found["backward"]
         if path in self.updates:
@@ -196,18 +197,18 @@ class Entries(Mapping[str, Entry]):
             return Entry(key, array, step, scope, scope.layer)
         steps = {s.symbol: s for s in flat(getattr(scope.derivation, direction))}
         owner = f"parameter of {describe(scope.layer)}"
-        received = "what the layer receives" if name in ("X", "dY", "P") else owner
+        received = "what the layer receives" if RECEIVED.fullmatch(name) else owner
         step = steps.get(name) or Given(name, received, lambda _: None)
         if (path, direction, name) not in self.replaced:
             return Entry(key, scope[name], step, scope, scope.layer)
-        new = self.replaced[path, direction, name] if name in PASSED_ON else scope[name]
+        new = self.replaced[path, direction, name] if PASSED_ON.fullmatch(name) else scope[name]
         step = Given(name, "what a hook returned", lambda _: new)
         return Entry(key, new, step, scope, scope.layer)
 
     def scope(self, path: str) -> Scope:
         """All symbols of a layer, or of the loss."""
-        if path == "loss" and self._loss is not None:
-            return self._loss
+        if path in self._losses:
+            return self._losses[path]
         scope = self._scopes.pop(path, None) or self._made(path)
         self._scopes[path] = scope
         while len(self._scopes) > KEPT:
@@ -219,15 +220,21 @@ class Entries(Mapping[str, Entry]):
 
         def result(child: str, name: str) -> Any:
             inner = self._passes.get(run.path_inside(path, child))
-            return None if inner is None else scope.cast(getattr(inner, name))
+            return None if inner is None else scope.cast(inner.array(name))
 
         scope = Scope(
-            passes.layer, path, call=passes.call, dtype=self._dtype, result=result, X=passes.X
+            passes.layer,
+            path,
+            call=passes.call,
+            dtype=self._dtype,
+            result=result,
+            **numbered("X", passes.X),
         )
         with within(passes.call):  # inside TimeDistributed there is no mask
             known = run.has_steps(passes.layer)
         if not known:
-            recorded = {"Y": passes.Y, "dY": passes.dY, "dX": passes.dX}
+            recorded = numbered("Y", passes.Y) | numbered("dY", passes.dY)
+            recorded |= numbered("dX", passes.dX)
             recorded |= {f"d{name}": grad for name, grad in passes.grads.items()}
             scope.values |= {name: scope.cast(a) for name, a in recorded.items() if a is not None}
             return scope
@@ -246,4 +253,4 @@ class Entries(Mapping[str, Entry]):
         new, symbol = self._edit(position, value), position.step.symbol
         if new is not value:
             self.replaced[position.scope.path, position.direction, symbol] = new
-        return value if symbol in PASSED_ON else new
+        return value if PASSED_ON.fullmatch(symbol) else new

@@ -17,18 +17,17 @@ import numpy as np
 
 from phitodeep.core.call import Call, Event, Watch, calling, current, within
 from phitodeep.core.checks import as_float, as_real
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, each, numbered
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.run import Edit, Position, Scope
-from phitodeep.derivations.language.step import Step, Through, flat
+from phitodeep.derivations.language.step import PASSED_ON, RECEIVED, Step, Through, flat
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, UnknownNameError
 from phitodeep.layers.base import Layer
-from phitodeep.layers.containers import Chain
+from phitodeep.layers.containers import Container
 
 Key = tuple[str, str, str]  # a path, a direction and a symbol: "1.backward.dW"
 Hook = Callable[[Any, "At"], Any]
 Visit = tuple[int, str, str, str, int | None]  # the thread, a key, and t in a loop
-BOUNDARIES = {"X", "Y", "dY", "dX"}
 DIRECTIONS = ("forward", "backward")
 
 
@@ -48,7 +47,7 @@ class Hooks:
 
     def __init__(
         self,
-        model: Chain,
+        model: Container,
         fwd: Mapping[str, Hook] | None = None,
         bwd: Mapping[str, Hook] | None = None,
     ) -> None:
@@ -67,7 +66,7 @@ class Hooks:
     def __repr__(self) -> str:
         return f"hooks of {', '.join(joined(*key) for key in self.functions)}"
 
-    def __enter__(self) -> Chain:
+    def __enter__(self) -> Container:
         watcher = Hooked(self.model, self.functions, current().watch)
         self._entered.append(calling(watch=Watch(watcher, True, None).of(self.model)))
         self._entered[-1].__enter__()
@@ -98,7 +97,9 @@ class Hooked:
     A hook runs once for each array; what it returned is kept for passes that compute it again.
     """
 
-    def __init__(self, model: Chain, functions: Mapping[Key, Hook], outer: Watch | None) -> None:
+    def __init__(
+        self, model: Container, functions: Mapping[Key, Hook], outer: Watch | None
+    ) -> None:
         self.model, self.outer = model, outer
         self.functions: dict[Key, tuple[Hook, ...]] = {}
         if outer is not None and isinstance(outer.watcher, Hooked) and outer.watcher.model is model:
@@ -109,7 +110,7 @@ class Hooked:
         self.slow = {  # the layers that run by their steps, so that hooks reach inside them
             path
             for path, direction, symbol in self.functions
-            if symbol not in BOUNDARIES
+            if not is_boundary(symbol)
             if direction == "forward"
             or symbol[1:] not in {*layers[path].params, *layers[path].tied}
         }
@@ -128,9 +129,9 @@ class Hooked:
         if event.what not in ("forward", "backward"):
             return array
         given = event.array if array is None else array
-        key = (event.path, event.what, _boundary(event.what, event.when))
+        symbol = _boundary(event.what, event.when)
         if event.when == "before":
-            given = self._changed(key, given, event.source)
+            given = self._each_changed(event, symbol, given)
             if event.path in self.slow:
                 self._begin(event, given)
         else:
@@ -138,7 +139,7 @@ class Hooked:
                 given = self._by_steps(event)
             elif event.what == "backward":
                 self._gradients(event)
-            given = self._changed(key, given, event.source)
+            given = self._each_changed(event, symbol, given)
         return None if given is event.array else given
 
     def _outside(self, event: Event) -> Array | None:
@@ -155,20 +156,22 @@ class Hooked:
         """Prepare to run a layer by its steps, for the hooks inside it."""
         key = (event.path, self._thread())
         if event.what == "forward":
-            self._scopes[key] = Scope(event.source, event.path, X=given)
+            self._scopes[key] = Scope(event.source, event.path, **numbered("X", given))
         else:
-            self._scopes[key].values["dY"] = given
+            self._scopes[key].values |= numbered("dY", given)
 
     def _by_steps(self, event: Event) -> Any:
         """Return the result of a layer's steps, which replaces that of the fast pass."""
         scope = self._scopes[event.path, self._thread()]
         if event.what == "forward":
             run.run(run.forward(scope), self.edit)
-            return scope["Y"]
-        run.run(run.backward(scope, scope["dY"]), self.edit)
+            return _alike(event.array, [scope[n] for n in numbered("Y", event.array)])
+        run.run(run.backward(scope, run.all_of(scope, "dY")), self.edit)
         for name in event.source.grads:
             _set_gradient(event.source, name, scope[f"d{name}"])
-        return None if event.array is None else scope.find("dX")
+        if event.array is None:
+            return None
+        return _alike(event.array, [scope.find(n) for n in numbered("dX", event.array)])
 
     def _gradients(self, event: Event) -> None:
         """Call the hooks of the gradients of a layer's parameters."""
@@ -176,6 +179,15 @@ class Hooked:
             found = self._changed((event.path, "backward", f"d{name}"), gradient, event.source)
             if found is not gradient:
                 _set_gradient(event.source, name, found)
+
+    def _each_changed(self, event: Event, symbol: str, given: Any) -> Any:
+        """Call the hooks of what a pass receives or returns; return it, or what they returned."""
+        found = [
+            self._changed((event.path, event.what, name), A, event.source)
+            for name, A in numbered(symbol, given).items()
+        ]
+        same = all(new is old for new, old in zip(found, each(given), strict=True))
+        return given if same else _alike(given, found)
 
     def _changed(self, key: Key, array: Any, layer: Layer, t: int | None = None) -> Any:
         """Call the hooks of a key; return the array, or what they returned instead."""
@@ -198,7 +210,7 @@ class Hooked:
 
     def edit(self, position: Position, value: Any) -> Any:
         """Apply the hooks to a value that the interpreter computed."""
-        if position.step.symbol in BOUNDARIES:
+        if is_boundary(position.step.symbol):
             return value  # the watcher applies these hooks
         return self._changed(_at(position), value, position.scope.layer, position.t)
 
@@ -209,10 +221,10 @@ class Hooked:
         """
         key, layer = _at(position), position.scope.layer
         if isinstance(position.step, Through):
-            child, symbol = position.step.child, "dX" if position.step.back else "Y"
+            child, symbol = position.step.child, position.step.result
             inner = run.path_inside(position.scope.path, child), position.direction, symbol
             value = self._changed(inner, value, layer.children()[child], position.t)
-        if key[0] and key[2] in ("Y", "dX"):
+        if key[0] and PASSED_ON.fullmatch(key[2]):
             return value
         return self._changed(key, value, layer, position.t)
 
@@ -225,6 +237,16 @@ class Hooked:
             return value if array is None else position.scope.cast(array)
 
         return edit
+
+
+def is_boundary(symbol: str) -> bool:
+    """Whether a pass receives or returns it."""
+    return bool(RECEIVED.fullmatch(symbol) or PASSED_ON.fullmatch(symbol))
+
+
+def _alike(given: Any, found: list[Any]) -> Any:
+    """One array, or a tuple if what it stands for is a tuple."""
+    return tuple(found) if isinstance(given, tuple) else found[0]
 
 
 def _at(position: Position) -> Key:
@@ -262,7 +284,7 @@ def _set_gradient(layer: Layer, name: str, value: Any) -> None:
         layer.grads[name] = np.array(value)
 
 
-def active(model: Chain) -> Watch | None:
+def active(model: Container) -> Watch | None:
     """The watcher that applies to this model, for a step of its own; not another model's hooks."""
     watch = current().watch
     while watch is not None and watch.paths is not None and watch.paths.get(id(model)) != "":
@@ -354,7 +376,7 @@ class Keys(dict[str, dict[str, list[str]]]):
         return "; ".join(f"{d}: {', '.join(names)}" for d, names in self[path].items())
 
 
-def layer_at(model: Chain, key: str) -> Layer:
+def layer_at(model: Container, key: str) -> Layer:
     """The layer that a key such as "1.backward.dX" belongs to; refuse a path that no layer has."""
     layers, path = dict(model.walk()), parts(key)[0]
     if path not in layers:
@@ -362,7 +384,7 @@ def layer_at(model: Chain, key: str) -> Layer:
     return layers[path]
 
 
-def place(model: Chain, key: str, direction: str) -> Key:
+def place(model: Container, key: str, direction: str) -> Key:
     """The path, direction and symbol that a hook's key means; refuse a key that means nothing."""
     layer, (path, given, symbol) = layer_at(model, key), parts(key)
     names = symbols_of(layer, direction)
@@ -372,7 +394,7 @@ def place(model: Chain, key: str, direction: str) -> Key:
     if symbol not in names:
         what = f"one of the symbols of {layer!r} in its {direction} pass"
         raise UnknownNameError.of(symbol, names, what)
-    if layer.children() and symbol not in BOUNDARIES:
+    if layer.children() and not is_boundary(symbol):
         raise ArgumentError(
             f"{key!r} is inside a container: hook the X, Y, dY or dX of the layers inside it."
         )
@@ -387,10 +409,12 @@ def symbols_of(layer: Layer, direction: str) -> list[str]:
 
 def symbols_by_pass(subject: Any, call: Call) -> dict[str, list[str]]:
     """What a layer or a loss receives and computes in each direction, each symbol once."""
-    received = ("X", "dY") if isinstance(subject, Layer) else ("P", "")
+    received = [*numbered("P", getattr(subject, "outputs", None))], list[str]()
+    if isinstance(subject, Layer):
+        received = run.symbols_of(subject, "X"), run.symbols_of(subject, "dY")
     with within(call):
         passes = zip(DIRECTIONS, received, run.derivation_of(subject), strict=True)
         return {
-            direction: list(dict.fromkeys(filter(None, (given, *computed(steps)))))
+            direction: list(dict.fromkeys([*given, *computed(steps)]))
             for direction, given, steps in passes
         }

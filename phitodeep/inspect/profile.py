@@ -12,7 +12,7 @@ import numpy as np
 from phitodeep.core.call import Event, watching
 from phitodeep.core.checks import check_count
 from phitodeep.core.table import Table
-from phitodeep.core.types import Array, DType
+from phitodeep.core.types import Array, DType, cut, each, on_each
 from phitodeep.errors import ArgumentError, DivergenceError
 from phitodeep.training.callback import LambdaCallback
 from phitodeep.training.objective import Trainable
@@ -122,11 +122,12 @@ class _Clock:
 def profile(model: Trainable, X: Any, y: Any, *, batch_size: int, steps: int = 20) -> Profile:
     """Train a copy of `model` on (X, y) and watch its layers: see `Sequential.profile`."""
     steps, batch = check_count(steps, "steps", minimum=2), check_count(batch_size, "batch_size")
-    X, y = np.asarray(X), np.asarray(y)
-    if not len(X):
+    X, y = on_each(np.asarray, model._in_order(X, y))
+    n = len(each(X)[0])
+    if not n:
         raise ArgumentError("profile needs at least one sample.")
-    rows = np.arange(batch) % len(X)
-    batches = [(X[rows], y[rows])] * steps
+    rows = np.arange(batch) % n
+    batches = [(cut(X, rows), cut(y, rows))] * steps
     twin = model.copy()
     twin.callbacks, twin.metrics, twin.batch_size = [], [], None
     twin.train(batches[:3], epochs=1, verbose=0)  # warm-up: compiles the kernels

@@ -16,7 +16,6 @@ from phitodeep.layers.base import Layer
 from phitodeep.loss import Loss
 from phitodeep.training.inputs import Data, validate
 from phitodeep.training.objective import Trainable
-from phitodeep.training.shortcuts import check_pair
 
 
 @dataclass
@@ -25,11 +24,17 @@ class Passes:
 
     layer: Layer
     call: Call
-    X: Array
-    Y: Array
-    dY: Array | None = None  # None: the layer's backward pass did not run
-    dX: Array | None = None
+    X: Any  # one array, or of several inputs a tuple; likewise the others
+    Y: Any
+    dY: Any = None  # None: the layer's backward pass did not run
+    dX: Any = None
     grads: dict[str, Array] = field(default_factory=dict)
+
+    def array(self, name: str) -> Any:
+        """The array of a symbol, such as Y, or X2 of a layer with several inputs."""
+        kind = name.rstrip("0123456789")
+        value = getattr(self, kind)
+        return value if kind == name or value is None else value[int(name[len(kind) :]) - 1]
 
 
 class Recorder:
@@ -110,7 +115,7 @@ def prepared(
 
     If the model is not built yet, it is built for X.
     """
-    check_pair(model._last, model.loss)
+    model._check()
     if model.input_shape is None:
         model.build(np.shape(as_real(X, "X"))[1:])
     data = validate(model, model.loss, X, y, sample_weight, lengths)

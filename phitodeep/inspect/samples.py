@@ -34,7 +34,7 @@ class SampleGradients(Shown, Mapping[str, Array]):
     """
 
     def __init__(self, recording: Recording, entries: Entries) -> None:
-        self._entries, self.n = entries, len(recording.data.X)
+        self._entries, self.n = entries, recording.data.n
         layers = list(recording.model.walk())
         path_of = {id(layer): path for path, layer in layers}
         self._uses: dict[str, list[tuple[str, str]]] = {}  # (layer path, name) by parameter

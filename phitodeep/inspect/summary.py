@@ -8,9 +8,12 @@ from typing import Any
 
 from phitodeep.core.table import Table, Tabled
 from phitodeep.core.types import Shape
+from phitodeep.derivations.language.run import path_inside
 from phitodeep.errors import NotBuiltError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Container
+from phitodeep.layers.tying import Shared
+from phitodeep.layers.wiring import Wired
 
 HEAD = ("path", "layer", "output", "trainable", "frozen", "bytes", "FLOPs")
 
@@ -26,6 +29,8 @@ class Row:
     frozen: int
     size: int  # bytes of parameters and state
     flops: int | None  # FLOPs of a forward pass, per sample
+    reads: str = ""  # in a network: the values that it reads, if not just the one before
+    gives: str = ""  # in a network: the values of its that others read so, or that are outputs
 
     def cells(self) -> tuple[str, ...]:
         """Return the cells of the row, in the order of HEAD."""
@@ -72,7 +77,12 @@ class Summary(Tabled):
         below = self.totals()
         if self.notes:
             below += "\nin training: " + "\n             ".join(self.notes)
-        return Table(self.title, HEAD, [row.cells() for row in self.rows], below, left=3)
+        rows = [row.cells() for row in self.rows]
+        if not any(row.reads or row.gives for row in self.rows):
+            return Table(self.title, HEAD, rows, below, left=3)
+        wired = [("reads", "gives"), *((row.reads, row.gives) for row in self.rows)]
+        head, *rows = [(*c[:2], *w, *c[2:]) for c, w in zip([HEAD, *rows], wired, strict=True)]
+        return Table(self.title, head, rows, below, left=5)
 
 
 def summarize(layer: Layer, title: str = "", notes: tuple[str, ...] = ()) -> Summary:
@@ -85,16 +95,34 @@ def summarize(layer: Layer, title: str = "", notes: tuple[str, ...] = ()) -> Sum
     seen: set[int] = set()
     walked = list(layer.walk())
     shown = [(path, part) for path, part in walked if path or part.params or len(walked) == 1]
-    rows = tuple(_row(path, part, seen) for path, part in shown)
+    wired = _wired(layer)
+    rows = tuple(_row(path, part, seen, *wired.get(path, ())) for path, part in shown)
     return Summary(title or type(layer).__name__, rows, notes)
 
 
 def name_of(layer: Any) -> str:
     """A layer or a loss in full; a container without the layers inside, which have rows."""
+    if isinstance(layer, Shared):
+        return f"Shared({name_of(layer.layer)})"
     return type(layer).__name__ if isinstance(layer, Container) else repr(layer)
 
 
-def _row(path: str, layer: Layer, seen: set[int]) -> Row:
+def _wired(model: Layer) -> dict[str, tuple[str, str]]:
+    """What the layers of networks read and give, by path, where a row does not say it already."""
+    found: dict[str, tuple[str, str]] = {}
+    for path, part in model.walk():
+        if not isinstance(part, Wired):
+            continue
+        before = [part.takes, *(gives for _, gives in part.wires)]
+        far = [r if r != b else () for (r, _), b in zip(part.wires, before, strict=False)]
+        named = {*part.returns, *(name for names in far for name in names)}
+        for k, (_, gives) in enumerate(part.wires):
+            given = ", ".join(name for name in gives if name in named)
+            found[path_inside(path, f"layers.{k}")] = ", ".join(far[k]), given
+    return found
+
+
+def _row(path: str, layer: Layer, seen: set[int], reads: str = "", gives: str = "") -> Row:
     own = [a for a in layer.params.values() if id(a) not in seen]
     seen.update(id(a) for a in own)
     count = sum(a.size for a in own)
@@ -110,4 +138,6 @@ def _row(path: str, layer: Layer, seen: set[int]) -> Row:
         frozen=0 if layer.trainable else count,
         size=layer.dtype.itemsize * (count + sum(a.size for a in layer.state.values())),
         flops=flops,
+        reads=reads,
+        gives=gives,
     )

@@ -13,7 +13,7 @@ from phitodeep.core.call import calling, within
 from phitodeep.core.checks import check_count
 from phitodeep.core.files import atomic_write, check_path
 from phitodeep.core.table import Table, Tabled
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, each, on_each
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.run import Scope
 from phitodeep.derivations.losses import givens
@@ -125,7 +125,7 @@ class Trace(Tabled, Entries):
             dY=None if passes.dY is None else rms(passes.dY),
             dW=rms(np.concatenate([g.reshape(-1) for g in grads])) if grads else None,
             update=self._ratio(path, layer),
-            zeros=float(np.mean(passes.Y == 0)),
+            zeros=float(np.mean(np.concatenate([np.ravel(Y == 0) for Y in each(passes.Y)]))),
             note=self._notes.get(path, ""),
         )
 
@@ -140,7 +140,7 @@ class Trace(Tabled, Entries):
         return float(moved / size) if size else None
 
     def table(self) -> Table:
-        n = len(self._recording.data.X)
+        n = self._recording.data.n
         of = f"sample {self.sample} of {n}" if self.sample is not None else f"{n} samples"
         title = f"loss {self.loss:.6g}, {of}; |A| is the root mean square of A"
         return Table(title, HEAD, [row.cells() for row in self.rows], "\n".join(self.remarks))
@@ -157,7 +157,7 @@ class Trace(Tabled, Entries):
         Raises ArgumentError for a sample that does not exist, and for a net of more than 24 layers.
         """
         share = self.by_sample(sample)
-        return draw(share._recording, sample % len(share._recording.data.X), ascii)
+        return draw(share._recording, sample % share._recording.data.n, ascii)
 
     def save(self, path: str | Path, *, compare: Trace | None = None) -> None:
         """Write the step as a picture or as a page that explains every number in it.
@@ -197,11 +197,10 @@ class Trace(Tabled, Entries):
         batch. Forward arrays are not divided, and updates, which are not linear, are left out.
         """
         recording = self._recording
-        count = len(recording.data.X)
+        count = recording.data.n
         n = check_count(n, "by_sample: n", minimum=-count, maximum=count - 1) % count
         P, data, loss = recording.P, recording.data, recording.loss
-        w = np.zeros(loss.positions(P.shape), P.dtype)
-        w[n] = 1 if data.w is None else np.broadcast_to(data.w, w.shape)[n]
+        w = loss.weights_of(n, P, data.w)
         with calling(watch=None):
             value, dP = loss.value_and_gradient(P, data.T, w, recording.total)
         share = replace(
@@ -234,10 +233,11 @@ class Trace(Tabled, Entries):
         rows = []
         for path, name in ((row.path, row.layer) for row in other.rows if row.path in self._passes):
             a, b = self._passes[path], other._passes[path]
-            if a.Y.shape != b.Y.shape:
+            shapes = [on_each(np.shape, passes.Y) for passes in (a, b)]
+            if shapes[0] != shapes[1]:
                 raise ShapeError(
                     f"diff compares traces of batches of the same shape, and the Y of {path} has "
-                    f"the shapes {a.Y.shape} and {b.Y.shape}."
+                    f"the shapes {shapes[0]} and {shapes[1]}."
                 )
             pairs = ((a.Y, b.Y), (a.dY, b.dY), (a.grads, b.grads))
             updates = self.updates.get(path), other.updates.get(path)
@@ -247,8 +247,9 @@ class Trace(Tabled, Entries):
 
 def _loss_scope(recording: Recording, edit: run.Edit | None) -> Scope:
     """The symbols of the loss, in float64."""
-    loss, data = recording.loss, recording.data
-    P = recording.P.astype(np.float64)
+    data = recording.data
+    loss = recording.loss.present(data.T)
+    P = on_each(lambda A: A.astype(np.float64), recording.P)
     symbols = givens(loss, P, data.T, data.w, recording.total)
     scope = Scope(loss, "loss", call=recording.call, dtype=np.float64, **symbols)
     if not run.has_steps(loss):
@@ -295,9 +296,9 @@ def _notes(recording: Recording, shortcuts: tuple[str, ...]) -> dict[str, str]:
         notes += [
             f"{name} is not finite"
             for name, a in arrays.items()
-            if a is not None and not np.isfinite(a).all()
+            if any(A is not None and not np.isfinite(A).all() for A in each(a))
         ]
-        if passes.dY is not None and not passes.dY.any():
+        if passes.dY is not None and not any(dY.any() for dY in each(passes.dY)):
             notes.append("no gradient arrives")
         found[path] = ", ".join(notes)
     return found
@@ -353,10 +354,11 @@ class Difference(Tabled):
 
 
 def far(A: Any, B: Any) -> float | None:
-    """|A - B| / |B| of two arrays, or of two dicts of arrays; None if one is missing or empty."""
+    """|A - B| / |B| of arrays, or of dicts or tuples of them; None if one is missing or empty."""
     if A is None or B is None or len(A) == 0:
         return None
     if isinstance(A, dict):
-        A, B = (np.concatenate([a.reshape(-1) for a in D.values()]) for D in (A, B))
+        A, B = tuple(A.values()), tuple(B.values())
+    A, B = (np.concatenate([np.ravel(a) for a in each(D)]) for D in (A, B))
     apart, size = rms(np.subtract(A, B, dtype=np.float64)), rms(B)
     return apart / size if size else apart

@@ -1,14 +1,15 @@
 """The layers of a model as a drawing in SVG.
 
 How the layers in a container are connected is read from the container's derivation, so containers
-of your own are drawn correctly if they have `steps()`.
+of your own are drawn correctly if they have `steps()`. Those of a network stand in rows and
+columns, as its values connect them.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from phitodeep.core.types import Shape
 from phitodeep.derivations.language import run
@@ -17,7 +18,9 @@ from phitodeep.errors import NotBuiltError
 from phitodeep.inspect.summary import Row, summarize
 from phitodeep.inspect.trace import kind_of
 from phitodeep.layers.base import Layer
+from phitodeep.layers.wiring import Wired
 from phitodeep.plots.canvas import check_model
+from phitodeep.plots.graph import graph
 from phitodeep.plots.svg import Block, Drawing, box, drawing, frame, merged, pill, stack
 
 WHO = "plots.architecture"
@@ -52,15 +55,15 @@ def architecture(model: Layer) -> Drawing:
     with contextlib.suppress(NotBuiltError):
         model = model if model.output_shape is not None else model._measured()
     rows = {row.path: row for row in summary.rows}
-    parts = [
-        pill(f"input {_written(model.input_shape)}"),
-        _inside(model, "", rows) if model.children() else _leaf(model, "", rows),
-        pill(f"output {_written(model.output_shape)}"),
-    ]
+    whole = _inside(model, "", rows) if model.children() else _leaf(model, "", rows)
+    if not isinstance(model, Wired):  # which has them inside
+        ends = zip(("input", "output"), (model.input_shape, model.output_shape), strict=True)
+        first, last = (pill(f"{name} {_written(shape)}") for name, shape in ends)
+        whole = stack([first, whole, last])
     known = model.output_shape is not None
     count = f"{_count(rows.values()):,} parameters" if known else "not built yet"
     title = f"{type(model).__name__}: {count}"
-    return drawing(frame(stack(parts), title, through=False), title)
+    return drawing(frame(whole, title, through=False), title)
 
 
 # --- how layers are connected ------------------------------------------------------------------
@@ -115,9 +118,28 @@ def _keys(series: Series) -> Iterator[str]:
 
 def _inside(layer: Layer, path: str, rows: dict[str, Row]) -> Block:
     """The layers in a container."""
+    if isinstance(layer, Wired):
+        return _network(layer, path, rows)
     series, keys = series_of(layer), tuple(layer.children())
     known = series is not None
     return stack(_blocks(layer, path, keys if series is None else series, rows), arrows=known)
+
+
+def _network(layer: Wired, path: str, rows: dict[str, Row]) -> Block:
+    """The layers of a network, with its inputs and outputs."""
+
+    def ends(names: Sequence[str], shape: Any) -> list[Block]:
+        shapes = [shape] * len(names) if shape is None or len(names) == 1 else shape
+        return [pill(f"{n} {_written(s)}") for n, s in zip(names, shapes, strict=True)]
+
+    numbers = {name: k for k, name in enumerate(layer.takes)}
+    blocks, reads = ends(layer.takes, layer.input_shape), [list[int]() for _ in layer.takes]
+    for k, (names, gives) in enumerate(layer.wires):
+        reads.append([numbers[name] for name in names])
+        numbers |= dict.fromkeys(gives, len(blocks))
+        blocks.append(_part(layer, path, f"layers.{k}", rows))
+    blocks += ends(layer.returns, layer.output_shape)
+    return graph(blocks, [*reads, *([numbers[name]] for name in layer.returns)])
 
 
 def _blocks(layer: Layer, path: str, series: Series, rows: dict[str, Row]) -> list[Block]:
@@ -164,7 +186,8 @@ def _part(layer: Layer, path: str, part: str | Merge, rows: dict[str, Row]) -> B
         return _leaf(child, inner, rows)
     below = (row for p, row in rows.items() if f"{p}.".startswith(f"{inner}."))
     title = f"{inner}  {kind_of(child)}, {_count(below):,} parameters"
-    return frame(_inside(child, inner, rows), title, through=series_of(child) is not None)
+    through = not isinstance(child, Wired) and series_of(child) is not None
+    return frame(_inside(child, inner, rows), title, through=through)
 
 
 def _leaf(layer: Layer, path: str, rows: dict[str, Row]) -> Block:

@@ -63,7 +63,19 @@ def gpt():
     return model.loss(SoftmaxCrossEntropy()).build().trace(X, np.roll(X, -1, 1))
 
 
-MODELS = {make.__name__: make for make in (moons, digits, cnn, lstm, gpt)}
+def heads():
+    """Two inputs, a value that is read from afar, and two losses."""
+    rng = FRESH(5)
+    start = SequentialBuilder(image=(6, 6, 1), words=(4,), seed=1).dtype("float64")
+    model = start.at("image").conv2d(2, 3).relu().flatten().dense(4).name("seen")
+    model = model.at("words").embedding(7, 3).lstm(3, return_sequences=False).concat("seen")
+    model = model.dense(5).tanh().name("both").dense(3).output("digit", loss=SoftmaxCrossEntropy())
+    model = model.at("both").dense(2).output("box", loss="huber", weight=0.5)
+    X = {"image": rng.random((3, 6, 6, 1)), "words": rng.integers(0, 7, (3, 4))}
+    return model.build().trace(X, {"digit": rng.integers(0, 3, 3), "box": rng.random((3, 2))})
+
+
+MODELS = {make.__name__: make for make in (moons, digits, cnn, lstm, gpt, heads)}
 
 
 @cache

@@ -14,7 +14,7 @@ from phitodeep.core.types import Array
 from phitodeep.derivations.language import run as stepwise
 from phitodeep.derivations.language.run import Scope
 from phitodeep.errors import ArgumentTypeError, ShapeError
-from phitodeep.inspect.hooks import BOUNDARIES, symbols_of
+from phitodeep.inspect.hooks import is_boundary, symbols_of
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.testing.examples import data, made
 from tests.conftest import check_refused
@@ -50,7 +50,7 @@ def inner(model):
         if not leaf.children():
             for direction in ("forward", "backward"):
                 for symbol in symbols_of(leaf, direction):
-                    if symbol not in BOUNDARIES:
+                    if not is_boundary(symbol):
                         yield path, direction, symbol
 
 

@@ -1,6 +1,7 @@
 """The table of a model, with counts by hand, and the profile of a training step."""
 
 import io
+import re
 import signal
 import sys
 import time
@@ -283,3 +284,18 @@ def test_ctrl_c_before_the_second_step_ends_a_profile(rng):
 
     with pytest.raises(KeyboardInterrupt):
         Sequential(Dense(6, 4), Pressed(), Dense(4, 3)).profile(*data(rng))
+
+
+def test_a_network_says_what_its_layers_read():
+    builder = SequentialBuilder(image=(4, 4, 1), words=(3,), seed=0)
+    builder.at("image").flatten().dense(3).name("seen").at("words").embedding(5, 2).flatten()
+    builder.concat("seen").dense(2).relu().output("y")
+    text = str(summarize(builder.build()))
+    cells = [re.split(r" {2,}", line) for line in text.split("\n")]
+    assert cells[1][:4] == ["path", "layer", "reads", "gives"]
+    assert [line[2:4] for line in cells[2:4]] == [["image", "(16,)"], ["seen", "(3,)"]]
+    assert [line[2] for line in cells[4:7]] == ["words", "flatten_2", "flatten_2, seen"]
+    assert cells[8][2] == "y"
+    assert "gives" not in str(summarize(Sequential(Dense(2, 3))))
+    shared = Dense(3, 3)
+    assert "Shared(Dense(3, 3))" in str(summarize(Sequential(shared, L.Shared(shared))))

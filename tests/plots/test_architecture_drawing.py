@@ -14,11 +14,13 @@ from phitodeep.derivations.language.step import Derivation, Let, Loop, Through
 from phitodeep.errors import ArgumentTypeError
 from phitodeep.inspect.summary import summarize
 from phitodeep.layers.containers import Container
-from phitodeep.model import Sequential
+from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
+from phitodeep.model.network import Network
 from phitodeep.plots.architecture import Merge, series_of
 from phitodeep.plots.canvas import POSITIVE
 from phitodeep.plots.svg import Drawing
+from phitodeep.testing.examples import squeezed
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -37,6 +39,11 @@ def inception():
     return model
 
 
+def built(layer, *shape):
+    layer.build(shape)
+    return layer
+
+
 def gpt(layers):
     return models.gpt(11, 6, layers=layers, heads=2, dim=8).build()
 
@@ -47,7 +54,49 @@ def recurrent():
     return model
 
 
+def heads():
+    """Two inputs, a value that is read twice, and two outputs."""
+    builder = SequentialBuilder(image=(4, 4, 1), words=(3,), seed=1)
+    builder.at("image").conv2d(2, 3).relu().flatten().dense(3).name("seen")
+    builder.at("words").embedding(5, 3).lstm(2, return_sequences=False)
+    builder.concat("seen").dense(4).name("both").dense(3).output("digit", loss="mse")
+    return builder.at("both").dense(2).output("box", loss="huber").build()
+
+
+def wired():
+    """Lines that run around, one over another, and a network inside."""
+    uses = [
+        (L.Dense(3), ["x"], ["a"]),
+        (L.Dense(3), ["x"], ["b"]),
+        (L.Add(), ["a", "b"], ["c"]),
+        (L.Tanh(), ["b"], ["d"]),
+        (L.Multiply(), ["c", "d"], ["e"]),
+        (L.Add(), ["e", "x", "b"], ["f"]),
+    ]
+    inner = L.Wired(["x"], uses, ["f", "a"])
+    uses = [
+        (L.Dense(3), ["x"], ["u"]),
+        (inner, ["u"], ["v", "w"]),
+        (L.Average(), ["v", "w", "x"], ["z"]),
+    ]
+    model = Network(["x"], uses, ["z"], seed=0)
+    model.build((3,))
+    return model
+
+
+def ends(model):
+    """The names and shapes at both ends."""
+    names = (["input"], ["output"])
+    if isinstance(model, L.Wired):
+        names = model.takes, model.returns
+    for own, shape in zip(names, (model.input_shape, model.output_shape), strict=True):
+        yield from zip(own, [shape] if len(own) == 1 else shape, strict=True)
+
+
 MODELS = {
+    "heads": heads,
+    "squeezed": lambda: built(squeezed(), 4, 3, 2),
+    "wired": wired,
     "inception": inception,
     "gpt": lambda: gpt(2),
     "recurrent": recurrent,
@@ -104,8 +153,7 @@ def test_every_layer_is_drawn_and_nothing_covers_anything(name):
         assert texts[i + 1] == expected
     total = sum(row.trainable for row in rows)
     assert f"{type(model).__name__}: {total:,} parameters" in texts
-    assert f"input {model.input_shape}" in texts
-    assert f"output {model.output_shape}" in texts
+    assert {f"{name} {shape}" for name, shape in ends(model)} <= {*texts}
     drawing = plots.architecture(MODELS[name]())
     found = boxes(drawing)
     assert len(found) > 2
@@ -145,6 +193,8 @@ def test_text_fits_into_its_box_and_skip_connections_are_orange():
     assert orange(inception()) == 2
     assert orange(gpt(2)) == 4
     assert orange(recurrent()) == 0
+    assert orange(built(squeezed(), 4, 3, 2)) == 3
+    assert orange(heads()) == 0
 
 
 def test_how_layers_are_connected_is_read_from_derivations():

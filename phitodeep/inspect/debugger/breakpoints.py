@@ -19,6 +19,7 @@ from phitodeep.derivations.language.terms import Replaced
 from phitodeep.errors import ArgumentError, ArgumentTypeError, UnknownNameError
 from phitodeep.inspect.debugger.display import so_far
 from phitodeep.inspect.hooks import Keys, joined, symbols_by_pass
+from phitodeep.layers.base import Layer
 from phitodeep.training.objective import Trainable
 
 PLACES = (
@@ -99,7 +100,7 @@ def places(model: Trainable, call: Call) -> Iterator[str]:
 def reached(model: Trainable, call: Call) -> Iterator[tuple[str, Any, Call]]:
     """Yield (path, layer, call) of the layers that run step by step, and of the loss."""
     yield from _inside("", model, call)
-    yield "loss", model.loss, call
+    yield from _inside("loss", model.loss, call)
 
 
 def _inside(path: str, layer: Any, call: Call) -> Iterator[tuple[str, Any, Call]]:
@@ -129,8 +130,11 @@ def _check_condition(found: Breakpoint, model: Trainable, call: Call) -> None:
             known += [name for name, v in settings(layer).items() if type(v) in (int, float)]
             with within(inside):  # the symbol of a loop is t
                 known += [step.symbol for step in run.derivation_of(layer).every()]
-            own = path != "loss" and ["X", "dY", *layer.params, *layer.state, *layer.tied]
-            known += own or ["P", "T", "w", "total", "share"]
+            if isinstance(layer, Layer):
+                known += [*run.symbols_of(layer, "X"), *run.symbols_of(layer, "dY")]
+                known += [*layer.params, *layer.state, *layer.tied]
+            else:
+                known += ["P", "T", "w", "total", "share"]
     names = [node for node in nodes if isinstance(node, ast.Name)]
     known += [node.arg for node in nodes if isinstance(node, ast.arg)]  # of a lambda
     known += [node.id for node in names if isinstance(node.ctx, ast.Store)]

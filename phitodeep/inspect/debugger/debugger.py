@@ -16,7 +16,7 @@ import numpy as np
 
 from phitodeep.core.call import Call
 from phitodeep.core.checks import check_count
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, numbered
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.run import Edit, Position, Program, Scope
 from phitodeep.derivations.language.step import Given, Step, evaluate
@@ -67,16 +67,18 @@ class Debugger:
     def _program(self) -> Program:
         """The whole step: forward, the loss, and backward."""
         data, model = self._data, self._model
-        whole = Scope(model, call=self._call, dtype=model.dtype, X=data.X)
+        whole = Scope(model, call=self._call, dtype=model.dtype, **numbered("X", data.X))
         self._scopes = {"": whole}
         yield from run.forward(whole)
-        symbols = {"P": whole["Y"], "T": data.T, "w": data.w, "total": self._total}
-        if run.has_steps(model.loss):
-            symbols = givens(model.loss, *symbols.values())
-        loss = Scope(model.loss, "loss", call=self._call, dtype=model.dtype, **symbols)
+        P = run.all_of(whole, "Y")
+        symbols = {"P": P, "T": data.T, "w": data.w, "total": self._total}
+        computed = model.loss.present(data.T)
+        if run.has_steps(computed):
+            symbols = givens(computed, *symbols.values())
+        loss = Scope(computed, "loss", call=self._call, dtype=model.dtype, **symbols)
         yield from run.forward(loss, "P")
         yield from run.backward(loss)
-        yield from run.backward(whole, loss["dP"])
+        yield from run.backward(whole, run.all_of(loss, "dP"))
 
     def _restart(self, values: Sequence[Any]) -> None:
         """Start again, and give the first steps these values."""

@@ -18,11 +18,12 @@ import numpy as np
 from phitodeep import loss as losses
 from phitodeep.core.call import Call, watching, within
 from phitodeep.core.checks import as_real, check_count
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, cut, each, numbered, on_each
 from phitodeep.errors import PhitodeepWarning, ShapeError
 from phitodeep.inspect.diagnosis.findings import LIMITS, NotChecked
 from phitodeep.inspect.recording import Passes, Recorder, Recording, record
 from phitodeep.layers.base import Layer
+from phitodeep.loss.heads import Heads
 from phitodeep.training.inputs import Data
 from phitodeep.training.objective import Trainable
 from phitodeep.training.progress import display
@@ -73,19 +74,22 @@ class Evidence:
     ) -> None:
         self.overfit = check_count(overfit, "overfit", minimum=0)
         self.verbose = verbose
-        X, y = as_real(X, "X"), as_real(y, "y")
-        if not (X.ndim and y.ndim and len(X) == len(y) > 0):
+        X, y = model._in_order(X, y)
+        X, y = on_each(lambda A: as_real(A, "X"), X), on_each(lambda A: as_real(A, "y"), y)
+        every = [A for A in (*each(X), *each(y)) if A is not None]
+        n = len(every[0]) if every[0].ndim else 0
+        if not n or any(not A.ndim or len(A) != n for A in every):
             raise ShapeError(
-                f"diagnose needs as many samples in X as in y, and at least one, got X of shape "
-                f"{X.shape} and y of shape {y.shape}."
+                "diagnose needs as many samples in X as in y, and at least one, got arrays of the "
+                f"shapes {', '.join(str(A.shape) for A in every)}."
             )
         self.model = model.copy()
         self.model.callbacks, self.model.metrics, self.model.batch_size = [], [], None
         self.fresh = model.optimizer.t == 0  # no step was taken yet
-        rows = _spread(len(X), SAMPLES)
-        self.X, self.y = X[rows], y[rows]
+        rows = _spread(n, SAMPLES)
+        self.X, self.y, self.n = cut(X, rows), cut(y, rows), min(n, SAMPLES)
         self.options = {
-            name: _for_each(given, name, len(X))[rows]
+            name: _for_each(given, name, n)[rows]
             for name, given in options.items()
             if given is not None
         }
@@ -103,13 +107,13 @@ class Evidence:
             for name, W in {**layer.params, **layer.state}.items():
                 yield path, name, W, None
         for path, p in leaves:
-            yield path, "Y", p.Y, p.X
-        yield "", "the loss", np.array(step.value), step.P
-        yield "", "dP", step.dP, step.P
+            yield from ((path, name, Y, each(p.X)[0]) for name, Y in numbered("Y", p.Y).items())
+        P = each(step.P)[0]
+        yield "", "the loss", np.array(step.value), P
+        yield from (("", name, dP, P) for name, dP in numbered("dP", step.dP).items())
         for path, p in reversed(leaves):
-            for name, dX in {**p.grads, "X": p.dX}.items():
-                if dX is not None:
-                    yield path, f"d{name}", dX, p.dY
+            grads = {f"d{name}": dW for name, dW in p.grads.items()} | numbered("dX", p.dX)
+            yield from ((path, n, d, each(p.dY)[0]) for n, d in grads.items() if d is not None)
 
     @cached_property
     def finite(self) -> bool:
@@ -124,8 +128,26 @@ class Evidence:
 
     @property
     def leaves(self) -> list[tuple[str, Passes]]:
-        """The passes of all layers without child layers, in the order of the forward pass."""
-        return [(path, p) for path, p in self.sound.passes.items() if not p.layer.children()]
+        """The passes of all layers without child layers, in the order of the forward pass.
+
+        Layers with several inputs or outputs, which merge values, are left out.
+        """
+        return [
+            (path, p)
+            for path, p in self.sound.passes.items()
+            if not p.layer.children() and (p.layer.inputs, p.layer.outputs) == (1, 1)
+        ]
+
+    @property
+    def heads(self) -> list[tuple[losses.Loss, float, Data]]:
+        """Each loss of the model, its factor, and the part of the data that it compares."""
+        loss, data = self.sound.loss, self.sound.data
+        if not isinstance(loss, Heads):
+            return [(loss, 1.0, data)]
+        return [
+            (part, loss.factor(name), data._replace(T=data.T[k], outputs=data.outputs[k]))
+            for k, name, part in loss.trained(data.T)
+        ]
 
     @property
     def matrices(self) -> list[tuple[str, str, Passes]]:
@@ -139,12 +161,14 @@ class Evidence:
 
     def guess(self, rows: Any = slice(None)) -> float:
         """Return the loss of a guess for these samples, such as ln C for C classes."""
-        kind, data = type(self.sound.loss), self.sound.data
-        if not self.step.total:
+        if not np.any(self.step.total):
             raise NotChecked("nothing counts in the loss: all weights are 0, or labels ignored")
-        if kind not in GUESSES:
-            raise NotChecked(f"the loss of a guess is not known for {kind.__name__}")
-        value = GUESSES[kind](data._replace(T=data.T[rows]))
+        value = 0.0
+        for loss, factor, data in self.heads:
+            if type(loss) not in GUESSES:
+                name = type(loss).__name__
+                raise NotChecked(f"the loss of a guess is not known for {name}")
+            value += factor * GUESSES[type(loss)](data._replace(T=data.T[rows]))
         if not value:
             raise NotChecked("all targets are the same")
         return value
@@ -167,13 +191,14 @@ class Evidence:
         """A copy of the model that was trained on 20 samples, until it has learnt them."""
         if not self.overfit:
             raise NotChecked("overfit=0")
-        rows, loss, T = _spread(len(self.X), FEW), self.sound.loss, self.sound.data.T
-        soft = T.dtype.kind == "f" and not np.isin(T, (0, 1)).all()
-        if loss.classes(self.step.P.shape) is not None and (
-            soft or getattr(loss, "label_smoothing", False)
-        ):
-            raise NotChecked("the loss of these targets cannot reach 0")
-        X, y, guess = self.X[rows], self.y[rows], self.guess(rows)
+        rows = _spread(self.n, FEW)
+        for loss, _, data in self.heads:
+            soft = data.T.dtype.kind == "f" and not np.isin(data.T, (0, 1)).all()
+            if loss.classes(data.outputs) is not None and (
+                soft or getattr(loss, "label_smoothing", False)
+            ):
+                raise NotChecked("the loss of these targets cannot reach 0")
+        X, y, guess = cut(self.X, rows), cut(self.y, rows), self.guess(rows)
         lengths = None if self.lengths is None else self.lengths[rows]
         twin, show = self.copied(), display(self.verbose)
         twin.optimizer.reset()
@@ -188,7 +213,7 @@ class Evidence:
                 if twin.epoch < end:  # it diverged, or has come to the end
                     break
                 if show.due():
-                    show.batch(done, done * len(X), {"train_loss": left})
+                    show.batch(done, done * len(rows), {"train_loss": left})
         finally:
             show.end()
         return Overfitted(twin, X, lengths, done, left, guess)
@@ -203,10 +228,11 @@ class Evidence:
         twin, recorder = self.copied(), Recorder()
         call = Call(training=False, caching=True, mask=data.mask)
         with within(call), watching(recorder, root=twin, recomputed=True):
-            P = twin.forward(data.X)
-            dP = np.random.default_rng(0).standard_normal(P.shape).astype(P.dtype)
-            pick(dP)[...] = 0
-            twin.backward(dP)
+            rng, dPs = np.random.default_rng(0), []
+            for P in each(twin.forward(*each(data.X))):
+                dPs.append(rng.standard_normal(P.shape).astype(P.dtype))
+                pick(dPs[-1])[...] = 0
+            twin.backward(*dPs)
         return {
             path: (_share(pick, p.dY), _share(pick, p.dX))
             for path, p in recorder.passes.items()
@@ -224,12 +250,13 @@ def size(array: Any) -> float:
     return float(np.linalg.norm(np.asarray(array, np.float64)))
 
 
-def _share(pick: Callable[[Array], Array], A: Array | None) -> float:
+def _share(pick: Callable[[Array], Array], A: Any) -> float:
     """Return the part of |A| in what `pick` picks; nan without an array, 0 if all of it is 0."""
-    if A is None:
+    arrays = [a for a in each(A) if a is not None]
+    if not arrays:
         return math.nan
-    whole = size(A)
-    return size(pick(A)) / whole if whole else 0.0
+    whole = size([size(a) for a in arrays])
+    return size([size(pick(a)) for a in arrays]) / whole if whole else 0.0
 
 
 def _for_each(given: Any, name: str, n: int) -> Array:

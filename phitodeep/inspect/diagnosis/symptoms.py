@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, cut, each
 from phitodeep.inspect.diagnosis import findings
 from phitodeep.inspect.diagnosis.evidence import (
     PAIR,
@@ -66,7 +66,7 @@ def _inputs(evidence: Evidence, least: int = 1) -> tuple[str, Array]:
     least    how many rows are needed: the deviation of one row is 0
     """
     for path, p in evidence.step.passes.items():
-        if not p.layer.children() and decaying(p.layer):
+        if not p.layer.children() and decaying(p.layer) and not isinstance(p.X, tuple):
             X = p.X
             if X.dtype.kind != "f" or p.layer.takes_tokens:
                 raise NotChecked("the inputs are tokens")
@@ -115,7 +115,7 @@ def start_loss(evidence: Evidence) -> Measures:
 def cannot_overfit(evidence: Evidence) -> Measures:
     found = evidence.overfitted
     left = found.left / found.guess
-    text = f"after {found.steps} steps on {len(found.X)} samples, L = {found.left:.3g}, "
+    text = f"after {found.steps} steps on {len(each(found.X)[0])} samples, L = {found.left:.3g}, "
     yield Measure("", left if math.isfinite(left) else math.inf, f"{text}{left:.1%} of a guess")
 
 
@@ -127,15 +127,16 @@ def input_cut_off(evidence: Evidence) -> Measures:
     except NotChecked:
         model, X, lengths = evidence.copied(), evidence.X, evidence.lengths
     others = _others(X)
-    P, Q = model.predict(X, lengths=lengths), model.predict(others, lengths=lengths)
-    change = float(np.abs(P - Q).max() / max(float(np.abs(P).max()), 1e-30))
+    P, Q = (model._in_order(X, model.predict(A, lengths=lengths))[1] for A in (X, others))
+    apart = max(float(np.abs(p - q).max()) for p, q in zip(each(P), each(Q), strict=True))
+    change = apart / max(1e-30, *(float(np.abs(p).max()) for p in each(P)))
     yield Measure("", change, f"shuffling the samples of X changes predictions by {change:.2g}")
 
 
-def _others(X: Array) -> Array:
+def _others(X: Any) -> Any:
     """Return the samples of X in another order, always the same one."""
-    others = X[np.random.default_rng(0).permutation(len(X))]
-    if np.array_equal(X, others):
+    others = cut(X, np.random.default_rng(0).permutation(len(each(X)[0])))
+    if all(np.array_equal(A, other) for A, other in zip(each(X), each(others), strict=True)):
         raise NotChecked("all samples are the same")
     return others
 
@@ -146,7 +147,7 @@ def input_unused(evidence: Evidence) -> Measures:
     if evidence.lengths is not None:
         raise NotChecked("the samples have different lengths")
     model, T = evidence.copied(), evidence.step.data.T
-    if (T == T[0]).all():
+    if all((t == t[0]).all() for t in each(T) if t is not None):
         raise NotChecked("all targets are the same")
     true, other = (
         model.evaluate(X, evidence.y, **evidence.options)["loss"]
@@ -169,7 +170,7 @@ def _first_leak(evidence: Evidence, pick: Callable[[Array], Array], what: str) -
 
 
 def samples_mix(evidence: Evidence) -> Measures:
-    n = min(len(evidence.X), PAIR)
+    n = min(evidence.n, PAIR)
     if n < 2:
         raise NotChecked("there is one sample")
 
@@ -182,6 +183,8 @@ def samples_mix(evidence: Evidence) -> Measures:
 
 def reads_ahead(evidence: Evidence) -> Measures:
     X, y = evidence.X, evidence.y
+    if isinstance(X, tuple) or isinstance(y, tuple):
+        raise NotChecked("the model has several inputs or outputs")
     next_tokens = evidence.model.takes_tokens and X.ndim == 2 and X.shape == y.shape
     if not (next_tokens and X.shape[1] > 2 and np.array_equal(X[:, 1:], y[:, :-1])):
         raise NotChecked("the targets are not the next tokens")

@@ -4,7 +4,7 @@ The page runs the steps itself, so the document holds only what they start from:
 parameters, what was drawn, and the updates. It has the expressions of all other arrays instead of
 their values, and the page can also compute what a different weight would do.
 
-    {"format": "phitodeep.trace", "version": 1, "loss": ..., "samples": ...,
+    {"format": "phitodeep.trace", "version": 2, "loss": ..., "samples": ...,
      "parameters": {"0.W": ARRAY, ...}, "updates": {"0.W": ARRAY, ...},
      "scopes": {"": SCOPE, "0": SCOPE, ..., "loss": SCOPE}, "sources": {"Dense": ...}}
 
@@ -26,17 +26,19 @@ import base64
 import inspect
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 
 from phitodeep.core.call import within
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, each
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.mathml import MATHML
 from phitodeep.derivations.language.run import Scope
 from phitodeep.derivations.language.step import (
+    PASSED_ON,
     Arrange,
     Carry,
     Given,
@@ -50,7 +52,6 @@ from phitodeep.derivations.language.step import (
 )
 from phitodeep.derivations.language.terms import Replaced
 from phitodeep.errors import ArgumentError
-from phitodeep.inspect.entries import PASSED_ON
 from phitodeep.inspect.explorer.source import line_of, source_of
 from phitodeep.inspect.explorer.tiles import SIDE, strongest
 
@@ -58,7 +59,7 @@ Packed = dict[str, Any]
 BINS = 40
 EXACT = 1 << 12  # numbers of an array that keep all digits of float64
 MISSING = -128  # in a thumbnail: a number that is not finite
-FORMAT, VERSION = "phitodeep.trace", 1
+FORMAT, VERSION = "phitodeep.trace", 2
 LARGEST = 2_800_000  # characters of a document
 SIZES = [  # numbers in the largest array stored in full, and the side of a thumbnail
     *((1 << k, SIDE) for k in (18, 16, 14, 12, 10)),
@@ -98,10 +99,10 @@ class Writer:
 
     def document(self) -> dict[str, Any]:
         step = self.step
-        self.forward("", given=False)
-        self.forward("loss", "Y" in self.known[""], "P")
-        self.backward("loss", "P" in self.known["loss"], "P")
-        self.backward("", "dP" in self.known["loss"])
+        self.forward("")
+        self.forward("loss", self.knows("", self.scopes[""]["returns"]["forward"]))
+        self.backward("loss")
+        self.backward("", self.knows("loss", self.scopes["loss"]["returns"]["backward"]))
         updates = {
             f"{path}.{name}": self.packed(array, min(self.count, UPDATE))
             for path, arrays in step.updates.items()
@@ -114,7 +115,7 @@ class Writer:
             "loss": number(step.loss),
             "after": None if step.loss_after is None else number(step.loss_after),
             "optimizer": {"name": repr(step.model.optimizer), "about": about(step.model.optimizer)},
-            "samples": len(step.scope("")["X"]),
+            "samples": len(each(run.all_of(step.scope(""), "X"))[0]),
             "sample": step.sample,
             "parameters": self.parameters,
             "updates": updates,
@@ -128,8 +129,9 @@ class Writer:
 
     def open(self, path: str, scope: Scope) -> dict[str, Any]:
         """Begin the entry of a layer: what its steps read and do not compute."""
-        layer, steps = scope.layer, list(scope.derivation.every())
-        elsewhere = {step.symbol for step in steps} | {"X", "dY", "P", "t"}
+        layer, steps, ends = scope.layer, list(scope.derivation.every()), ends_of(scope)
+        received = [name for names in ends["receives"].values() for name in names]
+        elsewhere = {step.symbol for step in steps} | {*received, "t"}
         named = dict(self.names(layer, path))
         values = {
             name: self.value(scope[name])
@@ -149,6 +151,7 @@ class Writer:
             "params": named,
             "values": values,
             "source": self.source(layer),
+            **ends,
         }
         self.scopes[path] = entry
         return entry
@@ -170,33 +173,37 @@ class Writer:
             self.sources[key] = source_of(kind)
         return key
 
-    # --- passes: `given` is whether the page can compute what the layer receives ---------------
+    # --- passes: `given` is whether the page can compute each of what the layer receives ---------
 
-    def forward(self, path: str, given: bool, received: str = "X") -> None:
+    def forward(self, path: str, given: Iterable[bool] = repeat(False)) -> None:
         scope = self.step.scope(path)
         entry = self.open(path, scope)
-        self.receive(scope, received, given)
+        self.receive(scope, "forward", given)
         with within(scope.call):
             entry["forward"] = self.steps(scope, scope.derivation.forward, "forward")
 
-    def backward(self, path: str, given: bool, received: str = "dY") -> None:
+    def backward(self, path: str, given: Iterable[bool] = repeat(False)) -> None:
         scope, entry = self.step.scope(path), self.scopes[path]
         entry["backward"] = []
-        if received not in scope:
+        if any(name not in scope for name in entry["receives"]["backward"]):
             return  # nothing learns before this layer
-        self.receive(scope, received, given)
+        self.receive(scope, "backward", given)
         with within(scope.call):
             entry["backward"] = self.steps(scope, scope.derivation.backward, "backward")
 
-    def receive(self, scope: Scope, name: str, given: bool) -> None:
+    def receive(self, scope: Scope, direction: str, given: Iterable[bool]) -> None:
         """Store what a pass receives if the page does not compute it, or if a hook changed it."""
-        given = given and not self.step.edited
-        if not given:
-            packed = self.packed(scope[name])
-            self.scopes[scope.path]["values"][name] = packed
-            given = in_full(packed)
-        if given:
-            self.known[scope.path].add(name)
+        entry = self.scopes[scope.path]
+        for name, computed in zip(entry["receives"][direction], given, strict=False):
+            packed = None if computed and not self.step.edited else self.packed(scope[name])
+            if packed is not None:
+                entry["values"][name] = packed
+            if in_full(packed):
+                self.known[scope.path].add(name)
+
+    def knows(self, path: str, names: Iterable[str]) -> list[bool]:
+        """Whether the page can compute each of these symbols, or reads it in full."""
+        return [name in self.known[path] for name in names]
 
     # --- steps -----------------------------------------------------------------------------
 
@@ -209,12 +216,13 @@ class Writer:
             if isinstance(step, Loop):
                 found.append(self.loop(step, scope, direction))
                 continue
-            if isinstance(step, Through):
+            if isinstance(step, Through) and step.runs:
                 self.through(step, scope)
             seen = scope.at(times[0]) if times else scope
             if seen.find(step.symbol) is not None:
                 found.append(self.computed(step, scope, direction, times or [None]))
-            elif isinstance(step, Through):  # tokens have no gradient, but the layer's W has one
+            elif isinstance(step, Through) and step.runs:
+                # tokens have no gradient, but the layer's W has one
                 found.append(self.described(step, scope, direction))
         return found
 
@@ -238,14 +246,14 @@ class Writer:
         entry = self.described(step, scope.at(times[0]), direction)
         if isinstance(step, Through):
             inner = run.path_inside(path, step.child)
-            follows = ("dX" if step.back else "Y") in self.known[inner] and not self.step.edited
+            follows = step.result in self.known[inner] and not self.step.edited
         else:
             reads = (step.of,) if isinstance(step, Arrange) else step.operands
             follows = not isinstance(step, Given) and known.issuperset(reads)
         if isinstance(step, Arrange) and follows:
             entry["from"] = [arrangement(step, scope.at(t)) for t in times]
         key = (path, direction, step.symbol)
-        if key in self.step.replaced and step.symbol not in PASSED_ON:
+        if key in self.step.replaced and not PASSED_ON.fullmatch(step.symbol):
             follows = False
         if not follows:
             entry["value"] = self.value(scope[step.symbol])
@@ -253,7 +261,7 @@ class Writer:
             if not constant:
                 entry["recorded"] = True
                 self.live = False
-        if key in self.step.replaced and step.symbol in PASSED_ON:
+        if key in self.step.replaced and PASSED_ON.fullmatch(step.symbol):
             entry["returned"] = self.value(self.step.replaced[key])
             self.live = False
         if follows or in_full(entry["value"]):
@@ -262,7 +270,7 @@ class Writer:
 
     def through(self, step: Through, scope: Scope) -> None:
         inner = run.path_inside(scope.path, step.child)
-        given = step.of in self.known[scope.path]
+        given = self.knows(scope.path, step.operands)
         (self.backward if step.back else self.forward)(inner, given)
 
     def described(self, step: Step, scope: Scope, direction: str) -> dict[str, Any]:
@@ -286,8 +294,8 @@ class Writer:
         if isinstance(step, Carry):
             entry |= {"of": step.of, "start": step.start}
         if isinstance(step, Through):
-            entry |= {"of": step.of, "path": run.path_inside(scope.path, step.child)}
-            entry["back"] = step.back
+            entry |= {"path": run.path_inside(scope.path, step.child), "back": step.back}
+            entry |= {"result": step.result, "runs": step.runs}
         return entry
 
     def line(self, path: str, symbol: str, direction: str) -> int | None:
@@ -310,6 +318,18 @@ class Writer:
 def in_full(value: Any) -> bool:
     """Whether a stored value has all its numbers."""
     return not isinstance(value, dict) or "n" not in value
+
+
+def ends_of(scope: Scope) -> dict[str, dict[str, list[str]]]:
+    """The symbols of what each pass of a layer or a loss receives and returns."""
+    if hasattr(scope.layer, "params"):
+        X, Y, dY = (run.symbols_of(scope.layer, name) for name in ("X", "Y", "dY"))
+    else:
+        X, Y, dY = run.names_of(scope, "P"), ["L"], []
+    return {
+        "receives": {"forward": X, "backward": dY},
+        "returns": {"forward": Y, "backward": [f"d{name}" for name in X]},
+    }
 
 
 def about(thing: Any) -> str:

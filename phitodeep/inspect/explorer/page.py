@@ -11,8 +11,8 @@ from phitodeep.inspect.explorer.document import text_of
 
 SCRIPTS = [
     "tensor", "expression", "engine", "terms", "dom", "words", "layout", "colours", "tiles",
-    "timeline", "marks", "choices", "gallery", "lanes", "extras", "stage", "nudge", "panels",
-    "rows", "inspector", "player", "dialogs", "keys", "main",
+    "timeline", "marks", "choices", "gallery", "wires", "lanes", "extras", "stage", "nudge",
+    "panels", "rows", "inspector", "player", "dialogs", "keys", "main",
 ]  # fmt: skip
 
 

@@ -11,7 +11,8 @@ inside <img>. Without animation, or if the reader prefers less motion, it shows 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,8 @@ from phitodeep.inspect.explorer.ringed_cell import Ring, ring
 from phitodeep.inspect.explorer.source import method_with
 from phitodeep.inspect.explorer.tiles import Plane, found, number, plane, tile
 from phitodeep.inspect.svg import element, fit, points_of, width_of, wrapped
+from phitodeep.layers.wiring import Wired
+from phitodeep.loss.heads import Heads
 
 WIDTH, EDGE = 1100, 28  # of the page and of its border
 LOSS = 184  # the width of the column of the loss
@@ -41,10 +44,17 @@ ARROW = (
 
 
 class Slot(NamedTuple):
-    """A layer of the picture, or a gap for layers that are left out (no path)."""
+    """A layer of the picture, or a gap for layers that are left out (no path).
+
+    X, Y    which of the arrays that it receives and returns are in the lanes
+    more    what else it reads, in a network
+    """
 
     path: str
     hidden: int = 0
+    X: str = "X"
+    Y: str = "Y"
+    more: str = ""
 
 
 class Placed(NamedTuple):
@@ -180,9 +190,13 @@ class _Picture:
     def head(self) -> None:
         recording, sample = self.trace._recording, self.trace.sample
         self.text(EDGE, 40, "One step, there and back", "b", 22)
-        n = len(recording.data.X)
+        n = recording.data.n
         count = f"{n:,} sample{'s' * (n != 1)}" if sample is None else f"sample {sample}"
+        beside = len(recording.model.layers) - len(way(self.trace, self.ring))
         legend = f"{count}, {recording.loss!r}, {recording.model.optimizer!r}"
+        if beside:
+            layers = "layer" + "s" * (beside > 1)
+            legend = f"one way through the network, {beside} {layers} beside it; {legend}"
         self.text(EDGE, 60, legend, "s", room=640)
         x: float = WIDTH - EDGE
         for name, start, end in PHASES[::-1]:
@@ -258,7 +272,7 @@ class _Picture:
             return
         title = f"{slot.path} {self.trace.name_of(slot.path)}"
         if pair is None:
-            shown = self.formulas(slot, room)
+            shown = [*([f"reads {slot.more} too"] * bool(slot.more)), *self.formulas(slot, room)]
             y = self.text(x, y + 12 - 8 * (1 + len(shown)), title, "b x", room=room)
             self.small(x, y, shown)
             return
@@ -290,9 +304,9 @@ class _Picture:
         self.parts.append(tile(*placed._replace(shown=after), f"{key} after the update", "wn"))
 
     def formulas(self, slot: Slot, room: float) -> list[str]:
-        """The formulas of Y and dX."""
+        """The formulas of its Y and dX."""
         steps = self.trace.scope(slot.path).derivation.every()
-        shown = (wrapped(s.formula, room, 10) for s in steps if s.symbol in ("Y", "dX"))
+        shown = (wrapped(s.formula, room, 10) for s in steps if s.symbol in (slot.Y, f"d{slot.X}"))
         return [line for lines in shown for line in lines]
 
     def loss(self, right: float, upper: float, lower: float, y: float) -> None:
@@ -301,8 +315,10 @@ class _Picture:
         self.arrow((right, upper), (x, upper), (x, y - high / 2 - 6), at=TURN)
         self.arrow((x, y + high / 2 + 6), (x, lower), (right, lower), at=BACK)
         self.rect("a", x - LOSS / 2, y - 52, LOSS, high, 10)
-        name = type(self.trace._recording.loss).__name__
-        self.text(x, y - 30, name, "b x", 11, LOSS)
+        loss = self.trace._recording.loss
+        parts = loss.losses.values() if isinstance(loss, Heads) else [loss]
+        name = " + ".join(type(part).__name__ for part in parts)
+        self.text(x, y - 30, name, "b x", 11, LOSS - 10)
         before, after = apart(self.trace.loss, self.after)
         self.text(x, y + 4, before, f"x b {self.since(TURN + 2)}", 26)
         if self.after is None:
@@ -410,31 +426,61 @@ def apart(before: float, after: float | None) -> tuple[str, str]:
 
 def slots(trace: Any, ringed: Ring | None) -> list[Slot]:
     """The layers of the chain that fit: the first, the last, and those around the ringed one."""
-    paths = [path for path in trace._passes if path.isdecimal()]
+    paths = way(trace, ringed)
     last = len(paths) - 1
     shown = [*range(len(paths))]
     if len(paths) > MOST:
-        at = paths.index(ringed.path.split(".")[0]) if ringed else len(paths) // 2
+        own = [slot.path for slot in paths]
+        at = own.index(ringed.path.split(".")[0]) if ringed else len(paths) // 2
         at = min(max(at, 2), last - 2)
         shown = [0, at - 1, at, at + 1, last]
     chosen: list[Slot] = []
     for before, k in zip([-1, *shown], shown, strict=False):
         if k - before > 1:
             chosen.append(Slot("", hidden=k - before - 1))
-        chosen.append(Slot(paths[k]))
+        chosen.append(paths[k])
     return chosen
+
+
+def way(trace: Any, ringed: Ring | None) -> list[Slot]:
+    """All layers of a chain; of a network, those on one way from an input to a loss."""
+    model = trace.model
+    if not isinstance(model, Wired):
+        return [Slot(path) for path in trace._passes if path.isdecimal()]
+    wires = model.wires
+    givers = {name: k for k, (_, gives) in enumerate(wires) for name in gives}
+    found = [int(ringed.path.split(".")[0]) if ringed else len(wires) // 2]
+    while before := [givers[name] for name in wires[found[0]][0] if name in givers]:
+        found.insert(0, max(before))
+    while after := [k for k, (reads, _) in enumerate(wires) if {*reads} & {*wires[found[-1]][1]}]:
+        found.append(after[0])
+    values = [next(n for n in wires[b][0] if n in wires[a][1]) for a, b in pairwise(found)]
+    values = [wires[found[0]][0][0], *values, wires[found[-1]][1][0]]
+    return [
+        Slot(
+            str(k), 0, _symbol("X", wires[k][0], X), _symbol("Y", wires[k][1], Y),
+            ", ".join(name for name in wires[k][0] if name != X),
+        )
+        for k, (X, Y) in zip(found, pairwise(values), strict=True)
+    ]  # fmt: skip
+
+
+def _symbol(symbol: str, names: Sequence[str], name: str) -> str:
+    """The symbol of one of the values that a layer reads or gives."""
+    return symbol if len(names) == 1 else f"{symbol}{names.index(name) + 1}"
 
 
 def arrays(trace: Any, shown: list[Slot]) -> list[tuple[str, Any, str, Any]]:
     """The key and value of each array of the lanes, and the key and value of its gradient."""
-    first = trace._passes[shown[0].path]
-    every = [("X", first.X, f"{shown[0].path}.dX", first.dX)]
-    for k, slot in enumerate(shown):
-        path = slot.path or shown[k + 1].path  # in a gap: what the next layer receives
-        own = trace._passes[path]
-        name, dname = ("Y", "dY") if slot.path else ("X", "dX")
-        every.append((f"{path}.{name}", getattr(own, name), f"{path}.{dname}", getattr(own, dname)))
-    return every
+    found = [(shown[0].path, shown[0].X)]
+    for k, slot in enumerate(shown):  # in a gap: what the next layer receives
+        found.append((slot.path, slot.Y) if slot.path else (shown[k + 1].path, shown[k + 1].X))
+    every = [
+        (f"{path}.{name}", own.array(name), f"{path}.d{name}", own.array(f"d{name}"))
+        for path, name in found
+        for own in [trace._passes[path]]
+    ]
+    return [(shown[0].X, *every[0][1:]), *every[1:]]
 
 
 def shown_of(trace: Any, slot: Slot, ringed: Ring | None) -> tuple[str, str] | None:

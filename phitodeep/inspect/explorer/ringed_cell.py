@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.types import each
 from phitodeep.derivations.language.step import Arrange, Sum, flat
 from phitodeep.derivations.language.terms import Term, Why, origin
 from phitodeep.inspect.entries import Entry
@@ -80,7 +81,7 @@ def ring(trace: Any) -> Ring | None:
     candidates = [
         (path, name, grad)
         for path, passes in trace._passes.items()
-        if path and len(passes.X) == len(trace._recording.data.X)
+        if path and len(each(passes.X)[0]) == trace._recording.data.n
         for name, grad in passes.grads.items()
         if grad.ndim >= 2 and np.isfinite(grad).all() and grad.any()
     ]

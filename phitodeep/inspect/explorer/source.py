@@ -69,7 +69,7 @@ def line_of(symbol: str, lines: list[str]) -> int | None:
     whole = symbol in ("Y", "dX", "L", "dP")
     name = re.escape(symbol.removeprefix("d"))
     patterns = [
-        rf'grad_array\("{name}"' if symbol.startswith("d") else None,
+        rf'(grad_array|_gradients)\(.*"{name}"' if symbol.startswith("d") else None,
         rf"^\s*{re.escape(symbol)}\b[^=]*(?<![=<>!])=(?!=)",
         r"^\s*return\b" if whole else None,
     ]

@@ -63,7 +63,7 @@ const answers = {
     });
     return { total: number(total), rest: number(rest), paths: shown };
   },
-  local: (pass, { from, ...ref }) => packed(terms.local(pass, ref, from)),
+  local: (pass, { from, ...ref }) => terms.local(pass, ref, from)?.map(packed),
   source: (pass, ref) => terms.source(pass, ref),
   // Every function for the first cell of every symbol: it is enough that none of them fails.
   everything: (pass) => {

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from phitodeep import Sequential
+from phitodeep import Sequential, SequentialBuilder
 from phitodeep import layers as L
 from phitodeep.derivations.language import run as stepwise
 from phitodeep.inspect.explorer.document import text_of
 from phitodeep.loss import BinaryCrossEntropy, MeanSquaredError
+from phitodeep.model.network import Network
 from phitodeep.optimization.optimizers import SGD
 from phitodeep.testing.examples import data, made, pair
 from tests.derivations.test_random_networks import TARGETS, model_of, options_of
@@ -76,6 +77,70 @@ def test_every_loss(js, loss):
     check_all(js, model, X, y, options, SHARE, full=LONG or index % 3 == 0)
 
 
+def heads():
+    """Images and words, a value that is read twice, and two losses, one of which has no targets."""
+    builder = SequentialBuilder(image=(4, 4, 1), words=(3,), seed=1)
+    builder.at("image").conv2d(2, 3).relu().flatten().dense(3).name("seen")
+    builder.at("words").embedding(5, 3).lstm(2, return_sequences=False)
+    builder.concat("seen").dense(4).relu().name("both")
+    builder.dense(3).output("digit", loss="softmax_cross_entropy")
+    builder.at("both").dense(2).output("box", loss="huber", weight=0.5)
+    return builder.build()
+
+
+def siamese():
+    """A chain at two places, with the same weights."""
+    tower = L.Chain(L.Flatten(), L.Dense(4), L.Tanh())
+    builder = SequentialBuilder(a=(3, 2, 1), b=(3, 2, 1), seed=0)
+    builder.at("a").add(tower).name("left").at("b").shared(tower).subtract("left")
+    return builder.loss("mse").build()
+
+
+def nested():
+    """A network with two inputs and two outputs inside another one."""
+    uses = [
+        (L.Dense(3), ["p"], ["a"]),
+        (L.Tanh(), ["q"], ["b"]),
+        (L.Multiply(), ["a", "b"], ["c"]),
+        (L.Add(), ["c", "a"], ["d"]),
+    ]
+    inner = L.Wired(["p", "q"], uses, ["c", "d"])
+    uses = [
+        (L.Dense(3), ["x"], ["u"]),
+        (inner, ["u", "x"], ["v", "w"]),
+        (L.Subtract(), ["v", "w"], ["z"]),
+    ]
+    losses = {"z": "mse", "v": "mae"}
+    model = Network(["x"], uses, ["z", "v"], loss_class=losses, seed=2)
+    model.build({"x": (3,)})
+    return model
+
+
+def drawn(*shape):
+    return FRESH(len(shape)).standard_normal(shape)
+
+
+SEEN = {"image": drawn(3, 4, 4, 1), "words": FRESH(0).integers(0, 5, (3, 3))}
+NETWORKS = {
+    "heads": (heads, SEEN, {"digit": FRESH(1).integers(0, 3, 3), "box": drawn(3, 2)}),
+    "one of two heads": (heads, SEEN, {"digit": FRESH(1).integers(0, 3, 3), "box": None}),
+    "siamese": (siamese, (drawn(2, 3, 2, 1), -drawn(2, 3, 2, 1)), drawn(2, 4)),
+    "nested": (nested, drawn(4, 3), {"z": drawn(4, 3), "v": 2 * drawn(4, 3)}),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_several_inputs_outputs_and_losses(js, name):
+    make, given, y = NETWORKS[name]
+    model = make()
+    model.cast("float64")
+    doc = json.loads(check_all(js, model, given, y, share=SHARE))
+    assert doc["live"]
+    VALIDATOR.validate(doc)
+    trace = model.trace(given, y)
+    assert all(row.Y == 0 for row in trace.diff(trace).rows)
+
+
 SHORT = [name for name in CASES if "32" not in name and (LONG or name != "gpt")]
 
 
@@ -104,9 +169,9 @@ def test_slopes_of_a_softmax_and_paths_of_which_nothing_is_left(js):
     P, dP, dS = (trace[f"0.{name}"].array[1, 0, 2] for name in ("P", "dP", "dS"))
     text, rows = check(js, trace), []
     for k in range(4):
-        ref = {**Ref("0", "dS", (1, 0, 2, k)).data(), "from": "dP"}
+        ref = {**Ref("0", "dS", (1, 0, 2, k)).data(), "from": ["dP"]}
         (found,) = js.ask(text, ["local", {}, ref])
-        slopes = unpacked(found).copy()
+        slopes = unpacked(found[0]).copy()
         rows.append(slopes[1, 0, 2].copy())
         slopes[1, 0, 2] = 0
         assert not slopes.any()  # no other row

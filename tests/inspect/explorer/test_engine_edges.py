@@ -350,7 +350,7 @@ def test_expressions_equal_numpy_and_every_function_is_tried(js):
 
 def test_other_documents_and_expressions_are_refused(js):
     for change, says in [
-        ({"version": 2}, r"reads version 1 of the document, and this one has version 2: save"),
+        ({"version": 1}, r"reads version 2 of the document, and this one has version 1: save"),
         ({"version": None}, "has version null"),
         ({"format": "other"}, 'has the format "phitodeep.trace", and this one has not'),
     ]:
@@ -404,7 +404,7 @@ def test_wrong_documents_are_refused():
 
 
 WRONG = {
-    "version": 2,
+    "version": 1,
     "live": "yes",
     "loss": "nan",
     "unknown": 1,

@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from phitodeep import Sequential
+from phitodeep import Sequential, SequentialBuilder
 from phitodeep import layers as L
+from phitodeep.errors import ArgumentError
 from phitodeep.inspect.explorer.picture import apart, picture, slots
 from phitodeep.inspect.explorer.ringed_cell import ring
 from phitodeep.inspect.explorer.source import method_with
@@ -229,6 +230,31 @@ def test_the_layers_around_the_ring_are_shown(path, shown):
     trace = model.trace(X[:, [0, 1, 2, 1]], X[:, [0, 1, 2, 0]])
     found = slots(trace, replace(told(trace), path=path))
     assert "".join(slot.path or " " for slot in found) == shown
+
+
+def test_a_network_is_shown_along_one_way_through_it():
+    builder = SequentialBuilder(a=(3,), b=(3,), seed=1)
+    builder.at("a").dense(4).name("seen").at("b").dense(4).tanh().concat("seen").name("both")
+    builder.dense(2).output("u", loss="mse").at("both").dense(2).output("v", loss="huber")
+    model = builder.build()
+    model.cast("float64")
+    trace = model.trace({"a": X, "b": X[::-1]}, {"u": Y, "v": Y})
+    for path, shown in (("0", "0 3 4"), ("1", "1 2 3 4"), ("5", "1 2 3 5")):
+        way = slots(trace, replace(told(trace), path=path))
+        assert " ".join(slot.path for slot in way) == shown
+        (merge,) = (slot for slot in way if slot.path == "3")
+        assert (merge.X, merge.more) == (("X2", "tanh") if path == "0" else ("X1", "seen"))
+    found = drawn(trace)
+    count = 0
+    for key, index, number_ in titles(found):
+        first = {"X": "0.X" if ring(trace).path == "0" else "1.X"}
+        assert number(trace[first.get(key, key)].array[index]) == number_, key
+        count += 1
+    assert count > 50
+    assert "MeanSquaredError + Huber"[:20] in texts(found)
+    assert "beside it" in texts(found)
+    with pytest.raises(ArgumentError, match=r"one below another.*step\.html"):
+        trace.draw()
 
 
 def test_the_loss_after_the_update_and_without_one():

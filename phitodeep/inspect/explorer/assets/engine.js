@@ -6,7 +6,7 @@ import { Reduced, Tensor, einsum, largest, origins, product, scalar, unpacked } 
 import { elementwise } from "./expression.js";
 
 const FORMAT = "phitodeep.trace";
-const VERSION = 1;
+const VERSION = 2;
 
 // The document itself, if this page can read it.
 export function checked(doc) {
@@ -32,9 +32,10 @@ export function memory(doc, key, packed, make = unpacked) {
   return known.get(key);
 }
 
-const ENDS = { forward: ["X", "Y"], backward: ["dY", "dX"] }; // what a layer receives and returns
-const LOSS_ENDS = { forward: ["P", "L"], backward: [null, "dP"] };
 const WEIGHTS = new Set(["w", "v"]); // of the terms of a loss: by element and by row
+
+// Whether a scope is the loss, or the loss of one of several outputs.
+export const isLoss = (path) => path === "loss" || path.startsWith("loss.");
 
 const timed = (symbol, t) => (t === null ? symbol : `${symbol} ${t}`);
 
@@ -59,14 +60,16 @@ class Scope {
 
   // Whether a layer receives another value in this pass than the one that was recorded.
   changed(name) {
-    if (name === "dY") return this.pass.nudged || this.pass.sample !== null;
-    return this.pass.nudged && (name === "P" || (name === "X" && this.path !== ""));
+    const { nudged, sample } = this.pass;
+    const { forward, backward } = this.data.receives;
+    if (backward.includes(name)) return nudged || sample !== null;
+    return nudged && this.path !== "" && forward.includes(name);
   }
 
   // Whether what was recorded of a direction is not so in this pass.
   stale(direction) {
     const { nudged, sample } = this.pass;
-    return nudged || (sample !== null && (direction === "backward" || this.path === "loss"));
+    return nudged || (sample !== null && (direction === "backward" || isLoss(this.path)));
   }
 
   // The value of a symbol as seen in round t, or null if there is none: of what a layer returned,
@@ -100,12 +103,15 @@ class Scope {
     return this.order.get(timed(symbol, t)) ?? -1;
   }
 
-  // Run the steps of a direction, given what the layer receives; return what it returns.
-  run(direction, given) {
-    const [received, returned] = (this.path === "loss" ? LOSS_ENDS : ENDS)[direction];
-    if (received && !(received in this.data.values)) this.set(received, given);
+  // Run the steps of a direction, given the values that the layer receives; return those that it
+  // returns.
+  run(direction, given = []) {
+    const { receives, returns, values } = this.data;
+    receives[direction].forEach((symbol, k) => {
+      if (!(symbol in values)) this.set(symbol, given[k] ?? null);
+    });
     this.perform(this.data[direction], direction);
-    return this.find(returned);
+    return returns[direction].map((symbol) => this.find(symbol));
   }
 
   perform(steps, direction) {
@@ -141,8 +147,10 @@ class Scope {
   }
 
   through(step) {
-    const direction = step.back ? "backward" : "forward";
-    return this.pass.get(step.path).run(direction, this.read(step.of));
+    const inner = this.pass.get(step.path);
+    const given = step.reads.map((name) => this.read(name));
+    if (step.runs) inner.run(step.back ? "backward" : "forward", given);
+    return inner.find(step.result);
   }
 
   // A value that the document has; in a loop, of round t.
@@ -187,7 +195,7 @@ class Scope {
   // With one sample, only its terms of the loss count.
   shared(symbol, value) {
     const { sample, doc } = this.pass;
-    if (sample === null || this.path !== "loss" || !WEIGHTS.has(symbol)) return value;
+    if (sample === null || !isLoss(this.path) || !WEIGHTS.has(symbol)) return value;
     if (!(value instanceof Tensor)) return null;
     const share = new Tensor(value.shape);
     const size = value.size / doc.samples;
@@ -229,15 +237,13 @@ export class Pass {
   }
 
   forward() {
-    const Y = this.get("").run("forward", null);
-    this.get("loss").run("forward", Y);
+    this.get("loss").run("forward", this.get("").run("forward"));
     return this;
   }
 
   run() {
     this.forward();
-    const dP = this.get("loss").run("backward", null);
-    this.get("").run("backward", dP);
+    this.get("").run("backward", this.get("loss").run("backward"));
     return this;
   }
 

@@ -3,6 +3,7 @@
 import { Tile } from "./tiles.js";
 import { Tensor } from "./tensor.js";
 import { addends, evaluated, symbolsIn, taken, written } from "./expression.js";
+import { isLoss } from "./engine.js";
 import { local } from "./terms.js";
 import { make, shown, symbol } from "./dom.js";
 
@@ -154,10 +155,10 @@ export class Extras {
     const row = selected.cell.slice(0, -1);
     const found = new Tensor([n, n]);
     for (let i = 0; i < n; i++) {
-      const slopes = local(
+      const [slopes] = local(
         app.pass,
         { path: moment.path, symbol: from[0], cell: [...row, i], t: moment.t },
-        from[1],
+        [from[1]],
       );
       for (let j = 0; j < n; j++) found.data[i * n + j] = slopes.at([...row, j]);
     }
@@ -179,8 +180,8 @@ export class Extras {
   // At the loss: prediction, target and their difference, class by class, for the chosen sample.
   verdict(moment) {
     const { app } = this;
-    if (moment.path !== "loss") return null;
-    const scope = app.pass.get("loss");
+    if (!isLoss(moment.path)) return null;
+    const scope = app.pass.get(moment.path);
     const p = ["p", "P"].map((name) => scope.find(name)).find((tensor) => tensor instanceof Tensor);
     const q = ["q", "T"]
       .map((name) => scope.find(name))

@@ -1,6 +1,7 @@
 // The samples as small pictures, where the input of the model is a picture.
 
 import { Tensor } from "./tensor.js";
+import { isLoss } from "./engine.js";
 import { make } from "./dom.js";
 
 const MOST = 64; // samples
@@ -8,8 +9,9 @@ const MOST = 64; // samples
 export class Gallery {
   constructor(app, element) {
     Object.assign(this, { app, element });
-    const X = app.base.get("").find("X");
-    this.X = X instanceof Tensor && sides(X.shape) ? X : null;
+    const model = app.base.get("");
+    const inputs = model.data.receives.forward.map((symbol) => model.find(symbol));
+    this.X = inputs.find((X) => X instanceof Tensor && sides(X.shape)) ?? null;
     this.top = this.X?.data.reduce((most, v) => Math.max(most, Math.abs(v)), 0) || 1;
     element.hidden = !this.X || !app.doc.live;
     this.draw();
@@ -71,8 +73,10 @@ function sides([, ...shape]) {
 
 // What a sample should be, for a model that tells classes.
 function labelOf(pass, n) {
-  const q = pass.get("loss").find("q");
-  if (!(q instanceof Tensor) || q.shape.length !== 2) return "";
+  const q = [...pass.scopes.values()]
+    .map((scope) => (isLoss(scope.path) ? scope.find("q") : null))
+    .find((found) => found instanceof Tensor && found.shape.length === 2);
+  if (!q) return "";
   const row = Array.from({ length: q.shape[1] }, (_, k) => q.at([n, k]));
   return `: class ${row.indexOf(Math.max(...row))}`;
 }

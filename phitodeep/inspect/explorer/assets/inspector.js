@@ -1,7 +1,7 @@
 // The inspector: one cell, its terms, what a change of it would do, and its paths to the loss.
 
 import { Reduced } from "./tensor.js";
-import { stepOf } from "./engine.js";
+import { isLoss, stepOf } from "./engine.js";
 import { local, paths, valueOf, why } from "./terms.js";
 import { make, plural, shown, signed, symbol } from "./dom.js";
 import {
@@ -191,7 +191,8 @@ export class Inspector {
       );
     const from = step ? null : neighbour(this.app.pass, ref);
     if (!from) return "";
-    const verb = from.symbol === "Y" ? "returned" : "passed on";
+    const { forward } = this.app.pass.get(from.path).data.returns;
+    const verb = forward.includes(from.symbol) ? "returned" : "passed on";
     const value = valueOf(this.app.pass, from);
     const name = layerName(this.app.doc, from.path);
     return make("p", {}, `What ${name}, ${verb}: `, this.rows.factor({ ...from, value }));
@@ -204,37 +205,38 @@ export class Inspector {
     const { app } = this;
     const scope = app.pass.get(ref.path);
     const step = stepOf(scope, ref.symbol, "backward");
+    const receives = scope.data.receives.backward;
     if (
-      ref.symbol !== "dX" ||
+      !scope.data.returns.backward.includes(ref.symbol) ||
       ref.path === "" ||
+      isLoss(ref.path) ||
       !step ||
-      (step.reads.includes("dY") && step.kind === "sum") ||
+      (step.reads.some((name) => receives.includes(name)) && step.kind === "sum") ||
       !app.doc.live
     )
       return null;
     return this.part("chain", "The chain rule for this cell", () => {
       const slopes = local(app.pass, ref);
-      const arriving = scope.find("dY");
-      const all = Array.from(slopes.data, (slope, k) => ({
-        slope,
-        k,
-        value: slope * arriving.data[k],
-      })).filter(({ slope }) => slope !== 0);
+      const all = receives
+        .flatMap((name, i) => {
+          const arriving = scope.find(name);
+          return Array.from(slopes[i].data, (slope, k) => {
+            const from = { symbol: name, cell: arriving.cell(k), value: arriving.data[k] };
+            return { slope, from, value: slope * from.value };
+          });
+        })
+        .filter(({ slope }) => slope !== 0);
       all.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
       const top = Math.abs(all[0]?.value ?? 1) || 1;
-      const rows = all.slice(0, MOST).map(({ slope, k, value }) =>
-        this.rows.row(value, top, [
-          "arrives ",
-          this.rows.factor({
-            path: ref.path,
-            symbol: "dY",
-            cell: arriving.cell(k),
-            t: null,
-            value: arriving.data[k],
-          }),
-          ` × slope ${shown(slope, 3)}`,
-        ]),
-      );
+      const rows = all
+        .slice(0, MOST)
+        .map(({ slope, from, value }) =>
+          this.rows.row(value, top, [
+            "arrives ",
+            this.rows.factor({ path: ref.path, t: null, ...from }),
+            ` × slope ${shown(slope, 3)}`,
+          ]),
+        );
       const rest = all.slice(MOST).reduce((sum, { value }) => sum + value, 0);
       if (all.length > MOST)
         rows.push(
@@ -294,7 +296,7 @@ export class Inspector {
     const { app } = this;
     const scope = app.pass.get(ref.path);
     const W = ref.symbol in scope.data.params ? `d${ref.symbol}` : ref.symbol;
-    if (!scope.find(W, ref.t ?? null) || !stepOf(scope, W, "backward") || ref.path === "loss")
+    if (!scope.find(W, ref.t ?? null) || !stepOf(scope, W, "backward") || isLoss(ref.path))
       return null;
     return this.part("paths", "The strongest paths to the loss", () => {
       const { paths: found, rest, total } = paths(app.pass, { ...ref, symbol: W }, MOST);
@@ -320,7 +322,7 @@ export class Inspector {
       if (doc.scopes[path]) slopes.set(path, (slopes.get(path) ?? 1) * trail[k].slope);
     }
     const own = [...slopes].filter(
-      ([path, slope]) => path !== "" && path !== "loss" && !(slope === 1 && isContainer(doc, path)),
+      ([path, slope]) => path !== "" && !isLoss(path) && !(slope === 1 && isContainer(doc, path)),
     );
     const links = own.map(([path, slope], k) => [
       k ? " × " : "",

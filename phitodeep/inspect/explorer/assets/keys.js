@@ -43,7 +43,7 @@ export class Keys {
       ArrowDown: () => app.player.stretch(app.player.stretchNow + 1),
       ArrowUp: () => app.player.stretch(app.player.stretchNow - 1),
       f: () => first("forward"),
-      l: () => app.go(app.moments.findIndex((m) => m.phase === "loss" && m.symbol === "L")),
+      l: () => app.go(app.moments.findIndex((m) => m.path === "loss" && m.symbol === "L")),
       b: () => first("backward"),
       u: () => first("update"),
       n: () => this.nudge(),

@@ -2,69 +2,84 @@
 
 import { Tile } from "./tiles.js";
 import { make, shown } from "./dom.js";
-import { isContainer } from "./words.js";
+import { isLoss } from "./engine.js";
+import { isContainer, layerName } from "./words.js";
+import { lines, stations } from "./wires.js";
 
 const ARRAY = { width: 132, height: 96, cell: 16 };
 const PHONE = "(max-width: 760px)"; // as in the style
 const SETTLED = 120; // milliseconds without scrolling
+const LINE = 10; // pixels from a line around the lanes to the next
+const SVG = "http://www.w3.org/2000/svg";
 const PARAMETER = { width: 70, height: 58, cell: 14 };
+
+// Whether a loss is that of one of several outputs.
+const isHead = (path) => path !== "loss";
+
+// A line from (a, start) up or down to y = turn, over to b and back to (b, end).
+const bent = (a, b, start, end, turn) => {
+  const [r, way] = [Math.min(6, Math.abs(b - a) / 2), b < a ? -1 : 1];
+  const near = turn + Math.sign(start - turn) * r;
+  return `M${a} ${start}V${near}Q${a} ${turn} ${a + way * r} ${turn}H${b - way * r}Q${b} ${turn} ${b} ${near}V${end}`;
+};
 
 export class Lanes {
   constructor(app, element) {
     Object.assign(this, { app, element, container: null });
     this.tiles = [];
-    this.units = new Map();
+    this.units = new Map(); // by key of a station
+    this.numbers = new Map(); // of each loss, by path
+    window.addEventListener("resize", () => this.wires && this.wire());
   }
 
   // Show the layers inside a container, "" for the model.
   show(container) {
     const { app } = this;
-    const scope = app.base.get(container);
     this.container = container;
-    this.numbers = null;
     this.tiles = [];
     this.units.clear();
-    const inside = scope.data.forward.filter((step) => step.kind === "through");
-    const units = inside.map((step) => this.layer(step.path));
-    const from = inside[0]?.path ?? container;
-    const first = this.arrays({ path: from, symbols: ["X", "dX"], title: "input" });
-    if (!container) this.units.set("input", first);
-    const own = scope.data.forward.filter(
-      (step) => step.kind !== "through" && step.kind !== "given",
-    );
-    if (own.length && container) units.push(this.end(container));
-    if (!container) units.push(this.loss());
-    const pairs = this.joined(
-      inside.map((step) => step.path),
-      units,
-    );
+    this.numbers.clear();
+    const found = stations(app.doc, container);
+    this.lines = lines(found);
+    found.forEach((station, k) => {
+      const unit = this.station(station, k);
+      const [before] = found.slice(k - 1, k);
+      unit.classList.toggle("apart", k > 0 && !station.sources.includes(before.key));
+      this.units.set(station.key, unit);
+    });
+    this.wires = document.createElementNS(SVG, "svg");
+    this.wires.setAttribute("class", "wires");
+    this.wires.setAttribute("aria-hidden", "true");
+    const deep = Math.max(0, ...this.lines.map(({ level }) => level));
+    const track = { class: "track", style: `--lines:${deep}`, scroll: () => this.scrolled() };
     this.element.replaceChildren(
       this.path(container),
-      make("div", { class: "track", scroll: () => this.scrolled() }, first, ...pairs),
+      make("div", track, this.wires, ...this.joined([...this.units])),
     );
     this.redraw();
   }
 
+  // An input, a layer, or an end. A value that is read further on has its name, and so have those
+  // that a layer reads from afar.
+  station({ key, symbol, reads, names }, k) {
+    if (symbol) return this.arrays(this.container, [symbol], [`d${symbol}`], names);
+    if (!reads) return this.end(key);
+    const read = this.lines.some(({ to }) => to === k) ? `reads ${reads.join(", ")}` : "";
+    return this.layer(key, read, this.lines.some(({ from }) => from === k) ? names : []);
+  }
+
   // Two layers that training runs as one stand under one bracket.
-  joined(paths, units) {
+  joined(units) {
     const found = [];
     for (let k = 0; k < units.length; k++) {
-      const note = this.app.fused(paths[k]);
-      const next =
-        k + 1 < paths.length
-          ? this.app.fused(paths[k + 1])
-          : units[k + 1]?.classList.contains("loss");
-      if (note && next)
-        found.push(
-          make(
-            "div",
-            { class: "joined", title: note },
-            make("span", {}, "joined in training"),
-            units[k],
-            units[++k],
-          ),
-        );
-      else found.push(units[k]);
+      const [path, unit] = units[k];
+      const [after, next] = units[k + 1] ?? [];
+      const note = this.app.fused(path);
+      if (note && next && (isLoss(after) || this.app.fused(after))) {
+        const title = make("span", {}, "joined in training");
+        found.push(make("div", { class: "joined", title: note }, title, unit, next));
+        k++;
+      } else found.push(unit);
     }
     return found;
   }
@@ -88,7 +103,7 @@ export class Lanes {
   }
 
   // One layer: its parameters with their gradients, and what it returns with its gradient.
-  layer(path) {
+  layer(path, reads, names) {
     const { app } = this;
     const data = app.doc.scopes[path];
     const inside = isContainer(app.doc, path);
@@ -129,35 +144,34 @@ export class Lanes {
       { class: "block" },
       make("div", { class: "arrow there", "aria-hidden": "true" }),
       head,
-      make("div", { class: "pairs" }, pairs),
+      make("div", { class: "pairs" }, pairs, reads ? make("small", {}, reads) : null),
       make("div", { class: "arrow back", "aria-hidden": "true" }),
     );
-    const unit = make(
+    return make(
       "section",
       { class: "unit", "aria-label": `Layer ${path}, ${data.name}` },
       block,
-      this.arrays({ path, symbols: ["Y", "dY"] }),
+      this.arrays(path, data.returns.forward, data.receives.backward, names),
     );
-    this.units.set(path, unit);
-    return unit;
   }
 
-  arrays({ path, symbols, title = "" }) {
-    const [above, below] = symbols.map((name, k) =>
-      this.tile(path, name, ARRAY, {}, k ? "backward" : "forward"),
-    );
+  // Arrays in the upper lane and in the lower one, with the names of their values, if they need one.
+  arrays(path, above, below, names = []) {
+    const tiles = (symbols, way) =>
+      symbols.map((symbol, k) => this.tile(path, symbol, ARRAY, {}, way, names[k]));
     return make(
       "div",
-      { class: "arrays", "aria-label": title || null },
-      make("div", { class: "above" }, above),
-      make("div", { class: "below" }, below),
+      { class: "arrays" },
+      make("div", { class: "above" }, tiles(above, "forward")),
+      make("div", { class: "below" }, tiles(below, "backward")),
     );
   }
 
-  // What a container does with what the layers inside return, such as Y = X + F.
+  // What a container does with what the layers inside return, such as Y = X + F; or a loss.
   end(path) {
+    if (isLoss(path)) return this.loss(path);
     const data = this.app.doc.scopes[path];
-    const unit = make(
+    return make(
       "section",
       { class: "unit end", "aria-label": data.name },
       make(
@@ -171,58 +185,84 @@ export class Lanes {
         ),
         make("div", { class: "arrow back" }),
       ),
-      this.arrays({ path, symbols: ["Y", "dY"] }),
+      this.arrays(path, data.returns.forward, data.receives.backward),
     );
-    this.units.set(path, unit);
-    return unit;
   }
 
-  loss() {
+  loss(path) {
     const { app } = this;
-    const data = app.doc.scopes.loss;
+    const data = app.doc.scopes[path];
     const target = "q" in data.values || data.forward.some((s) => s.symbol === "q") ? "q" : "T";
-    this.numbers = make("p", { class: "numbers" });
-    const unit = make(
+    const numbers = make("p", { class: "numbers" });
+    this.numbers.set(path, numbers);
+    return make(
       "section",
-      { class: "unit loss", "aria-label": "The loss" },
+      { class: "unit loss", "aria-label": isHead(path) ? layerName(app.doc, path) : "The loss" },
       make(
         "div",
         { class: "block" },
         make("div", { class: "arrow there" }),
         make(
           "button",
-          { type: "button", class: "head", click: () => app.layer("loss"), title: data.name },
+          { type: "button", class: "head", click: () => app.layer(path), title: data.name },
           make("b", {}, data.kind),
         ),
-        this.numbers,
+        numbers,
         make("div", { class: "arrow back" }),
       ),
-      make(
-        "div",
-        { class: "arrays" },
-        make("div", { class: "above" }, this.tile("loss", target, ARRAY, {}, "forward")),
-        make("div", { class: "below" }, this.tile("loss", "dP", ARRAY, {}, "backward")),
-      ),
+      this.arrays(path, [target], ["dP"]),
     );
-    this.units.set("loss", unit);
-    return unit;
   }
 
-  // The loss, or what the chosen sample adds to it.
+  // The losses, or what the chosen sample adds to them.
   tell() {
     const { pass, sample } = this.app;
     const { after } = pass.doc;
-    const loss = make("b", {}, shown(pass.loss));
-    const then =
-      after === null ? [] : [" → ", make("b", {}, shown(Number(after))), " after this step"];
-    this.numbers?.replaceChildren(
-      ...(sample === null
-        ? ["loss ", loss, ...then]
-        : [`sample ${sample} adds `, loss, " to the loss"]),
-    );
+    for (const [path, numbers] of this.numbers) {
+      const loss = make("b", {}, shown(pass.get(path).find("L")?.data?.[0] ?? NaN));
+      const then =
+        after === null || isHead(path)
+          ? []
+          : [" → ", make("b", {}, shown(Number(after))), " after this step"];
+      numbers.replaceChildren(
+        ...(sample === null
+          ? ["loss ", loss, ...then]
+          : [`sample ${sample} adds `, loss, " to the loss"]),
+      );
+    }
   }
 
-  tile(path, name, box, hints, direction) {
+  // Draw the lines around the lanes: above, from a value to what reads it; below, back.
+  wire() {
+    const units = [...this.units.values()];
+    const track = this.element.querySelector(".track");
+    const whole = track.getBoundingClientRect();
+    const [left, top] = [whole.left - track.scrollLeft, whole.top];
+    const ends = units.map(() => 0); // lines that end there so far
+    const paths = this.lines.map(({ from, to, level }) => {
+      const start = units[from].querySelector(".above").getBoundingClientRect();
+      const [end, low] = [units[to], units[from]].map((unit) => unit.getBoundingClientRect());
+      const x = [(start.left + start.right) / 2, end.left + 24 + 9 * ends[to]++];
+      const far = 4 + LINE * level;
+      return [
+        bent(x[0] - left, x[1] - left, start.top - top, end.top - top + 14, end.top - top - far),
+        bent(
+          x[1] - left,
+          x[0] - left,
+          end.bottom - top - 14,
+          low.bottom - top - 4,
+          end.bottom - top + far,
+        ),
+      ];
+    });
+    this.wires.style.width = `${track.scrollWidth - 20}px`;
+    this.wires.innerHTML = `<defs><marker id="tip" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="8" markerHeight="8" markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8Z"/></marker></defs>${paths
+      .flat()
+      .map((d) => `<path class="wire" marker-end="url(#tip)" d="${d}"/>`)
+      .join("")}`;
+  }
+
+  tile(path, name, box, hints, direction, words = "") {
     const tensor = this.app.base.get(path).find(name, null);
     if (!tensor?.shape)
       return make("p", { class: "none" }, direction === "backward" ? `no ${name}` : "");
@@ -231,6 +271,7 @@ export class Lanes {
     const tile = new Tile({
       ref,
       name,
+      words,
       box,
       small: true,
       hints: { ...images, ...hints },
@@ -248,6 +289,7 @@ export class Lanes {
       if (tensor) tile.show(tensor, this.app.ink, centre);
     }
     this.tell();
+    this.wire();
     this.now();
   }
 
@@ -256,7 +298,7 @@ export class Lanes {
     const { app } = this;
     const { moment } = app;
     for (const [path, unit] of this.units) {
-      const input = path === "input" && app.at === 0;
+      const input = moment.path === "" && path === `input ${moment.symbol}`;
       const inside = path !== this.container && moment.path.startsWith(`${path}.`);
       const here = input || path === moment.path || inside;
       unit.classList.toggle("current", here);

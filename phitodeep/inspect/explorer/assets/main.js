@@ -1,7 +1,7 @@
 // The page: which moment is shown, which cell is chosen, and what keys and buttons do.
 
 import { Reduced, Tensor, cellOf, unpacked } from "./tensor.js";
-import { checked } from "./engine.js";
+import { checked, isLoss } from "./engine.js";
 import { moved } from "./terms.js";
 import { keyOf, marksOf } from "./marks.js";
 import { Choices } from "./choices.js";
@@ -15,7 +15,7 @@ import { Dialogs } from "./dialogs.js";
 import { Keys } from "./keys.js";
 import { moments, stretches } from "./timeline.js";
 import { plural, shown } from "./dom.js";
-import { isContainer, isGradientOfParameter } from "./words.js";
+import { isContainer, isGradientOfParameter, isOutside } from "./words.js";
 
 const PARTS = [
   ...["scrub", "segments", "now", "play", "pace", "samples", "views", "table"],
@@ -78,7 +78,7 @@ class App {
 
   introduce() {
     const { doc } = this;
-    const layers = doc.scopes[""].forward.filter((s) => s.kind === "through");
+    const layers = doc.scopes[""].forward.filter((s) => s.kind === "through" && s.runs);
     const kinds = layers.map((s) => doc.scopes[s.path].kind).join(" · ");
     const many = plural(doc.samples, "sample");
     const share = doc.sample === null ? "" : `the share of sample ${doc.sample} in `;
@@ -126,22 +126,27 @@ class App {
     const scope = this.base.get(path);
     const parameter =
       symbol.replace(/^[dΔ]/, "") in scope.data.params || symbol in scope.data.params;
-    const outside = ["X", "Y", "dX", "dY"].includes(symbol);
-    return { parameter, images: outside || scope.find("X")?.shape.length === 4 };
+    const { receives } = scope.data;
+    const images = receives.forward.some((name) => scope.find(name)?.shape.length === 4);
+    return { parameter, images: images || isOutside(scope, symbol) };
   }
 
   // Whether an array has been computed by this moment.
   known(path, symbol, direction) {
     let ref = { path, symbol, t: null };
     const scope = this.base.get(path);
-    if (symbol in scope.data.params || (path === "" && symbol === "X")) return true;
+    if (
+      symbol in scope.data.params ||
+      (path === "" && scope.data.receives.forward.includes(symbol))
+    )
+      return true;
     const tensor = scope.find(symbol, null);
     if (!(tensor instanceof Tensor)) return true;
     ref.cell = tensor.shape.map(() => 0);
     for (let next = ref; next; next = moved(this.base, next)) {
       ref = next;
       const at = this.firsts.get(
-        `${ref.path === "loss" && direction === "backward" ? "backward" : direction} ${ref.path} ${ref.symbol}`,
+        `${isLoss(ref.path) && direction === "backward" ? "backward" : direction} ${ref.path} ${ref.symbol}`,
       );
       if (at !== undefined) return at <= this.at;
     }
@@ -186,7 +191,7 @@ class App {
   }
 
   containerOf(path) {
-    if (path === "loss" || path === "") return "";
+    if (isLoss(path) || path === "") return "";
     const has = (p) => isContainer(this.doc, p);
     if (has(path)) return path;
     const parts = path.split(".");
@@ -206,9 +211,10 @@ class App {
     }
   }
 
-  // Go to a layer, in the direction of this moment; "input" is what the model receives.
+  // Go to a layer, in the direction of this moment; "input X" is what the model receives as X.
   layer(path) {
-    if (path === "input") return this.go(0);
+    const input = this.moments.findIndex((m) => m.path === "" && path === `input ${m.symbol}`);
+    if (input >= 0) return this.go(input);
     const { direction } = this.moment;
     const own = (m) => m.path === path || m.path.startsWith(`${path}.`);
     const same = this.moments.findIndex((m) => own(m) && m.direction === direction);

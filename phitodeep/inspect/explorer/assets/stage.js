@@ -2,6 +2,7 @@
 
 import { Tile } from "./tiles.js";
 import { Extras } from "./extras.js";
+import { isLoss } from "./engine.js";
 import { make, shown, symbol } from "./dom.js";
 import { isGradientOfParameter, layerName, meaning, roleOf } from "./words.js";
 
@@ -63,7 +64,7 @@ export class Stage {
     const { app } = this;
     const { moment } = app;
     this.tiles = [];
-    this.element.classList.toggle("loss", moment.path === "loss");
+    this.element.classList.toggle("loss", isLoss(moment.path));
     const names = this.operands(moment);
     const box = this.box(moment.phase === "update" ? 3 : names.length + 1);
     const parts =

@@ -151,7 +151,7 @@ export function moved(pass, ref) {
       return null;
     }
     case "through":
-      return { path: step.path, symbol: step.back ? "dX" : "Y", cell, t: null };
+      return { path: step.path, symbol: step.result, cell, t: null };
     default:
       return null;
   }
@@ -159,23 +159,29 @@ export function moved(pass, ref) {
 
 // What a layer receives is what the layer around it hands over; the loss receives the model's Y.
 function entering(pass, { path, symbol, cell }) {
-  if (path === "loss" && symbol === "P") return { path: "", symbol: "Y", cell, t: null };
-  if (path === "" && symbol === "dY") return { path: "loss", symbol: "dP", cell, t: null };
-  if (symbol !== "X" && symbol !== "dY") return null;
-  if (symbol in pass.get(path).data.values) return null;
+  const inside = path !== "" && path !== "loss";
+  if (inside && symbol in pass.get(path).data.values) return null;
   const from = memory(pass.doc, "handed over", pass.doc.scopes, handedOver).get(
     `${path} ${symbol}`,
   );
   return from ? { ...from, cell, t: null } : null;
 }
 
-// The symbol of the layer around it that each X and dY is.
+// The symbol elsewhere that each value that a layer or a loss receives is.
 function handedOver(scopes) {
   const found = new Map();
+  const hand = (path, symbols, to, direction) =>
+    scopes[to].receives[direction].forEach((symbol, k) =>
+      found.set(`${to} ${symbol}`, { path, symbol: symbols[k] }),
+    );
+  if (scopes.loss) {
+    hand("", scopes[""].returns.forward, "loss", "forward");
+    hand("loss", scopes.loss.returns.backward, "", "backward");
+  }
   for (const [path, { forward, backward }] of Object.entries(scopes)) {
     for (const step of [...forward, ...backward]) {
       if (step.kind !== "through") continue;
-      found.set(`${step.path} ${step.back ? "dY" : "X"}`, { path, symbol: step.of });
+      hand(path, step.reads, step.path, step.back ? "backward" : "forward");
     }
   }
   return found;
@@ -195,10 +201,10 @@ export function source(pass, ref) {
 
 // --- slopes ----------------------------------------------------------------------------------------
 
-// The symbols of a backward pass that are gradients: what follows from dY.
+// The symbols of a backward pass that are gradients: what follows from what it receives.
 export function gradients(pass, scope) {
   return memory(pass.doc, `gradients ${scope.path}`, scope.data.backward, (backward) => {
-    const found = new Set(["dY"]);
+    const found = new Set(scope.data.receives.backward);
     const steps = backward.flatMap((step) => step.body ?? [step]);
     for (let size = 0; size !== found.size;) {
       size = found.size;
@@ -213,7 +219,7 @@ export function gradients(pass, scope) {
 // The product of slope and value, summed over all of them, is the value of the cell.
 export function slopes(pass, ref) {
   const scope = pass.get(ref.path);
-  const linear = ref.path === "loss" ? new Set() : gradients(pass, scope);
+  const linear = gradients(pass, scope);
   if (!linear.has(ref.symbol)) return [];
   const from = moved(pass, ref);
   if (from) return [{ ref: from, slope: 1, others: [] }];
@@ -294,17 +300,19 @@ function strongest(ways, count) {
   return ways.sort((a, b) => Math.abs(b.value) - Math.abs(a.value)).slice(0, count);
 }
 
-// What a layer did locally: the slope of each cell of its dY, or of another gradient, in a cell, as an
-// array like dY. It goes back through the cells in the reverse order in which they were computed, so
-// that all slopes of a cell are known when its turn comes. Null if dY is not known.
-export function local(pass, ref, from = "dY") {
-  const arriving = pass.get(ref.path).find(from);
-  if (!(arriving instanceof Tensor)) return null;
-  const found = new Tensor(arriving.shape);
+// What a layer did locally: the slope of each cell of what arrives at it, its dY, or of other
+// gradients, in a cell; one array for each. It goes back through the cells in the reverse order in
+// which they were computed, so that all slopes of a cell are known when its turn comes. Null if what
+// arrives is not known.
+export function local(pass, ref, from = pass.get(ref.path).data.receives.backward) {
+  const arriving = from.map((symbol) => pass.get(ref.path).find(symbol));
+  if (!arriving.every((tensor) => tensor instanceof Tensor)) return null;
+  const found = arriving.map(({ shape }) => new Tensor(shape));
   const open = new Map(); // by time: the cells of one array, by place, with their slopes
   const push = (cell, slope) => {
     const to = inRound(pass, cell);
-    if (to.path === ref.path && to.symbol === from) found.data[found.place(to.cell)] += slope;
+    const end = to.path === ref.path ? found[from.indexOf(to.symbol)] : null;
+    if (end) end.data[end.place(to.cell)] += slope;
     else {
       const time = pass.get(to.path).when(to.symbol, to.t);
       const cells = open.get(time) ?? open.set(time, new Map()).get(time);

@@ -4,16 +4,16 @@ export const PHASES = ["forward", "loss", "backward", "update"];
 
 // All moments: { phase, path, direction, symbol, t, step }.
 export function moments(pass) {
-  const found = [
-    { phase: "forward", path: "", direction: "forward", symbol: "X", t: null, step: null },
-  ];
+  const given = { phase: "forward", path: "", direction: "forward", t: null, step: null };
+  const found = pass.get("").data.receives.forward.map((symbol) => ({ ...given, symbol }));
   const add = (phase, direction, path) => {
     const scope = pass.get(path);
     const visit = (steps, t) => {
       for (const step of steps) {
         if (step.kind === "loop") for (const round of scope.times(step)) visit(step.body, round);
-        else if (step.kind === "through") add(phase, direction, step.path);
-        else if (scope.find(step.symbol, t)?.shape.length || step.symbol === "L") {
+        else if (step.kind === "through") {
+          if (step.runs) add(phase, direction, step.path);
+        } else if (scope.find(step.symbol, t)?.shape.length || step.symbol === "L") {
           found.push({ phase, path, direction, symbol: step.symbol, t, step });
         }
       }

@@ -1,6 +1,6 @@
 // What symbols mean, in words.
 
-import { stepOf } from "./engine.js";
+import { isLoss, stepOf } from "./engine.js";
 import { gradients, moved } from "./terms.js";
 
 // The role of an array in a step, as the chain rule tells it: what arrives times the local slope is
@@ -9,14 +9,13 @@ export function roleOf(pass, moment, symbol) {
   const scope = pass.get(moment.path);
   if (moment.direction === "update") return "";
   if (symbol === moment.symbol) {
-    if (symbol === "dX") return "what it passes on";
     if (isGradientOfParameter(scope, symbol))
       return `the slopes of the loss for ${symbol.slice(1)}`;
-    if (symbol === "dP") return "where the way back begins";
-    return "";
+    if (!scope.data.returns.backward.includes(symbol)) return "";
+    return isLoss(moment.path) ? "where the way back begins" : "what it passes on";
   }
-  if (moment.direction !== "backward" || moment.path === "loss") return "";
-  if (symbol === "dY") return "what arrives";
+  if (moment.direction !== "backward" || isLoss(moment.path)) return "";
+  if (scope.data.receives.backward.includes(symbol)) return "what arrives";
   if (gradients(pass, scope).has(symbol)) return "on the way back";
   if (stepOf(scope, symbol, "backward")) return "its local slope";
   return isGradientOfParameter(scope, moment.symbol) ? "what it had received" : "its local slope";
@@ -31,14 +30,20 @@ export function isContainer(doc, path) {
 export function neighbour(pass, ref) {
   for (let next = moved(pass, ref); next; next = moved(pass, next)) {
     const { path, symbol } = next;
-    if (["Y", "dX", "dP"].includes(symbol) && path !== "" && !isContainer(pass.doc, path))
-      return next;
+    const { forward, backward } = pass.get(path).data.returns;
+    const returned = [...forward, ...backward].includes(symbol);
+    if (returned && path !== "" && !isContainer(pass.doc, path)) return next;
   }
   return null;
 }
 
 export function isGradientOfParameter(scope, symbol) {
   return symbol.startsWith("d") && symbol.slice(1) in scope.data.params;
+}
+
+// Whether a symbol is what a layer receives or returns, such as X, or X2 of several inputs.
+export function isOutside({ data: { receives, returns } }, symbol) {
+  return [receives, returns].some((ends) => [...ends.forward, ...ends.backward].includes(symbol));
 }
 
 export function meaning(pass, { path, symbol }, direction) {
@@ -60,7 +65,7 @@ export function meaning(pass, { path, symbol }, direction) {
     dP: "the slope of the loss in each prediction. Here the way back begins.",
     T: "the targets: what the model should predict",
   };
-  return known[symbol] ?? step?.words ?? "";
+  return known[isOutside(scope, symbol) ? symbol.replace(/\d+$/, "") : symbol] ?? step?.words ?? "";
 }
 
 // Where a sum's index stands: "sample 7" for n, otherwise "i = 3".
@@ -75,6 +80,7 @@ export const nameOf = ({ symbol, cell }) => `${symbol}[${cell.join(", ")}]`;
 
 export function layerName(doc, path) {
   if (path === "loss") return `the loss, ${doc.scopes.loss.name}`;
+  if (isLoss(path)) return `the loss of ${path.slice(5)}, ${doc.scopes[path].name}`;
   if (path === "") return "the model";
   return `layer ${path}, ${doc.scopes[path].name}`;
 }
