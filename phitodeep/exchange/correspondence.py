@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,6 +60,13 @@ NOTHING = Lines(network.nothing)  # the layer does nothing in prediction
 ATTENTION = dict.fromkeys(["none", "fixed"], Lines(network.attention))
 PRODUCT = {"none": plain.dot_product_attention, "fixed": plain.rotary_dot_product_attention}
 
+
+def merge(how: str, onnx: str = "") -> Row:
+    """Return the row of a layer that merges several values; `onnx` is an operator of two."""
+    form = containers.two_at_a_time(onnx) if onnx else None
+    return Row(Lines(partial(network.merge, how)), form, Composed(partial(composed.merge, how)))
+
+
 TABLE: dict[type[Layer], Row] = {
     # containers
     L.Chain: Row(numpy=Lines(network.chain), torch=Composed(composed.chain)),
@@ -71,6 +79,15 @@ TABLE: dict[type[Layer], Row] = {
     L.Bidirectional: Row(
         numpy=Lines(network.bidirectional), torch=Composed(composed.bidirectional, LAST)
     ),
+    L.Wired: Row(Lines(network.wired), torch=Composed(composed.wired)),
+    # layers that merge several values
+    L.Add: merge("add", "Add"),
+    L.Subtract: merge("subtract", "Sub"),
+    L.Multiply: merge("multiply", "Mul"),
+    L.Average: merge("average")._replace(numpy=Lines(network.average)),
+    L.Maximum: merge("maximum", "Max"),
+    L.Concat: merge("concat"),
+    L.Dot: merge("dot")._replace(numpy=plain.dot),
     # activations
     L.ReLU: Row(onnx=elementwise("Relu"), torch=pair("ReLU")),
     L.LeakyReLU: Row(
@@ -197,6 +214,7 @@ TABLE: dict[type[Layer], Row] = {
     L.ZeroPad2D: Row(torch=pair("ZeroPad2d", FIRST, rows.sides)),
     # layers that draw random numbers in training
     L.Dropout: Row(NOTHING, nothing, pair("Dropout", rate="p")),
+    L.GradientReversal: Row(NOTHING, nothing),
     L.SpatialDropout: Row(NOTHING, nothing, pair("Dropout#d", FIRST, rate="p")),
     L.GaussianNoise: Row(NOTHING, nothing, pair("own.GaussianNoise", std="std")),
     L.Reparameterize: Row(numpy=plain.latent_mean, torch=pair("own.Reparameterize", LAST)),
@@ -234,8 +252,9 @@ def form_of(layer: Layer, library: str) -> Any:
     """Return what corresponds to a layer in a library, or None.
 
     That is in the row of its class or of the nearest base. A class from outside phitodeep that
-    changes what its base computes has nothing.
+    changes what its base computes has nothing. A shared layer has what the layer has.
     """
+    layer = layer.layer if isinstance(layer, L.Shared) else layer
     bases = list(type(layer).__mro__)
     base = next((b for b in bases if getattr(TABLE.get(b), library, None) is not None), None)
     if base is None:

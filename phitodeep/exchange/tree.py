@@ -14,8 +14,16 @@ from typing import Any, NamedTuple
 from phitodeep.errors import ArgumentError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Chain, Parallel, Residual, SkipConcat
+from phitodeep.layers.merging import Add, Concat, Multiply
+from phitodeep.layers.tying import Shared
+from phitodeep.layers.wiring import Wired
 
 DEEPEST = 100  # containers inside each other
+MERGES = {"add": Add, "multiply": Multiply, "concat": Concat}
+
+
+class NoTreeError(ArgumentError):
+    """The graph is not a tree of containers, but it may be a network: see `as_wired`."""
 
 
 class Operation(NamedTuple):
@@ -24,8 +32,8 @@ class Operation(NamedTuple):
     name      for error messages
     inputs    the names of the values that it reads, without constants
     output    the name of the value that it computes
-    does      a layer, which reads one value, or the way to merge several, as in Parallel: "add",
-              "multiply" or "concat" (on the last axis)
+    does      a layer, or the way to merge several values, as in Parallel: "add", "multiply" or
+              "concat" (on the last axis)
     """
 
     name: str
@@ -59,6 +67,23 @@ def _needed(made: dict[str, Operation], start: str, end: str) -> set[str]:
     return needed
 
 
+def as_wired(operations: Iterable[Operation], start: str, end: str) -> tuple[Any, Any, Any]:
+    """Return the same as the arguments of a network with a name for each value."""
+    made = {operation.output: operation for operation in operations}
+    needed, names = _needed(made, start, end), {start: "input"}
+    names |= {value: f"value_{n}" for n, value in enumerate(made, 1)} | {end: "output"}
+    uses = [
+        (
+            does if isinstance(does, Layer) else MERGES[does](),
+            [names[read] for read in inputs],
+            [names[value]],
+        )
+        for value, (_, inputs, _, does) in made.items()
+        if value in needed
+    ]
+    return ["input"], uses, ["output"]
+
+
 class _Tree:
     """The layers between any two values of a graph.
 
@@ -77,6 +102,8 @@ class _Tree:
                 raise ArgumentError(
                     f"the operation {operation.name!r} does not depend on the input."
                 )
+            if isinstance(operation.does, Layer) and operation.does.inputs != 1:
+                raise NoTreeError(f"the operation {operation.name!r} reads several values.")
             paths = [self._check(value, operation, taken) for value in operation.inputs]
             while len(set(paths)) > 1:  # step back from the deepest until the paths meet
                 i = max(range(len(paths)), key=lambda i: self.depths[paths[i]])
@@ -88,7 +115,7 @@ class _Tree:
     def _check(self, value: str, reader: Operation, taken: dict[str, str]) -> str:
         """Return the value; refuse it if it lies in a branch of an earlier merge."""
         if value in taken:
-            raise ArgumentError(
+            raise NoTreeError(
                 f"the operation {reader.name!r} reads {value!r}, which is inside a branch that "
                 f"ends at {taken[value]!r}: branches of a tree of layers share no values."
             )
@@ -102,7 +129,7 @@ class _Tree:
             if isinstance(operation.does, Layer):
                 found.append(operation.does)
             elif depth == DEEPEST:
-                raise ArgumentError(
+                raise NoTreeError(
                     f"the operation {operation.name!r} is inside {DEEPEST} other branches: "
                     "fewer are supported."
                 )
@@ -131,3 +158,20 @@ def branches_of(container: Any) -> tuple[list[list[Layer]], str]:
     if isinstance(container, Parallel):
         return [[branch] for branch in container.branches], container.merge
     return [[], [*container.layers]], "add" if isinstance(container, Residual) else "concat"
+
+
+def outer_names(model: Layer) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the inputs and of the outputs: those of a network, or X and Y."""
+    return (model.takes, model.returns) if isinstance(model, Wired) else (("X",), ("Y",))
+
+
+def paths_of(model: Layer) -> dict[int, str]:
+    """Return the path of each layer by its id.
+
+    What computes a shared layer has the path of the layer, where its weights are.
+    """
+    found = {id(layer): path for path, layer in model.walk()}
+    for path, layer in model.walk():
+        if isinstance(layer, Shared):
+            found[id(layer._bound())] = found.get(id(layer.layer), path)
+    return found

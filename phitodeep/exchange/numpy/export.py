@@ -9,18 +9,19 @@ from bisect import bisect
 from functools import partial
 from keyword import iskeyword
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from phitodeep.core.files import atomic_write
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Array, Shape, each
 from phitodeep.core.version import __version__
 from phitodeep.errors import ArgumentError
 from phitodeep.exchange.correspondence import check_exportable, form_of
 from phitodeep.exchange.numpy import plain
 from phitodeep.exchange.numpy.network import Line, Network, one_line
 from phitodeep.exchange.numpy.sources import Sources, literal
+from phitodeep.exchange.tree import outer_names
 from phitodeep.layers.base import Layer
 
 RULE = "# --- {} "
@@ -70,19 +71,22 @@ def written(model: Layer, name: str, samples: int) -> tuple[str, dict[str, Array
     sources = Sources({**dict.fromkeys(own, network), "np": np})
     layers = sources.of(network.functions.values())
     helpers = sources.finish()
+    inputs, outputs = ports(model)
     surroundings = [
-        *sources.of([plain.as_array, plain.load_weights, plain.main]),
+        *sources.of([plain.as_array, plain.batches, plain.load_weights, plain.main]),
+        *sources.of([plain.in_order] * (len(inputs) > 1)),
         *sources.finish(),
     ]
-    shape, output = free_shapes(model)
-    example = f", here for X {_shape(model.input_shape or ())}" if None in shape else ""
-    dtype = "int64" if model.takes_tokens else str(model.dtype)
-    checks = ["X", literal(shape, "the input shape"), literal(dtype, "the dtype")]
-    limit = most_steps(model) if shape[:1] == (None,) else None
-    if limit is not None:
-        checks.append(f"max_steps={limit}")
+    several = len(inputs) + len(outputs) > 2
+    X, Y = ("the inputs", "the outputs") if several else (inputs[0], outputs[0])
+    variables = ", ".join(network.inputs)
+    names = [literal([port.name for port in some], "the names") for some in (inputs, outputs)]
+    by_name = f"{{n: np.concatenate(A) for n, A in zip({names[1]}, zip(*parts))}}"
+    pairs = zip(inputs, model._ins(), strict=True)
+    built = [f"{port.name} {_shape(shape)}" for port, shape in pairs if None in port.sizes]
+    example = f", here for {' and '.join(built)}" if built else ""
     lines = [
-        f'"""{_docstring(model, name, shape, output, limit)}"""',
+        f'"""{_docstring(model, name, inputs, outputs)}"""',
         "",
         "from __future__ import annotations",
         "",
@@ -93,22 +97,24 @@ def written(model: Layer, name: str, samples: int) -> tuple[str, dict[str, Array
         "Array = np.ndarray",
         "",
         "",
-        f"def predict(X: Any, batch_size: int = {samples}) -> Array:",
-        f'    """Return the outputs {_shape(output)} for X {_shape(shape)}, an array or lists."""',
-        str(Line("X = as_array", tuple(checks))),
-        "    if batch_size < 1:",
-        '        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")',
-        "    batches = [X[i : i + batch_size] for i in range(0, len(X), batch_size)]",
-        "    return np.concatenate([network(batch) for batch in batches])",
+        f"def predict(X: Any, batch_size: int = {samples}) -> {_type(outputs)}:",
+        f'    """Return {Y} for {X}, as arrays or lists."""',
+        *[f"    {variables} = in_order(X, {names[0]})"] * (len(inputs) > 1),
+        *[
+            str(Line(f"{variable} = as_array", (variable, *port.checks())))
+            for variable, port in zip(network.inputs, inputs, strict=True)
+        ],
+        f"    parts = [network(*batch) for batch in batches([{variables}], batch_size)]",
+        f"    return {by_name if len(outputs) > 1 else 'np.concatenate(parts)'}",
         "",
         "",
-        "def network(X: Array) -> Array:",
-        f'    """Compute Y {_shape(output)} from X {_shape(shape)}, layer by layer.',
+        f"def network({', '.join(f'{v}: Array' for v in network.inputs)}) -> {_type(outputs)}:",
+        f'    """Compute {Y} from {X}, layer by layer.',
         "",
         f"    Where a layer changes the shape, the new one is next to it{example}.",
         '    """',
         *map(str, network.lines),
-        f"    return {network.result}",
+        f"    return {', '.join(each(network.result))}",
         *_section("the layers, as functions of arrays", layers),
         *_section("functions that the layers use", helpers),
         *_section("input, weights and command line", surroundings),
@@ -122,10 +128,50 @@ def written(model: Layer, name: str, samples: int) -> tuple[str, dict[str, Array
         "    sys.exit(str(error))",
         "",
         'if __name__ == "__main__":',
-        "    main(predict)",
+        "    main(predict)" if len(outputs) == 1 else '    main(predict, "npz")',
         "",
     ]
     return "\n".join(lines), network.weights
+
+
+class Port(NamedTuple):
+    """An input or an output.
+
+    sizes    of one sample
+    dtype    of the array
+    limit    the largest number of steps, or None
+    """
+
+    name: str
+    sizes: Sizes
+    dtype: str
+    limit: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} {_shape(self.sizes)}"
+
+    def checks(self) -> list[str]:
+        """Return the arguments of `as_array` after the array."""
+        found = [literal(self.sizes, "the input shape"), literal(self.dtype, "the dtype")]
+        found += [f"max_steps={self.limit}"] * (self.limit is not None)
+        return found + [f'name="{self.name}"'] * (self.name != "X")
+
+
+def ports(model: Layer) -> tuple[list[Port], list[Port]]:
+    """Return the inputs and the outputs; a single one is X or Y, whatever a network calls it."""
+    takes, returns = outer_names(model)
+    shapes, outputs = free_shapes(model)
+    dtype, inputs = str(model.dtype), []
+    for k, (shape, tokens) in enumerate(zip(shapes, each(model.takes_tokens), strict=True)):
+        limit = most_steps(model, k) if shape[:1] == (None,) else None
+        name = takes[k] if len(shapes) > 1 else "X"
+        inputs.append(Port(name, shape, "int64" if tokens else dtype, limit))
+    named = returns if len(returns) > 1 else ["Y"]
+    return inputs, [Port(n, shape, dtype) for n, shape in zip(named, outputs, strict=True)]
+
+
+def _type(outputs: list[Port]) -> str:
+    return "Array" if len(outputs) == 1 else "Any"
 
 
 def _section(title: str, blocks: list[str]) -> list[str]:
@@ -135,26 +181,34 @@ def _section(title: str, blocks: list[str]) -> list[str]:
     return lines
 
 
-def _docstring(model: Layer, name: str, shape: Sizes, output: Sizes, limit: int | None) -> str:
+def _docstring(model: Layer, name: str, inputs: list[Port], outputs: list[Port]) -> str:
     """Return the text that says what the file is, safe inside triple quotes."""
-    kind = "int64" if model.takes_tokens else str(model.dtype)
-    steps = "" if limit is None else f", and any at most {limit}"
+    width = max(len(port.name) for port in (*inputs, *outputs))
+    about = [f"{port.name:{width}}    {_shape(port.sizes)}, {port.dtype}" for port in inputs]
+    about[0] += "; N is the number of samples"
+    steps = [f", and any at most {port.limit}" * (port.limit is not None) for port in inputs]
+    about = [*map(str.__add__, about, steps)]
+    about += [f"{port.name:{width}}    {_shape(port.sizes)}, {port.dtype}" for port in outputs]
+    pairs = ", ".join(f"{port.name}={port.name}" for port in inputs)
+    call = "X" if len(inputs) == 1 else f"dict({pairs})"
+    files = " ".join(
+        f"{word}.np{'yz'[len(some) > 1]}" for word, some in (("input", inputs), ("output", outputs))
+    )
     rows = [("path", "layer", "output", "parameters")]
     for key, layer in model.children().items():
         text = one_line(layer, 45)
-        row = key.removeprefix("layers."), text, _shape(layer.output_shape or ())
+        row = key.removeprefix("layers."), text, ", ".join(map(_shape, layer._outs()))
         rows.append((*row, f"{layer.count_params():,}"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join([*map(str.ljust, row[:3], widths), row[3].rjust(widths[3])]) for row in rows]
     text = f"""A neural network in plain NumPy, exported by phitodeep {__version__}.
 
     from {name} import predict
-    Y = predict(X)
+    Y = predict({call})
 
-X    {_shape(shape)}, {kind}; N is the number of samples{steps}
-Y    {_shape(output)}, {model.dtype}
+{chr(10).join(about)}
 
-On the command line: python {name}.py input.npy output.npy
+On the command line: python {name}.py {files}
 The weights are in {name}.npz, in the same folder: {model.count_params():,} parameters.
 
 {chr(10).join(f"    {row}" for row in table)}
@@ -166,57 +220,59 @@ def _shape(shape: Sizes) -> str:
     return f"({', '.join(['N', *('any' if n is None else str(n) for n in shape or ())])})"
 
 
-def free_shapes(model: Layer) -> tuple[Sizes, Sizes]:
-    """Return the shapes of X and Y, with None for each axis whose size may differ in predictions.
+def free_shapes(model: Layer) -> tuple[list[Sizes], list[Sizes]]:
+    """Return the shapes of each X and Y, with None for an axis whose size may differ.
 
     An axis of X is free if the model, with the weights that it has, takes several other sizes.
     """
-    shape, output = model.input_shape or (), model.output_shape or ()
-    free: list[int | None] = list(shape)
-    found: list[int | None] = list(output)
-    for axis in range(len(shape)):
-        for twin in resized(model, axis):
-            free[axis] = None
-            pairs = zip(found, twin.output_shape or (), strict=True)
-            found = [a if a == b else None for a, b in pairs]
-    return tuple(free), tuple(found)
+    free, found = [list[int | None](shape) for shape in model._ins()], list[Sizes](model._outs())
+    for k, shape in enumerate(free):
+        for axis in range(len(shape)):
+            for twin in resized(model, axis, k):
+                shape[axis] = None
+                found = [
+                    tuple([a if a == b else None for a, b in zip(*pair, strict=True)])
+                    for pair in zip(found, twin._outs(), strict=True)
+                ]
+    return [*map(tuple, free)], found
 
 
-def resized(model: Layer, axis: int) -> list[Layer]:
-    """Return copies of the model that are built for other sizes of an axis of X, without arrays.
+def resized(model: Layer, axis: int, k: int = 0) -> list[Layer]:
+    """Return copies of the model that are built for other sizes of an axis of input k, no arrays.
 
     There are none if its weights do not fit one of these sizes: the axis is then not free.
     """
-    shape = model.input_shape or ()
-    n = shape[axis]
-    limit = most_steps(model) if axis == 0 else None
+    n = model._ins()[k][axis]
+    limit = most_steps(model, k) if axis == 0 else None
     sizes = {n + 1, 2 * n + 1, 3 * n + 2} if limit is None else {limit // 2, limit - 1, limit}
     twins: list[Layer] = []
     for size in sizes - {0, n}:
-        twin = _fitting(model, (*shape[:axis], size, *shape[axis + 1 :]))
+        twin = _fitting(model, size, axis, k)
         if twin is None:
             return []
         twins.append(twin)
     return twins
 
 
-def most_steps(model: Layer) -> int | None:
-    """Return the largest size of the first axis of a sample, or None if there is no limit.
+def most_steps(model: Layer, k: int = 0) -> int | None:
+    """Return the largest size of the first axis of input k, or None if there is no limit.
 
     Layers may lengthen or shorten the steps before the layer that has the limit `max_steps`.
     """
-    if model.max_steps is None or not model.input_shape:
+    if model.max_steps is None or not model._ins()[k]:
         return None
-    n, *rest = model.input_shape
+    n = model._ins()[k][0]
     sizes = range(n, MANY * n)
-    fit = bisect(sizes, False, key=lambda size: _fitting(model, (size, *rest)) is None)
+    fit = bisect(sizes, False, key=lambda size: _fitting(model, size, 0, k) is None)
     return None if fit == len(sizes) else sizes[fit - 1]
 
 
-def _fitting(model: Layer, shape: Shape) -> Layer | None:
-    """Return a copy that is built for samples of this shape, or None if the weights do not fit."""
+def _fitting(model: Layer, size: int, axis: int, k: int) -> Layer | None:
+    """Return a copy for samples of this size on an axis of input k; None if weights do not fit."""
+    shapes = [*model._ins()]
+    shapes[k] = (*shapes[k][:axis], size, *shapes[k][axis + 1 :])
     try:
-        twin = model._measured(shape)
+        twin = model._measured(shapes[0] if model.inputs == 1 else cast(Shape, tuple(shapes)))
     except ValueError:
         return None
     pairs = zip(model.walk(), twin.walk(), strict=True)

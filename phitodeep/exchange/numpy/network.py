@@ -11,28 +11,31 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.core.types import Array, Shape, same
+from phitodeep.core.types import Array, Shape, each, same
 from phitodeep.errors import ArgumentError
 from phitodeep.exchange.numpy import plain
 from phitodeep.exchange.numpy.sources import WIDTH, literal, wrapped
-from phitodeep.exchange.tree import branches_of
+from phitodeep.exchange.tree import branches_of, outer_names, paths_of
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Chain, Container
+from phitodeep.layers.tying import Shared
 
 MOST_TERMS = 100  # of a sum or product: Python does not compile thousands
+SIGNS = {"add": " + ", "subtract": " - ", "multiply": " * "}
 SAVED = 4  # lines that a loop must save
 LOOPS = "ijklmnopqrstuvw"  # names of loop variables
 Form = Callable[..., Any]
+Names = Any  # of a variable, or a tuple of them: one for each input or output
 
 
 class Lines(NamedTuple):
     """A layer that is more, or less, than the call of one function.
 
     write(network, layer, x, y) adds its lines, which read the variable x, and returns the variable
-    that holds Y: y, or another one.
+    that holds Y: y, or another one. Of several inputs or outputs, x or y is a tuple.
     """
 
-    write: Callable[[Network, Any, str, str], str]
+    write: Callable[[Network, Any, Names, Names], Names]
 
 
 class Weight(NamedTuple):
@@ -82,34 +85,39 @@ class Network:
     """The lines that compute Y from X, and the weights and functions that they use.
 
     form_of    returns the function of a layer, or its `Lines`
+    inputs     the variables that hold the inputs
+    result     the variable with Y, or a tuple of them
     """
 
     def __init__(self, model: Layer, form_of: Callable[[Layer], Any]) -> None:
         self.form_of = form_of
-        self.paths = {id(layer): path for path, layer in model.walk()}
+        self.paths = paths_of(model)
         self.weights: dict[str, Array] = {}
         self.functions: dict[str, Form] = {}
         self.lines: list[Line] = []
-        self.taken: set[str] = set()  # names of variables in use
-        self.variables = {"X", *LOOPS}  # all names of variables
+        takes, returns = outer_names(model)
+        self.inputs = [f"X_{name}" for name in takes] if len(takes) > 1 else ["X"]
+        outs = [f"Y_{name}" for name in returns] if len(returns) > 1 else ["X"]
+        self.taken = {*self.inputs, *outs}  # names of variables in use
+        self.variables = {*self.taken, *LOOPS}  # all names of variables
         self.samples = "N"  # what the first axis counts
-        self.result = self.add(model, "X", "X")
+        self.result = self.add(model, _one(self.inputs), _one(outs))
 
-    def add(self, layer: Layer, x: str, y: str) -> str:
+    def add(self, layer: Layer, x: Names, y: Names) -> Names:
         """Add the lines that compute `layer` from the variable x, and return the one with Y.
 
         That is `y`, or x itself if the layer does nothing.
         """
+        layer = layer._bound() if isinstance(layer, Shared) else layer
         form = self.form_of(layer)
         if isinstance(form, Lines):
             if isinstance(layer, Container) and type(layer) is not Chain and self.paths[id(layer)]:
                 self.lines.append(Line("", comment=one_line(layer)))
             return form.write(self, layer, x, y)
-        changed = layer.output_shape != layer.input_shape
-        return self.call(form, layer, x, y, comment=self._shape(layer.output_shape) * changed)
+        return self.call(form, layer, x, y, comment=self._changed(layer))
 
     def call(
-        self, form: Form, layer: Layer, x: str, y: str, comment: str = "", **named: str
+        self, form: Form, layer: Layer, x: Names, y: str, comment: str = "", **named: str
     ) -> str:
         """Add the line y = form(x, ...) with the arguments that the layer has, and return y.
 
@@ -121,16 +129,16 @@ class Network:
             raise ArgumentError(
                 f"export_numpy: two functions have the name {name!r}: rename one of them."
             )
-        given = () if builtin else self.arguments(form, layer, named)
-        self.lines.append(Line(f"{y} = {'np.' * builtin}{name}", (x, *given), comment))
+        given = () if builtin else self.arguments(form, layer, named, len(each(x)))
+        self.lines.append(Line(f"{y} = {'np.' * builtin}{name}", (*each(x), *given), comment))
         return y
 
     def arguments(
-        self, form: Form, layer: Layer, named: Mapping[str, str]
+        self, form: Form, layer: Layer, named: Mapping[str, str], inputs: int = 1
     ) -> Iterator[str | Weight]:
         """Yield the function's arguments after X; those that are its defaults are left out."""
         by_name = False  # settings are passed by name, and so is what follows them
-        for p in list(inspect.signature(form).parameters.values())[1:]:
+        for p in list(inspect.signature(form).parameters.values())[inputs:]:
             ours = named.get(p.name, p.name)
             owner, name = layer.tied.get(ours, (layer, ours))
             if p.kind is p.POSITIONAL_ONLY:
@@ -162,6 +170,10 @@ class Network:
     def _shape(self, shape: Shape | None) -> str:
         return f"({', '.join(map(str, (self.samples, *(shape or ()))))})"
 
+    def _changed(self, layer: Layer) -> str:
+        """Return the shape of a layer's output if its input has another."""
+        return self._shape(layer.output_shape) * (layer.output_shape not in layer._ins())
+
     def statement(self, code: str, shape: Shape | None = None) -> None:
         """Add a line that is not a call."""
         self.lines.append(Line(code, comment="" if shape is None else self._shape(shape)))
@@ -176,7 +188,7 @@ class Network:
         yield free
         self.taken.remove(free)
 
-    def sequence(self, layers: Sequence[Layer], x: str, y: str) -> str:
+    def sequence(self, layers: Sequence[Layer], x: Names, y: Names) -> Names:
         """Add layers one after another; consecutive ones with equal lines become a loop."""
         before, blocks = self.lines, list[tuple[str, list[Line]]]()
         for layer in layers:
@@ -239,23 +251,61 @@ def chain(network: Network, layer: Any, x: str, y: str) -> str:
 
 def merged(network: Network, layer: Any, x: str, y: str) -> str:
     """Residual, SkipConcat and Parallel."""
-    branches, merge = branches_of(layer)
+    branches, how = branches_of(layer)
     alone = sum(map(bool, branches)) == 1
     outs: list[str] = []
     with ExitStack() as stack:
         for i, branch in enumerate(branches):
             name = stack.enter_context(network.variable("F" if alone else f"Y{i}"))
             outs.append(network.sequence(branch, x, name))
-    listed = f"[{', '.join(outs)}]"
-    if merge == "concat":
-        code = f"np.concatenate({listed}, axis=-1)"
-    elif len(outs) > MOST_TERMS:
-        code = f"np.{merge}.reduce({listed})"
+    return merge(how, network, layer, tuple(outs), y)
+
+
+def merge(how: str, network: Network, layer: Any, x: Names, y: str) -> str:
+    """Add the line that merges several variables: "concat", or a function of NumPy."""
+    terms = ", ".join(each(x))
+    if how == "concat":
+        axis = getattr(layer, "axis", -1)
+        code = f"np.concatenate([{terms}], axis={axis + (axis >= 0)})"
+    elif how in SIGNS and len(each(x)) <= MOST_TERMS:
+        code = SIGNS[how].join(each(x))
     else:
-        code = {"add": " + ", "multiply": " * "}[merge].join(outs)
-    changed = layer.output_shape != layer.input_shape
-    network.statement(f"{y} = {code}", layer.output_shape if changed else None)
+        code = f"np.{how}.reduce(np.broadcast_arrays({terms}))"
+    network.lines.append(Line(f"{y} = {code}", comment=network._changed(layer)))
     return y
+
+
+def average(network: Network, layer: Any, x: Names, y: str) -> str:
+    merge("add", network, layer, x, y)
+    network.statement(f"{y} = {y} / {len(each(x))}")
+    return y
+
+
+def wired(network: Network, layer: Any, x: Names, y: Names) -> Names:
+    """Add the lines of layers between named values; one after another, they use one variable."""
+    outs = dict(zip(layer.returns, each(y), strict=True))
+    found = dict(zip(layer.takes, each(x), strict=True))
+    runs = layer._runs()
+    with ExitStack() as stack:
+        for run in runs:
+            layers = run.part.layers if run.whole else [run.part]
+            given = [found[name] for name in run.reads]
+            made = [
+                outs[name]
+                if run is runs[-1] and name in outs
+                else stack.enter_context(network.variable(f"X_{name}"))
+                for name in run.gives
+            ]
+            done = network.sequence(layers, _one(given), _one(made))
+            found.update(zip(run.gives, each(done), strict=True))
+        for name, out in outs.items():
+            if found[name] != out:
+                network.statement(f"{out} = {found[name]}")
+    return y
+
+
+def _one(names: Sequence[str]) -> Names:
+    return names[0] if len(names) == 1 else tuple(names)
 
 
 def attention(network: Network, layer: Any, x: str, y: str) -> str:

@@ -511,34 +511,59 @@ def latent_mean(X: Array) -> Array:
     return X[..., : X.shape[-1] // 2]
 
 
+def dot(X1: Array, X2: Array) -> Array:
+    """The products of vectors on the last axis, (..., 1)."""
+    return np.einsum("...d,...d->...", X1, X2)[..., None]
+
+
 # --- what surrounds the network -------------------------------------------------------------------
 
 
 def as_array(
-    X: Any, shape: Sequence[int | None], dtype: str, max_steps: int | None = None
+    X: Any, shape: Sequence[int | None], dtype: str, max_steps: int | None = None, name: str = "X"
 ) -> Array:
     """X as a checked array (N, *shape), N > 0; a size of None may be anything up to max_steps."""
     X = np.asarray(X)
     tokens = dtype == "int64"
     if X.dtype.kind not in ("iu" if tokens else "fiub"):
         what = "tokens, which are integers" if tokens else "real numbers"
-        raise TypeError(f"X must hold {what}, got dtype {X.dtype}.")
+        raise TypeError(f"{name} must hold {what}, got dtype {X.dtype}.")
     sizes = X.shape[1:]
     if len(sizes) != len(shape) or any(
         n == 0 if wanted is None else n != wanted for n, wanted in zip(sizes, shape, strict=True)
     ):
         wanted = ", ".join(["N", *("any" if n is None else str(n) for n in shape)])
         hint = " For a single sample, write predict([x])." if X.ndim == len(shape) else ""
-        raise ValueError(f"X must have the shape ({wanted}), got {X.shape}.{hint}")
+        raise ValueError(f"{name} must have the shape ({wanted}), got {X.shape}.{hint}")
     if len(X) == 0:
-        raise ValueError("X has no samples.")
+        raise ValueError(f"{name} has no samples.")
     if max_steps is not None and sizes[0] > max_steps:
-        raise ValueError(f"X has {sizes[0]} steps, but the network takes at most {max_steps}.")
+        raise ValueError(f"{name} has {sizes[0]} steps, but the network takes at most {max_steps}.")
     with np.errstate(over="ignore"):
         X = X.astype(dtype)
     if not np.isfinite(X).all():
-        raise ValueError("X must be finite, but holds NaN, infinity or a number that is too large.")
+        raise ValueError(
+            f"{name} must be finite, but holds NaN, infinity or a number that is too large."
+        )
     return X
+
+
+def batches(Xs: Sequence[Array], batch_size: int) -> list[list[Array]]:
+    """The inputs in parts of at most `batch_size` samples."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}.")
+    if len({len(X) for X in Xs}) > 1:
+        raise ValueError(f"the inputs have different numbers of samples: {[len(X) for X in Xs]}.")
+    return [[X[i : i + batch_size] for X in Xs] for i in range(0, len(Xs[0]), batch_size)]
+
+
+def in_order(X: Any, names: Sequence[str]) -> list[Any]:
+    """The inputs in this order, from a dict by name, or a list or tuple in the same order."""
+    if isinstance(X, dict) and sorted(X) == sorted(names):
+        return [X[name] for name in names]
+    if isinstance(X, list | tuple) and len(X) == len(names):
+        return list(X)
+    raise TypeError(f"X must be a dict with the inputs {', '.join(names)}, or a tuple of them.")
 
 
 def load_weights(path: Path, export_id: str) -> dict[str, Array]:
@@ -560,20 +585,28 @@ def load_weights(path: Path, export_id: str) -> dict[str, Array]:
     return weights
 
 
-def main(predict: Callable[[Array], Array]) -> None:
-    """Read X from a .npy file, and print the predictions or save them to another .npy file."""
+def main(predict: Callable[[Any], Any], ending: str = "npy") -> None:
+    """Read X from a .npy file, and print the predictions or save them to another .npy file.
+
+    Several arrays by name are in a .npz file.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("source", metavar="input.npy")
     parser.add_argument("target", metavar="output.npy", nargs="?", default="")
     given = parser.parse_args()
-    if given.target and not given.target.endswith(".npy"):
-        sys.exit(f"{given.target}: the output is an .npy file, so its name must end in .npy.")
+    if given.target and not given.target.endswith(f".{ending}"):
+        what = f"is an .{ending} file, so its name must end in .{ending}"
+        sys.exit(f"{given.target}: the output {what}.")
     try:
         with open(given.source, "rb") as stream:
-            X = np.lib.format.read_array(stream, allow_pickle=False)
+            X = np.load(stream, allow_pickle=False)
+            X = X if isinstance(X, np.ndarray) else dict(X)
     except OSError as error:
         sys.exit(f"{given.source}: {error.strerror}")
-    except (MemoryError, OverflowError, SyntaxError, TypeError, ValueError, tokenize.TokenError):
+    except (
+        *(EOFError, MemoryError, OverflowError, SyntaxError, TypeError, ValueError),
+        *(tokenize.TokenError, zipfile.BadZipFile),
+    ):
         sys.exit(f"{given.source} is not an .npy file of numbers.")
     try:
         Y = predict(X)
@@ -583,6 +616,6 @@ def main(predict: Callable[[Array], Array]) -> None:
         print(Y)
         return
     try:
-        np.save(given.target, Y)
+        np.savez(given.target, **Y) if isinstance(Y, dict) else np.save(given.target, Y)
     except OSError as error:
         sys.exit(f"{given.target}: {error.strerror or error}")

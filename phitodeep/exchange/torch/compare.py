@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from phitodeep import layers as L
 from phitodeep import loss as losses
 from phitodeep.core.call import Event, calling, watching
 from phitodeep.core.table import Table, Tabled
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, each
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.exchange.torch.layouts import LAST, outer, to_ours, to_theirs
 from phitodeep.exchange.torch.library import load
@@ -20,8 +21,10 @@ from phitodeep.exchange.torch.write.writing import Place, Written, tensor_of, wr
 from phitodeep.layers.attention import Attention
 from phitodeep.layers.base import Layer
 from phitodeep.loss import Loss
-from phitodeep.training.inputs import validate_inputs
+from phitodeep.loss.heads import Heads
+from phitodeep.training.inputs import validate
 
+Arrays = Sequence[Array | None]
 QUIET = {L.Dropout: "rate", L.GaussianNoise: "std", Attention: "dropout"}
 DRAWS = (L.Reparameterize, L.RandomFlip, L.RandomCrop)  # in training, always
 
@@ -87,7 +90,7 @@ def compare_with_torch(model: Any, X: Any, y: Any) -> Comparison:
     relative difference: about 1e-6 in float32 and 1e-15 in float64 if all is well.
     """
     torch, *_ = load("compare_with_torch")
-    if not isinstance(model, L.Chain) or not hasattr(model, "loss"):
+    if not isinstance(model, L.Chain | L.Wired) or not hasattr(model, "loss"):
         raise ArgumentTypeError(f"compare_with_torch takes a model with a loss, got {model!r}.")
     model = model.copy()
     for _, layer in model.walk():
@@ -96,22 +99,23 @@ def compare_with_torch(model: Any, X: Any, y: Any) -> Comparison:
                 setattr(layer, setting, 0.0)
     training = not any(isinstance(layer, DRAWS) for _, layer in model.walk())
     written = write(model)
-    X = validate_inputs(model, X)
-    T = model.loss.targets(y, (len(X), *model.output_shape))
+    data = validate(model, model.loss, X, y)
+
+    def result(P: Any) -> Any:
+        return model.loss.value_and_gradient(P, data.T, data.w)
+
     theirs = _Theirs(torch, written, model, training)
-    loss = theirs.run(X, T)
+    loss = theirs.run(each(data.X), data.T, lambda P: result(P)[1])
     ours = _Ours(model, theirs)
     with calling(training=training, step=0), watching(ours.watch, root=model, recomputed=True):
-        P = model.forward(X)
-        dP = ours.given("dY", "", model.loss.loss_gradient(P, y))
-        model.backward(dP)
+        P = model.forward(*each(data.X))
+        model.backward(*each(ours.given("dY", "", result(P)[1])))
     name = type(model.loss).__name__
     rows = list(ours.rows())
-    dP = model.loss.loss_gradient(theirs.arrays["Y"][""], y)
-    value = model.loss.loss_func(theirs.arrays["Y"][""], y)
+    value, dP = result(_one(theirs.arrays["Y"][""]))
     if loss is not None:
         rows.append(_row("loss", name, "L", np.asarray(value), np.asarray(loss)))
-        rows.append(_row("loss", name, "dP", dP, theirs.arrays["dY"][""]))
+        rows += _rows("loss", name, "dP", dP, theirs.arrays["dY"][""])
     return Comparison(tuple(rows), training)
 
 
@@ -127,6 +131,20 @@ def _row(
     return Row(path, layer, array, absolute, relative)
 
 
+def _rows(path: str, layer: str, kind: str, ours: Any, theirs: Arrays) -> list[Row]:
+    """Return the row of an array, or those of several, which are numbered."""
+    names = [kind] if len(theirs) == 1 else [f"{kind}{i}" for i in range(1, len(theirs) + 1)]
+    return [
+        _row(path, layer, name, a, b)
+        for name, a, b in zip(names, each(ours), theirs, strict=True)
+        if a is not None and b is not None
+    ]
+
+
+def _one(values: Sequence[Any]) -> Any:
+    return values[0] if len(values) == 1 else tuple(values)
+
+
 def _size(array: Array) -> float:
     return float(np.abs(array).max(initial=0))
 
@@ -134,57 +152,72 @@ def _size(array: Array) -> float:
 class _Theirs:
     """The pass of the module, with the X, Y, dX and dY of each layer, as ours.
 
-    arrays    by kind and path; the path "" is the whole module
+    arrays    by kind and path, one for each input or output; the path "" is the whole module
     """
 
     def __init__(self, torch: Any, written: Written, model: Any, training: bool) -> None:
         self.torch, self.written, self.model = torch, written, model
         self.module = written.module.train(training).requires_grad_(True)
         self.tensors: dict[str, dict[str, Any]] = {"X": {}, "Y": {}}
-        self.arrays: dict[str, dict[str, Array]] = {n: {} for n in ("X", "Y", "dX", "dY")}
+        self.arrays: dict[str, dict[str, Arrays]] = {n: {} for n in ("X", "Y", "dX", "dY")}
         for path, place in written.places.items():
-            self._keep(path, place.module)
+            if path:
+                self._keep(path, place.module)
 
     def _keep(self, path: str, module: Any) -> None:
         """Keep the input and the output of a module when it runs."""
-        module.register_forward_pre_hook(
-            lambda _, args: (self._kept("X", path, args[0]), *args[1:])
-        )
-        module.register_forward_hook(lambda _, args, Y: self._kept("Y", path, Y))
+        module.register_forward_pre_hook(lambda _, args: self._kept("X", path, args))
+        module.register_forward_hook(lambda _, args, Y: _one(self._kept("Y", path, each(Y))))
 
-    def _kept(self, kind: str, path: str, tensor: Any) -> Any:
-        """Return an alias of a tensor, whose gradient is that of this one use."""
-        alias = tensor.view_as(tensor)
-        if alias.requires_grad:
-            alias.retain_grad()
-        self.tensors[kind][path] = alias
-        return alias
+    def _kept(self, kind: str, path: str, tensors: Any) -> Any:
+        """Return aliases of tensors, whose gradients are those of this one use.
 
-    def run(self, X: Array, T: Array) -> float | None:
-        """Run both passes; return the loss, or None if PyTorch does not have it."""
+        Of a module at two places, the first use is that of its layer.
+        """
+        if path in self.tensors[kind]:
+            return tensors
+        aliases = tuple([tensor.view_as(tensor) for tensor in tensors])
+        for alias in aliases:
+            if alias.requires_grad:
+                alias.retain_grad()
+        self.tensors[kind][path] = aliases
+        return aliases
+
+    def run(self, Xs: Sequence[Array], T: Any, gradient: Callable[[Any], Any]) -> float | None:
+        """Run both passes; return the loss, or None if PyTorch does not have it.
+
+        `gradient` computes ours from the predictions.
+        """
         torch, model = self.torch, self.model
-        layouts = outer(model.input_shape), outer(model.output_shape)
-        start = torch.from_numpy(np.array(to_theirs(X, layouts[0])))
-        if not model.takes_tokens:
-            start.requires_grad_(True)
+        takes, returns = [outer(s) for s in model._ins()], [outer(s) for s in model._outs()]
+        starts = [
+            torch.from_numpy(np.array(to_theirs(X, layout)))
+            for X, layout in zip(Xs, takes, strict=True)
+        ]
+        for start in starts:
+            start.requires_grad_(start.is_floating_point())
         try:
-            Y = self._kept("Y", "", self.module(start))
+            found = self.module(*starts)
         except ValueError as error:  # of a BatchNorm that is given a single row
             raise ArgumentError(f"compare_with_torch: PyTorch refuses this X: {error}") from None
-        P = Y.movedim(1, -1) if layouts[1] != LAST else Y
-        loss = torch_loss(torch, model.loss, P, T)
+        Ys = self._kept("Y", "", tuple(found.values()) if isinstance(found, dict) else (found,))
+        pairs = zip(Ys, returns, strict=True)
+        Ps = [Y.movedim(1, -1) if layout != LAST else Y for Y, layout in pairs]
+        loss = torch_loss(torch, model.loss, _one(Ps), T)
         if loss is None:
-            dP = model.loss.gradient(P.detach().numpy(), T, None, None)
-            P.backward(torch.from_numpy(np.array(dP)))
+            dPs = each(gradient(_one([P.detach().numpy() for P in Ps])))
+            torch.autograd.backward(Ps, [torch.from_numpy(np.array(dP)) for dP in dPs])
         else:
             loss.backward()
-        places = {**self.written.places, "": Place(None, *layouts)}
-        for kind, gradient in (("X", "dX"), ("Y", "dY")):
-            for path, tensor in self.tensors[kind].items():
-                layout = places[path].takes if kind == "X" else places[path].returns
-                self.arrays[kind][path] = to_ours(tensor.detach().numpy(), layout)
-                if tensor.grad is not None:
-                    self.arrays[gradient][path] = to_ours(tensor.grad.numpy(), layout)
+        places = {**self.written.places, "": Place(None, tuple(takes), tuple(returns))}
+        for kind, slope in (("X", "dX"), ("Y", "dY")):
+            for path, tensors in self.tensors[kind].items():
+                layouts = each(places[path].takes if kind == "X" else places[path].returns)
+                both = [*zip(tensors, layouts, strict=True)]
+                self.arrays[kind][path] = [to_ours(t.detach().numpy(), order) for t, order in both]
+                self.arrays[slope][path] = [
+                    None if t.grad is None else to_ours(t.grad.numpy(), order) for t, order in both
+                ]
         return None if loss is None else float(loss.detach())
 
     def of_parameter(self, path: str, layer: Layer, name: str) -> Array:
@@ -203,16 +236,17 @@ class _Ours:
 
     def __init__(self, model: Any, theirs: _Theirs) -> None:
         self.model, self.theirs = model, theirs
-        self.found: dict[tuple[str, str], Array] = {}  # by path, and "Y" or "dX"
+        self.found: dict[tuple[str, str], Any] = {}  # by path, and "Y" or "dX"
 
-    def given(self, kind: str, path: str, array: Array | None) -> Array | None:
-        """Return PyTorch's array in place of ours, if it has one."""
-        known = self.theirs.arrays[kind].get(path)
-        if array is None or known is None or known.shape != array.shape:
-            return array
-        return np.ascontiguousarray(known).astype(array.dtype, copy=False)
+    def given(self, kind: str, path: str, array: Any) -> Any:
+        """Return PyTorch's array, or several, in place of ours, if it has one."""
+        known = self.theirs.arrays[kind].get(path) or ()
+        if isinstance(array, tuple):
+            pairs = zip(array, known, strict=True) if known else ()
+            return tuple([_in_place_of(a, b) for a, b in pairs]) or array
+        return _in_place_of(array, known[0]) if known else array
 
-    def watch(self, event: Event) -> Array | None:
+    def watch(self, event: Event) -> Any:
         if event.what not in ("forward", "backward") or event.path == "":
             return None
         forward = event.what == "forward"
@@ -220,7 +254,8 @@ class _Ours:
             return self.given("X" if forward else "dY", event.path, event.array)
         kind = "Y" if forward else "dX"
         if event.array is not None:
-            self.found[event.path, kind] = event.array.copy()
+            copies = [None if a is None else a.copy() for a in each(event.array)]
+            self.found[event.path, kind] = tuple(copies)
         return self.given(kind, event.path, event.array)
 
     def rows(self) -> Any:
@@ -232,22 +267,34 @@ class _Ours:
             for kind in ("Y", "dX"):
                 ours, theirs = self.found.get((path, kind)), self.theirs.arrays[kind].get(path)
                 if ours is not None and theirs is not None:
-                    yield _row(path, name, kind, ours, theirs)
+                    yield from _rows(path, name, kind, ours, theirs)
             known = {n: self.theirs.of_parameter(path, layer, n) for n in layer.params}
             size = max((_size(a) for a in known.values()), default=0.0)
-            for parameter, theirs in known.items():
-                ours = gradients.get(f"{path}.{parameter}", np.zeros_like(theirs))
-                yield _row(path, name, f"d{parameter}", ours, theirs, size)
+            for parameter, gradient in known.items():
+                found = gradients.get(f"{path}.{parameter}", np.zeros_like(gradient))
+                yield _row(path, name, f"d{parameter}", found, gradient, size)
+
+
+def _in_place_of(ours: Array | None, theirs: Array | None) -> Array | None:
+    if ours is None or theirs is None or ours.shape != theirs.shape:
+        return ours
+    return np.ascontiguousarray(theirs).astype(ours.dtype, copy=False)
 
 
 # --- losses as PyTorch computes them -------------------------------------------------------------
 
 
-def torch_loss(torch: Any, loss: Loss, P: Any, T: Array) -> Any:
+def torch_loss(torch: Any, loss: Loss, P: Any, T: Any) -> Any:
     """Return the loss of predictions P (a tensor in our layout) by PyTorch's own function, or None.
 
     T holds the targets, in the form that the loss uses. None means that PyTorch has no such loss.
     """
+    if isinstance(loss, Heads):
+        own = [
+            (loss.factor(name), torch_loss(torch, part, P[k], T[k]))
+            for k, name, part in loss.trained(T)
+        ]
+        return None if any(L is None for _, L in own) else sum(factor * L for factor, L in own)
     compute = LOSSES.get(type(loss))
     targets = torch.from_numpy(T)
     if compute is _cross_entropy:

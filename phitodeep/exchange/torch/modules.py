@@ -7,7 +7,9 @@ that a pickled module names a single place.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -60,11 +62,55 @@ class ChannelsLast(nn.Module):
         return X.movedim(1, -1)
 
 
+def merge(how: str, Xs: Sequence[Tensor], dim: int = -1) -> Tensor:
+    """Merge tensors: "concat" and "dot" are along `dim`; others are functions of two at a time."""
+    if how == "concat":
+        return torch.cat(list(Xs), dim)
+    if how == "dot":
+        return (Xs[0] * Xs[1]).sum(dim, keepdim=True)
+    if how == "average":
+        return merge("add", Xs) / len(Xs)
+    return functools.reduce(getattr(torch, how), Xs)
+
+
+class Merge(Module):
+    """Merge several values: see `merge`."""
+
+    def forward(self, *Xs: Tensor) -> Tensor:
+        return merge(self.how, Xs, self.dim)
+
+
+class Wired(Module):
+    """Modules between named values, such as "maps", in their order.
+
+    takes, returns    the names of the inputs and outputs
+    uses              the name of each module, and those of the values that it reads and gives
+    named             the names by which it returns several outputs in a dict; None: in a tuple
+    """
+
+    def forward(self, *Xs: Tensor) -> Any:
+        values = dict(zip(self.takes, Xs, strict=True))
+        for name, reads, gives in self.uses:
+            outs = getattr(self, name)(*[values[value] for value in reads])
+            values.update(zip(gives, outs if isinstance(outs, tuple) else [outs], strict=True))
+        found = tuple([values[name] for name in self.returns])
+        if len(found) == 1:
+            return found[0]
+        return found if self.named is None else dict(zip(self.named, found, strict=True))
+
+
 class Chain(Module):
     """Modules one after another: `layers`."""
 
-    def forward(self, X: Tensor) -> Tensor:
-        return self.layers(X)
+    def forward(self, *Xs: Tensor) -> Any:
+        return self.layers(*Xs)
+
+
+class Shared(Module):
+    """The module `layer` at a second place."""
+
+    def forward(self, *Xs: Tensor) -> Any:
+        return self.layer(*Xs)
 
 
 class Residual(Chain):
@@ -83,13 +129,7 @@ class Parallel(Module):
     """Merge the outputs of `branches`: `merge` is "add", "multiply", or "concat" along `dim`."""
 
     def forward(self, X: Tensor) -> Tensor:
-        outs = [branch(X) for branch in self.branches]
-        if self.merge == "concat":
-            return torch.cat(outs, self.dim)
-        merged = outs[0]
-        for Y in outs[1:]:
-            merged = merged + Y if self.merge == "add" else merged * Y
-        return merged
+        return merge(self.merge, [branch(X) for branch in self.branches], self.dim)
 
 
 class TimeDistributed(Module):

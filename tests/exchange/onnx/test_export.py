@@ -17,12 +17,16 @@ from phitodeep.exchange import correspondence
 from phitodeep.exchange.onnx.write import export
 from phitodeep.exchange.onnx.write.forms import exports
 from phitodeep.functional.rotary import DynamicRope
-from phitodeep.model import Sequential
+from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
+from tests.exchange import several
+from tests.exchange.rows import WITHOUT_FORM
 from tests.random_networks import Gate, Ladder, Scale
 
 NEWEST = onnx.defs.onnx_opset_version()
-NOT_EXPORTED = {"Lambda", "Layer", "Param", "State"}  # its functions may do anything; base classes
+# its functions may do anything; base classes; what its layer has
+NOT_EXPORTED = {"Lambda", "Layer", "Param", "State", "Shared"}
+NOT_EXPORTED |= {kind.__name__ for kind in WITHOUT_FORM}
 
 
 def built(*parts, shape, **settings):
@@ -130,6 +134,45 @@ def test_the_reference_evaluator_predicts_the_same(name, tmp_path):
 
 
 # --- what is in a file ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", several.NETWORKS)
+def test_networks_with_several_inputs_and_outputs(make, tmp_path):
+    model, X = several.built(make)
+    proto = exported(model, tmp_path / "net.onnx")
+    found = ReferenceEvaluator(proto).run([*model.returns], X)
+    for (name, wanted), Y in zip(several.predicted(model, X).items(), found, strict=True):
+        np.testing.assert_allclose(Y, wanted, rtol=1e-9, atol=1e-9, err_msg=name)
+
+
+def test_the_steps_of_each_input_have_a_name(tmp_path):
+    builder = SequentialBuilder(a=(4,), b=(5, 3)).at("a").embedding(20, 3).name("vectors")
+    builder.at("b").gru(3, return_sequences=False).output("code").at("b").concat("b").output("b2")
+    model = builder.at("vectors").output("c").build()
+    proto = exported(model, tmp_path / "net.onnx")
+    graph = proto.graph
+    dims = [
+        [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim]
+        for v in (*graph.input, *graph.output)
+    ]
+    assert dims == [["N", "T_a"], ["N", "T_b", 3], ["N", 3], ["N", "T_b", 6], ["N", "T_a", 3]]
+    assert "code (N, 3), b2 (N, T_b, 6), c (N, T_a, 3) from a (N, T_a), b (N, T_b, 3)" in (
+        proto.doc_string
+    )
+
+
+def test_values_that_are_inputs_or_two_outputs(tmp_path):
+    net = L.Wired(
+        ["a", "b"],
+        [(L.Dropout(0.5), ["a"], ["c"]), (L.Dropout(0.1), ["c"], ["d"])],
+        ["c", "d", "b"],
+    )
+    net.build(((2,), (3,)), dtype="float64")
+    export.export_onnx(net, tmp_path / "net.onnx", 20)
+    given = {"a": np.ones((1, 2)), "b": np.ones((1, 3))}
+    proto = onnx.load(tmp_path / "net.onnx")
+    for name, Y in zip("cdb", ReferenceEvaluator(proto).run(None, given), strict=True):
+        np.testing.assert_array_equal(Y, given["b" if name == "b" else "a"])
 
 
 def test_every_public_layer_has_a_form():

@@ -20,6 +20,7 @@ from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
 from phitodeep.testing.examples import ELEMENTWISE, data, made
 from tests.exchange.onnx.test_import import CASES, MODELS
+from tests.exchange.several import NETWORKS, built, predicted
 from tests.random_networks import KINDS, Centred, Gate, Ladder, Maker, Scale, drawn
 
 ort = pytest.importorskip("onnxruntime")
@@ -55,7 +56,7 @@ def check(layer, X, path, opset=20, precision=PRECISION):
     for A in inputs:
         with inference():
             wanted = layer.forward(A)
-        (Y,) = running.run(None, {"X": A if layer.takes_tokens else A.astype(layer.dtype)})
+        (Y,) = running.run(None, {source.name: A if layer.takes_tokens else A.astype(layer.dtype)})
         assert Y.shape == wanted.shape
         assert Y.dtype == wanted.dtype
         limit = precision * max(1, np.abs(wanted).max())
@@ -98,7 +99,9 @@ def test_in_float64_where_onnxruntime_has_it(opset, tmp_path):
 def has_kernels(path, X, layer):
     """Whether onnxruntime can run a model in float64."""
     try:
-        session(path).run(None, {"X": X if layer.takes_tokens else X.astype(layer.dtype)})
+        running = session(path)
+        name = running.get_inputs()[0].name
+        running.run(None, {name: X if layer.takes_tokens else X.astype(layer.dtype)})
     except (failures.NotImplemented, failures.RuntimeException) as error:
         if any(said in str(error) for said in NO_DOUBLE):
             return False
@@ -106,9 +109,21 @@ def has_kernels(path, X, layer):
     return True
 
 
+@pytest.mark.parametrize("make", NETWORKS)
+def test_networks_keep_the_names_of_inputs_and_outputs(make, tmp_path):
+    model, X = built(make, "float32")
+    model.export_onnx(tmp_path / "net.onnx")
+    running, wanted = session(tmp_path / "net.onnx"), predicted(model, X)
+    assert [given.name for given in running.get_inputs()] == [*X]
+    assert [found.name for found in running.get_outputs()] == [*wanted]
+    arrays = {k: a.astype("f") if a.dtype.kind == "f" else a for k, a in X.items()}
+    for (name, P), Y in zip(wanted.items(), running.run(None, arrays), strict=True):
+        np.testing.assert_allclose(Y, P, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
 def test_sequences_of_a_fixed_length(tmp_path, monkeypatch):
     """onnxruntime computes with lengths when it loads such a graph, and must like what it finds."""
-    monkeypatch.setattr(export, "resized", lambda model, axis: [])
+    monkeypatch.setattr(export, "resized", lambda *_: [])
     for _, make, shape, *tokens in CASES:
         if len(shape) == 3 or tokens:
             layer = made(make, shape, np.float32)

@@ -81,10 +81,6 @@ REFUSED = [
     ("ArgMax x -> a; Cast a to=1", [None, 3], {}, "labels"),
     ("Identity c", [None, 3], {"c": floats(2, 3)}, "not depend"),
     ("Cast x to=10", [None, 3], {}, "type 10"),
-    (
-        "Relu x -> a; Tanh a -> b; Sigmoid x -> c; Add b c -> d; Add d a name=end",
-        *([None, 3], {}, "'end'"),
-    ),
     ("Clip x a", [None, 3], {"a": np.float32(1e-30)}, "Clip.*no layer"),
     ("Clip x a", [None, 3], {"a": np.float32(-1e-8)}, "Clip.*no layer"),
     ("LeakyRelu x alpha=1", [None, 3], {}, "damaged: .*alpha"),

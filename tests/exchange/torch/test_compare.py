@@ -12,6 +12,7 @@ from phitodeep.exchange.torch.compare import LOSSES
 from phitodeep.io import compare_with_torch
 from phitodeep.model import Sequential
 from phitodeep.testing import examples
+from tests.exchange.several import built, twins, two_heads, unet
 
 SMALL = {"float32": 2e-5, "float64": 1e-13}
 
@@ -51,6 +52,29 @@ def tokens(**settings):
     model.build((5,))
     rng = np.random.default_rng(1)
     return model, rng.integers(0, 7, (3, 5)), rng.integers(0, 7, (3, 5))
+
+
+def test_networks_with_several_inputs_outputs_and_uses_of_a_layer():
+    rng = np.random.default_rng(1)
+    for make in (two_heads, unet, twins):
+        model, X = built(make)
+        y = {"digit": rng.integers(0, 3, 7), "box": rng.standard_normal((7, 2))}
+        y = y if model.outputs > 1 else rng.standard_normal((7, *model.output_shape))
+        found = compare_with_torch(model, X if model.inputs > 1 else X["input"], y)
+        assert found.worst.relative < SMALL["float64"], found
+        paths = {row.path for row in found.rows}
+        assert {str(k) for k in range(len(model.layers))} <= paths
+    arrays = {(row.path, row.array) for row in found.rows}
+    assert {("1", "Y"), ("2", "dX1"), ("2", "dX2"), ("loss", "L"), ("loss", "dP")} <= arrays
+
+
+def test_heads_without_a_counterpart_in_pytorch_begin_with_our_gradient():
+    model, X = built(two_heads)
+    model.loss.losses["box"] = losses.LogCosh()
+    y = {"digit": [0] * 7, "box": np.ones((7, 2))}
+    found = compare_with_torch(model, X, y)
+    assert found.worst.relative < SMALL["float64"], found
+    assert "loss" not in {row.path for row in found.rows}
 
 
 @pytest.mark.parametrize("dtype", SMALL)

@@ -3,8 +3,8 @@
 The file is read by `reading.py`. `interpreting.py` turns its nodes into steps, without constants
 and rearrangements: the function of each operator says which axes its output has, and which layer
 computes it. `RULES` recognise layers that a graph writes with several operators. `building.py` adds
-the layers. `as_layers` makes a tree of them. At last, `verifying.py` compares the
-values of the model with those of the graph.
+the layers. `as_layers` makes a tree of them, or `as_wired` a network. At last, `verifying.py`
+compares the values of the model with those of the graph.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from phitodeep.exchange.onnx.read.interpreting import Interpreter
 from phitodeep.exchange.onnx.read.reading import File
 from phitodeep.exchange.onnx.read.values import LabelError, Step, View
 from phitodeep.exchange.onnx.read.verifying import check_values
-from phitodeep.exchange.tree import as_layers
+from phitodeep.exchange.tree import NoTreeError, as_layers, as_wired
 from phitodeep.layers.random import shapes_only
 
 Rule = Callable[[Step], Plan | None]
@@ -44,7 +44,7 @@ RULES: list[tuple[Rule, str]] = [  # patterns, and the kinds of steps that may e
     (sequences.rotary, "Concat"),
     (norms.scale_and_shift, "Add Sub Mul Div"),
     (products.two_classes, "Concat"),
-    (products.merge, "Add Mul"),
+    (products.merge, "Add Sub Mul Max"),
 ]
 RULES_OF: dict[str, list[Rule]] = {}
 for _rule, _ops in RULES:
@@ -58,13 +58,18 @@ STEPS: list[list[Size]] = [  # of axes with an unknown size, other than the batc
 ]
 
 
-def read_onnx(path: str | os.PathLike[str], model: Callable[..., Any]) -> Any:
-    """Return what `model` makes of the layers in an ONNX file: see `phitodeep.io.from_onnx`."""
+def read_onnx(
+    path: str | os.PathLike[str], model: Callable[..., Any], network: Callable[..., Any]
+) -> Any:
+    """Return what `model` makes of the layers in an ONNX file: see `phitodeep.io.from_onnx`.
+
+    `network` makes it of layers between named values, if they are no tree.
+    """
     file = File(path)
     unknown = sum(n is None for n in file.inputs[0].sizes[1:]) if len(file.inputs) == 1 else 0
     refused: list[tuple[int, PhitodeepError]] = []
     for steps in STEPS if unknown else STEPS[:1]:
-        attempt = _Import(file, model, steps)
+        attempt = _Import(file, model, network, steps)
         try:
             return attempt.model()
         except PhitodeepError as error:
@@ -78,8 +83,12 @@ class _Import:
     progress    how many stages it has completed: the error of the most successful attempt is shown
     """
 
-    def __init__(self, file: File, new: Callable[..., Any], steps: Sequence[Size]) -> None:
-        self.file, self.new, self.steps, self.progress = file, new, steps, 0
+    def __init__(
+        self, file: File, new: Callable[..., Any], network: Callable[..., Any],
+        steps: Sequence[Size],
+    ) -> None:  # fmt: skip
+        self.file, self.new, self.network, self.steps = file, new, network, steps
+        self.progress = 0
 
     def model(self) -> Any:
         order: tuple[int, ...] | None = None
@@ -118,8 +127,11 @@ class _Import:
                     w.placed[step] = plan.write(w, [w.placed[x.step] for x in plan.inputs])
             w.at = out.step
             end = _last(w, out, w.placed[out.step])
-            layers = as_layers(w.operations, "input", end.value)
-            model = self.new(*layers, dtype=dtype)
+            ends = "input", end.value
+            try:
+                model = self.new(*as_layers(w.operations, *ends), dtype=dtype)
+            except NoTreeError:
+                model = self.network(*as_wired(w.operations, *ends), dtype=dtype)
             model.build(_sample_shape(w, model))
         self.progress = 3
         _install(model, w)

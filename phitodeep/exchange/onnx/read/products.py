@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from phitodeep import layers as L
@@ -53,7 +55,7 @@ def dense_parts(step: Step) -> tuple[View | None, Array | None, Array | None]:
 
 
 def merge(step: Step) -> Plan | None:
-    """A sum or a product of two views with the same sizes."""
+    """A sum, a difference, a product or the larger of two views with the same sizes."""
     views = step.views()
     if not views:
         return None
@@ -61,13 +63,18 @@ def merge(step: Step) -> Plan | None:
     def write(w: Writer, placed: list[Placed]) -> Placed:
         try:
             layouts = [translated(placed[0].layout, views[0], view) for view in views]
-        except (DataError, KeyError):
+        except (DataError, KeyError, ValueError):
             raise DataError(
                 f"{step.name} combines values of different shapes, which no layer does."
             ) from None
         arranged = [w.arranged(p, layout) for p, layout in zip(placed, layouts, strict=True)]
-        how = {"Add": "add", "Mul": "multiply"}[step.op]
-        return w.add(how, arranged, expanded(placed[0].layout))
+        how: dict[str, Any] = {
+            "Sub": L.Subtract(),
+            "Max": L.Maximum(),
+            "Add": "add",
+            "Mul": "multiply",
+        }
+        return w.add(how[step.op], arranged, expanded(placed[0].layout))
 
     return Plan(tuple(views), write)
 

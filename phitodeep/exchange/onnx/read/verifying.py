@@ -118,7 +118,8 @@ def _run(w: Writer, X: Array) -> Mapping[str, Array]:
 
 def _computed(op: Operation, inputs: list[Array]) -> Array:
     if isinstance(op.does, Layer):
-        return op.does.forward(inputs[0])
+        output: Array = op.does.forward(*inputs)
+        return output
     if op.does == "concat":
         return np.concatenate(inputs, axis=-1)
     merge = np.add if op.does == "add" else np.multiply

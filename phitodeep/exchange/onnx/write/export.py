@@ -18,7 +18,7 @@ import numpy as np
 
 from phitodeep.core.checks import check_count
 from phitodeep.core.files import atomic_write, check_path
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Array, Shape, each
 from phitodeep.core.version import __version__
 from phitodeep.errors import ArgumentError, MissingExtraError
 from phitodeep.exchange.correspondence import check_exportable, form_of
@@ -35,7 +35,8 @@ REFUSAL = (
     "declare that with @phitodeep.exchange.onnx.write.forms.exports(YourLayer)."
 )
 EMPTY: Mapping[str, int] = MappingProxyType({})
-Shapes = dict[int, list[tuple[Shape, Shape]]]  # see `Graph`
+Sizes = dict[str, list[int | str]]  # by name
+Shapes = dict[int, list[tuple[Sequence[Shape], Sequence[Shape]]]]  # see `Graph`
 
 
 def export_onnx(model: Layer, path: str | os.PathLike[str], opset: int) -> None:
@@ -79,7 +80,7 @@ def files_of(model: Layer, path: Path) -> list[Path]:
 
 
 def written(model: Layer, opset: int) -> Graph:
-    """Return the graph that computes Y from X, for any number of steps if that is possible."""
+    """Return the graph of a model, for any number of steps if that is possible."""
     onnx_form = partial(form_of, library="onnx")
     graph = Graph(model, onnx_form, opset, shapes_of(model, free=True))
     try:
@@ -91,17 +92,16 @@ def written(model: Layer, opset: int) -> Graph:
 
 
 def shapes_of(model: Layer, free: bool) -> Shapes:
-    """Return the shapes of X and Y of each layer, in builds for several numbers of steps.
+    """Return the shapes of the inputs and outputs of each layer, for several numbers of steps.
 
     Samples with steps are tokens (T,), sequences (T, D) and videos (T, height, width, C).
     """
-    steps = model.takes_tokens or len(model.input_shape or ()) not in (1, 3)
-    builds = [model, *(resized(model, 0) if free and steps and model.input_shape else [])]
+    builds = [model]
+    for k, (shape, tokens) in enumerate(zip(model._ins(), each(model.takes_tokens), strict=True)):
+        if free and shape and (tokens or len(shape) not in (1, 3)):
+            builds += resized(model, 0, k)
     layers = zip(*(build.walk() for build in builds), strict=True)
-    return {
-        id(same[0][1]): [(layer.input_shape or (), layer.output_shape or ()) for _, layer in same]
-        for same in layers
-    }
+    return {id(same[0][1]): [(layer._ins(), layer._outs()) for _, layer in same] for same in layers}
 
 
 # --- the file -------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def message(
     from onnx import helper, numpy_helper
 
     X, Y = sizes_of(model, graph)
-    inputs = [tensor_info("X", np.int64 if model.takes_tokens else graph.dtype, X)]
+    inputs = tensor_infos(X, each(model.takes_tokens), graph)
     tensors = []
     for name, a in graph.arrays.items():
         if name not in outside:
@@ -127,7 +127,7 @@ def message(
             tensors.append(external(name, a, location, outside[name]))
         else:
             inputs.append(tensor_info(name, a.dtype, a.shape))
-    outputs = [tensor_info("Y", np.int64 if graph.gives_tokens else graph.dtype, Y)]
+    outputs = tensor_infos(Y, graph.gives_tokens, graph)
     opsets = [helper.make_opsetid("", graph.opset)]
     return helper.make_model(
         helper.make_graph(graph.nodes, "phitodeep", inputs, outputs, tensors),
@@ -139,21 +139,32 @@ def message(
     )
 
 
-def sizes_of(model: Layer, graph: Graph) -> tuple[list[int | str], list[int | str]]:
-    """Return the shapes of X and Y, with names for the sizes that may differ.
+def sizes_of(model: Layer, graph: Graph) -> tuple[Sizes, Sizes]:
+    """Return the shapes of the inputs and outputs by name, with names for sizes that may differ.
 
-    T is the number of steps of X; an axis of Y that is not always as long has a name of its own.
+    T is the number of steps of X, or T_name that of an input; an axis of an output that is not
+    always as long has a name of its own.
     """
-    shapes = graph.shapes[id(model)]
-    steps = [X[:1] for X, _ in shapes]
-    named = []
-    for which, sizes in enumerate(graph.sizes(model)):
-        axes: list[int | str] = ["N"]
-        for i, n in enumerate(sizes):
-            same = [shape[which][i : i + 1] for shape in shapes] == steps
-            axes.append(n if n is not None else "T" if same else f"Y{i + 1}")
-        named.append(axes)
-    return named[0], named[1]
+    builds = graph.shapes[id(model)]
+    ends = "T_{}" if len(graph.takes) > 1 else "T"
+    steps = {
+        tuple([X[k][:1] for X, _ in builds]): ends.format(n) for k, n in enumerate(graph.takes)
+    }
+    found: list[Sizes] = []
+    for side, names in enumerate((graph.takes, graph.returns)):
+        found.append({})
+        for k, (name, sizes) in enumerate(zip(names, graph.all_sizes(model)[side], strict=True)):
+            axes: list[int | str] = ["N"]
+            for i, n in enumerate(sizes):
+                same = tuple([build[side][k][i : i + 1] for build in builds])
+                axes.append(steps.get(same, f"{name}{i + 1}") if n is None else n)
+            found[side][name] = axes
+    return found[0], found[1]
+
+
+def tensor_infos(sizes: Sizes, tokens: Sequence[bool], graph: Graph) -> list[Any]:
+    dtypes = [np.int64 if given else graph.dtype for given in tokens]
+    return [tensor_info(n, d, sizes[n]) for n, d in zip(sizes, dtypes, strict=True)]
 
 
 def tensor_info(name: str, dtype: Any, shape: Sequence[int | str]) -> Any:
@@ -172,11 +183,14 @@ def external(name: str, a: Array, location: str, offset: int) -> Any:
     return tensor
 
 
-def description(X: Sequence[int | str], Y: Sequence[int | str]) -> str:
+def description(X: Sizes, Y: Sizes) -> str:
     """Return what the file says to its readers."""
-    x, y = (f"({', '.join(map(str, shape))})" for shape in (X, Y))
+    x, y = (
+        ", ".join(f"{name} ({', '.join(map(str, axes))})" for name, axes in sizes.items())
+        for sizes in (X, Y)
+    )
     return (
-        f"A neural network, exported by phitodeep {__version__}: Y {y} from X {x}. N is the "
+        f"A neural network, exported by phitodeep {__version__}: {y} from {x}. N is the "
         "number of samples, and T the number of steps if that may differ. Features and channels "
         "are on the last axis: images are (N, height, width, C). All steps count: there is no mask "
         "for padding. A tokenizer is not included."

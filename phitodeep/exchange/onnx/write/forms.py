@@ -34,8 +34,8 @@ def exports(kind: type[Layer]) -> Callable[[F], F]:
     declared = declare(kind, "onnx", "exports")
 
     def declare_form(form: F) -> F:
-        def in_our_order(g: Graph, layer: Any, x: Value) -> Value:
-            return form(g, layer, g.ordered(x))
+        def in_our_order(g: Graph, layer: Any, *xs: Value) -> Any:
+            return form(g, layer, *map(g.ordered, xs))
 
         declared(in_our_order)
         return form

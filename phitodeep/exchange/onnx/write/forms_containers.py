@@ -1,22 +1,27 @@
-"""How containers are written in ONNX.
+"""How containers and merges of several values are written in ONNX.
 
     Sequential, Chain    the layers one after another
     Residual             Add(X, F)
     SkipConcat           Concat(X, F) on the axis of the features
     Parallel             Concat, or Add or Mul of two at a time
+    Add, Subtract,       Add, Sub, Mul or Max of two at a time
+    Multiply, Maximum
+    Average              Div(Add, n)
+    Concat               Concat on its axis
+    Dot                  ReduceSum(Mul(X1, X2), axis of the features)
+    Wired                its layers in their order
     TimeDistributed      Reshape to (N T, ...), the layer, Reshape back to (N, T, ...)
 
-Before a merge, all values are brought into the same order of axes: the most common one, or the
-later of them.
+Before a merge, all values are brought into the same order of axes (`Graph.alike`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import reduce
 from typing import Any
 
-from phitodeep.exchange.onnx.write.graph import Graph, Value
+from phitodeep.exchange.onnx.write.forms_general import reduced
+from phitodeep.exchange.onnx.write.graph import Form, Graph, Value, several
 from phitodeep.exchange.tree import branches_of
 
 
@@ -26,15 +31,51 @@ def chain(g: Graph, layer: Any, x: Value) -> Value:
 
 def merged(g: Graph, layer: Any, x: Value) -> Value:
     """Residual, SkipConcat and Parallel."""
-    branches, merge = branches_of(layer)
+    branches, how = branches_of(layer)
     outs = [reduce(lambda value, inner: g.add(inner, value), branch, x) for branch in branches]
-    ((order, _),) = Counter(value.order for value in reversed(outs)).most_common(1)
-    first, *others = (g.ordered(value, order) for value in outs)
-    if merge == "concat":
-        return g.node("Concat", first, *others, axis=first.axis(len(layer.output_shape)))
-    return reduce(
-        lambda a, b: g.node({"add": "Add", "multiply": "Mul"}[merge], a, b), others, first
-    )
+    return FORMS[how](g, layer, *outs)
+
+
+def two_at_a_time(op: str) -> Form:
+    """Return the form of an operator of two values, applied from the first to the last."""
+
+    def form(g: Graph, layer: Any, *xs: Value) -> Value:
+        return reduce(lambda a, b: g.node(op, a, b), g.alike(xs))
+
+    return form
+
+
+def concat(g: Graph, layer: Any, *xs: Value) -> Value:
+    first, *others = g.alike(xs)
+    rank = len(layer.output_shape)
+    axis = 1 + getattr(layer, "axis", -1) % rank
+    return g.node("Concat", first, *others, axis=first.axis(axis))
+
+
+def average(g: Graph, layer: Any, *xs: Value) -> Value:
+    return g.node("Div", FORMS["add"](g, layer, *xs), float(len(xs)))
+
+
+def dot(g: Graph, layer: Any, *xs: Value) -> Value:
+    first, second = g.alike(xs)
+    axis = first.axis(len(layer.output_shape))
+    return reduced(g, "ReduceSum", g.node("Mul", first, second), [axis], keepdims=1)
+
+
+FORMS: dict[str, Form] = {
+    "add": two_at_a_time("Add"),
+    "multiply": two_at_a_time("Mul"),
+    "concat": concat,
+}
+
+
+def wired(g: Graph, layer: Any, *xs: Value) -> Any:
+    values = dict(zip(layer.takes, xs, strict=True))
+    for part, reads, gives in layer.uses:
+        outs = several(g.add(part, *[values[name] for name in reads]))
+        values.update(zip(gives, outs, strict=True))
+    outs = [values[name] for name in layer.returns]
+    return outs[0] if len(outs) == 1 else outs
 
 
 def time_distributed(g: Graph, layer: Any, x: Value) -> Value:

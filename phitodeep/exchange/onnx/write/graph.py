@@ -8,13 +8,16 @@ if they can, so a Transpose is written only where a layer requires another one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Array, Shape, each
+from phitodeep.exchange.tree import outer_names, paths_of
 from phitodeep.layers.base import Layer
+from phitodeep.layers.tying import Shared
 
 Order = tuple[int, ...]
 Sizes = tuple[int | None, ...]  # of one sample; None: any
@@ -42,16 +45,18 @@ class UnknownSizeError(Exception):
 
 
 Input = Value | Array | float | Sequence[int]
-Form = Callable[["Graph", Any, Value], Value]  # writes a layer that reads a value
+Form = Callable[..., Any]  # form(graph, layer, *values) writes a layer that reads values
+Builds = Sequence[tuple[Sequence[Shape], Sequence[Shape]]]
 
 
 class Graph:
-    """The nodes and constants that compute Y from X.
+    """The nodes and constants that compute the outputs from the inputs.
 
     form_of   returns the function that writes a layer
     opset     the version of the operators
-    shapes    for each layer, by its id, the shapes of a sample of X and of Y in several builds of
-              the model; a size that differs between them may be anything
+    shapes    for each layer, by its id, the shapes of a sample of each input and output in several
+              builds of the model; a size that differs between them may be anything
+    takes     the names of the inputs, and `returns` those of the outputs
     """
 
     def __init__(
@@ -59,40 +64,51 @@ class Graph:
         model: Layer,
         form_of: Callable[[Layer], Form],
         opset: int,
-        shapes: Mapping[int, Sequence[tuple[Shape, Shape]]],
+        shapes: Mapping[int, Builds],
     ) -> None:
-        self.form_of, self.opset, self.shapes = form_of, opset, shapes
+        self.form_of, self.opset, self.shapes = form_of, opset, dict(shapes)
         self.dtype = np.dtype(model.dtype)
         self.nodes: list[Any] = []  # as ONNX has them
         self.arrays: dict[str, Array] = {}  # parameters and constants, by name
-        self.gives_tokens = False  # whether Y holds integers
-        self._paths = {id(layer): path for path, layer in model.walk()}
+        self.takes, self.returns = outer_names(model)
+        self.gives_tokens: list[bool] = []  # which outputs hold integers
+        self._paths = paths_of(model)
         self._path = ""  # of the layer that is being written
-        self._taken = {"X", "Y"}
+        self._taken = {*self.takes, *self.returns}
         self._shared: dict[tuple[Any, ...], Value] = {}
 
     def write(self, model: Layer) -> None:
-        """Write the whole model, from X to Y."""
-        y = self.ordered(self.add(model, Value("X", tokens=model.takes_tokens)))
-        if not any(y.name in node.output for node in self.nodes):
-            y = self.node("Identity", y)._replace(tokens=y.tokens)
-        self.gives_tokens = y.tokens
-        used = {y.name, *(name for node in self.nodes for name in node.input)}
+        """Write the whole model, from the inputs to the outputs."""
+        tokens = zip(self.takes, each(model.takes_tokens), strict=True)
+        found = self.add(model, *[Value(name, tokens=given) for name, given in tokens])
+        new: dict[str, str] = {}  # the names of values that are outputs
+        for name, y in zip(self.returns, several(found), strict=True):
+            y = self.ordered(y)
+            self.gives_tokens.append(y.tokens)
+            if y.name == name:  # an input
+                continue
+            if y.name in new or not any(y.name in node.output for node in self.nodes):
+                y = self.node("Identity", y)
+            new[y.name] = name
+        used = {*new, *(name for node in self.nodes for name in node.input)}
         for node in self.nodes:
-            node.input[:] = ["Y" if name == y.name else name for name in node.input]
-            known = [name if name in used else "" for name in node.output]
-            node.output[:] = ["Y" if name == y.name else name for name in known]
+            node.input[:] = [new.get(name, name) for name in node.input]
+            node.output[:] = [new.get(name, name) if name in used else "" for name in node.output]
             while not node.output[-1]:
                 node.output.pop()
 
     # --- nodes -----------------------------------------------------------------------------
 
-    def add(self, layer: Layer, x: Value) -> Value:
-        """Write a layer that reads x, and return its output."""
+    def add(self, layer: Layer, *xs: Value) -> Any:
+        """Write a layer that reads these values; return its output, or a list of several."""
+        if isinstance(layer, Shared):
+            self.shapes[id(layer._bound())] = self.shapes[id(layer)]
+            layer = layer._bound()
         before, self._path = self._path, self._paths[id(layer)]
-        if x.tokens and not layer.takes_tokens and not layer.children():
-            x = self.node("Cast", x, to=type_of(self.dtype))
-        y = self.form_of(layer)(self, layer, x)
+        if not layer.takes_tokens and not layer.children():
+            cast = {"to": type_of(self.dtype)}
+            xs = tuple([self.node("Cast", x, **cast) if x.tokens else x for x in xs])
+        y = self.form_of(layer)(self, layer, *xs)
         self._path = before
         return y
 
@@ -113,6 +129,11 @@ class Graph:
         node = helper.make_node(op, [i.name for i in given], names, name, **attributes)
         self.nodes.append(node)
         return [Value(name, given[0].order) for name in names]
+
+    def alike(self, xs: Sequence[Value]) -> list[Value]:
+        """Return values in the same order of axes: the most common one, or the later of them."""
+        ((order, _),) = Counter(x.order for x in reversed(xs)).most_common(1)
+        return [self.ordered(x, order) for x in xs]
 
     def ordered(self, x: Value, order: Order | None = None) -> Value:
         """Return x with its axes in this order; None is our order."""
@@ -194,12 +215,17 @@ class Graph:
 
     def sizes(self, layer: Layer) -> tuple[Sizes, Sizes]:
         """Return the shapes of a sample of X and of Y, with None for a size that may differ."""
-        first, *others = self.shapes[id(layer)]
-        known = [
-            tuple(n if all(o[i][k] == n for o in others) else None for k, n in enumerate(shape))
-            for i, shape in enumerate(first)
-        ]
-        return known[0], known[1]
+        (X, *_), (Y, *_) = self.all_sizes(layer)
+        return X, Y
+
+    def all_sizes(self, layer: Layer) -> list[list[Sizes]]:
+        """Return the same for each input and each output."""
+
+        def known(shapes: tuple[Shape, ...]) -> Sizes:
+            return tuple([n[0] if len({*n}) == 1 else None for n in zip(*shapes, strict=True)])
+
+        builds = self.shapes[id(layer)]
+        return [[*map(known, zip(*side, strict=True))] for side in zip(*builds, strict=True)]
 
     def length(self, layer: Layer, x: Value) -> Value:
         """Return T as one integer (1,), for x (N, T, ...): `Shape(x, start=1, end=2)`.
@@ -208,7 +234,7 @@ class Graph:
         """
         axis = x.axis(1)
         return self.shared(
-            ("length", *(shape[0] for shape, _ in self.shapes[id(layer)])),
+            ("length", *(X[0] for (X, *_), _ in self.shapes[id(layer)])),
             lambda: self.node("Shape", x, start=axis, end=axis + 1)._replace(order=None),
         )
 
@@ -226,6 +252,11 @@ class Graph:
         """Return the positions as a column (T, 1): `Unsqueeze(positions, [1])`."""
         row = self.positions(layer, x)
         return self.shared(("column", row.name), lambda: self.node("Unsqueeze", row, [1]))
+
+
+def several(values: Value | list[Value]) -> list[Value]:
+    """Return the outputs of a layer as a list."""
+    return values if isinstance(values, list) else [values]
 
 
 def type_of(dtype: Any) -> int:

@@ -17,12 +17,22 @@ import numpy as np
 
 from phitodeep import layers as L
 from phitodeep.core.files import atomic_write, check_path
+from phitodeep.core.types import each
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.exchange.correspondence import check_exportable
-from phitodeep.exchange.torch.layouts import FIRST, LAST, Layout, flat_order, named, outer
+from phitodeep.exchange.torch.layouts import (
+    FIRST,
+    LAST,
+    Layout,
+    flat_order,
+    named,
+    outer,
+    to_theirs,
+)
 from phitodeep.exchange.torch.library import load
 from phitodeep.exchange.torch.pairs import module_of, moves_of
 from phitodeep.exchange.torch.rows import Composed, Pair
+from phitodeep.exchange.tree import outer_names
 from phitodeep.layers.base import Layer
 
 MOST_AXES = 4  # of the samples that PyTorch's BatchNorm3d and its like take
@@ -41,7 +51,9 @@ def to_torch(model: Layer) -> Any:
     Images go in and come out as PyTorch has them, (N, C, H, W). All else is as in phitodeep:
     sequences (N, T, D), tokens (N, T), vectors (N, D). `module.input_layout` and
     `module.output_layout` name the layouts, such as "NCHW". The names of parameters begin with
-    the layers' paths, as in "0.weight" and "3.layers.0.bias".
+    the layers' paths, as in "0.weight" and "3.layers.0.bias". The module of a network takes several
+    inputs in order and returns several outputs by name, and the layouts are dicts then. A shared
+    layer is one module at two places.
 
     The module is in evaluation mode; `module.train()` and any optimizer of PyTorch train it, also
     on a GPU, and `from_torch` brings it back. Its dtype is the model's, and its weights are
@@ -54,11 +66,11 @@ def to_torch(model: Layer) -> Any:
 
 
 class Place(NamedTuple):
-    """The module of one layer, and the layouts that it takes and returns."""
+    """The module of one layer, and the layouts that it takes and returns, or tuples of them."""
 
     module: Any
-    takes: Layout
-    returns: Layout
+    takes: Any
+    returns: Any
 
 
 class Written(NamedTuple):
@@ -86,11 +98,19 @@ def write(model: Layer) -> Written:
         chain = isinstance(model, L.Chain) and model._ends_with_last
         layers = model.layers if isinstance(model, L.Chain) and chain else [model]
         names = [f"{i}" for i in range(len(layers))] if chain else [""]
-        start, end = model.input_shape or (), model.output_shape or ()
-        module, _ = writer.chain(layers, names, outer(start), outer(end))
+        starts, ends = [outer(shape) for shape in model._ins()], [*map(outer, model._outs())]
+        if isinstance(model, L.Wired):
+            module, _ = writer.place(model, "", starts[0] if model.inputs == 1 else tuple(starts))
+        else:
+            module, _ = writer.chain(layers, names, starts[0], ends[0])
         writer.share()
-    module.input_layout = named(start, model.takes_tokens)
-    module.output_layout = named(end)
+    takes, returns = outer_names(model)
+    inputs = map(named, model._ins(), each(model.takes_tokens))
+    layouts = [dict(zip(takes, inputs, strict=True))]
+    layouts.append(dict(zip(returns, map(named, model._outs()), strict=True)))
+    module.input_layout, module.output_layout = [
+        found if len(found) > 1 else next(iter(found.values())) for found in layouts
+    ]
     return Written(module.eval(), writer.places)
 
 
@@ -98,14 +118,14 @@ class _Writer:
     """Makes modules, and remembers where each layer went.
 
     places    by path
-    made      modules by layer, for weights that another layer uses too
+    made      the same by layer, for weights that another layer uses too
     tied      TiedDense layers and their modules
     """
 
     def __init__(self, torch: Any, own: Any) -> None:
         self.torch, self.nn, self.own = torch, torch.nn, own
         self.places: dict[str, Place] = {}
-        self.made: dict[Layer, Any] = {}
+        self.made: dict[Layer, Place] = {}
         self.tied: list[tuple[L.TiedDense, Any]] = []
 
     def chain(
@@ -133,21 +153,37 @@ class _Writer:
     def move(self, parts: dict[str, Any], name: str, have: Layout, wanted: Layout) -> None:
         """Add a module that moves the channels, if they have to move."""
         if isinstance(have, str) and have != wanted:
-            parts[name] = self.own.ChannelsFirst() if wanted == FIRST else self.own.ChannelsLast()
+            parts[name] = self.moving(wanted)
 
-    def wanted(self, layer: Layer, layout: Layout, after: Sequence[Layer]) -> Layout:
-        """Return the layout that a layer's module takes."""
+    def moving(self, wanted: Layout) -> Any:
+        """Return a module that moves the channels."""
+        return self.own.ChannelsFirst() if wanted == FIRST else self.own.ChannelsLast()
+
+    def wanted(self, layer: Layer, layout: Any, after: Sequence[Layer] = ()) -> Any:
+        """Return the layout that a layer's module takes, or one for each of several inputs."""
+        if isinstance(layer, L.Shared) and layer.layer in self.made:
+            return self.made[layer.layer].takes
+        form = module_of(layer)
+        if isinstance(layout, tuple):
+            alike = FIRST if FIRST in layout and isinstance(form, Composed) else LAST
+            return tuple([alike if len(shape) > 1 else LAST for shape in layer._ins()])
         if len(layer.input_shape or ()) < 2:
             return layout
-        form = module_of(layer)
         if not isinstance(form, Pair | Composed):
             return LAST
         if isinstance(layer, L.Flatten):
             return layout if _absorbs(after) else LAST
         return layout if form.layout == "any" else form.layout
 
-    def place(self, layer: Layer, path: str, layout: Layout) -> tuple[Any, Layout]:
+    def place(self, layer: Layer, path: str, layout: Any) -> tuple[Any, Any]:
         """Return the module of a layer that takes this layout, and the layout that it returns."""
+        if isinstance(layer, L.Shared):
+            first = self.made.get(layer.layer)
+            if first is not None:
+                module = self.own.Shared(layer=first.module)
+                self.places[path] = Place(module, layout, first.returns)
+                return module, first.returns
+            layer = layer._bound()
         form = module_of(layer)
         returns: Layout = layout if len(layer.input_shape or ()) > 1 else LAST
         if isinstance(form, Composed):
@@ -162,7 +198,7 @@ class _Writer:
             module = form(layer)
         if isinstance(returns, str) and len(layer.output_shape or ()) < 2:
             returns = LAST
-        self.made[layer], self.places[path] = module, Place(module, layout, returns)
+        self.made[layer] = self.places[path] = Place(module, layout, returns)
         self.fill(layer, module.to(getattr(self.torch, layer.dtype.name)), layout)
         return module, returns
 
@@ -199,7 +235,7 @@ class _Writer:
         for layer, module in self.tied:
             source = self.made.get(layer.embedding)
             if source is not None:
-                module.weight = source.weight
+                module.weight = source.module.weight
             else:
                 module.weight.copy_(self.torch.from_numpy(layer.embedding.W))
 
@@ -235,15 +271,18 @@ def export_torch(model: Layer, path: str | os.PathLike[str]) -> None:
     module = to_torch(model)
     import torch
 
-    shape = (2, *(model.input_shape or ()))
-    example = np.zeros(shape, np.int64 if model.takes_tokens else model.dtype)
-    if module.input_layout == "NCHW":
-        example = np.moveaxis(example, -1, 1)
-    sizes = {0: torch.export.Dim.DYNAMIC}
-    if module.input_layout.startswith("NT"):
-        sizes[1] = torch.export.Dim.AUTO
+    batch = torch.export.Dim("N") if model.inputs != 1 else torch.export.Dim.DYNAMIC
+    given: list[Any] = []
+    sizes: list[Any] = []
+    for shape, tokens in zip(model._ins(), each(model.takes_tokens), strict=True):
+        example = np.zeros((2, *shape), np.int64 if tokens else model.dtype)
+        given.append(torch.tensor(to_theirs(example, outer(shape))))
+        sizes.append({0: batch})
+        if named(shape, tokens).startswith("NT"):
+            sizes[-1][1] = torch.export.Dim.AUTO
+    sizes = [tuple(sizes)] if isinstance(model, L.Wired) else sizes  # of `forward(*Xs)`
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of recurrent modules, whose weights PyTorch rearranges
-        program = torch.export.export(module, (torch.tensor(example),), dynamic_shapes=(sizes,))
+        program = torch.export.export(module, tuple(given), dynamic_shapes=tuple(sizes))
     with atomic_write(path) as file:
         torch.export.save(program, file)

@@ -1,0 +1,66 @@
+"""Networks with several inputs, outputs and uses of a layer, which all exports must accept."""
+
+import numpy as np
+
+from phitodeep import layers as L
+from phitodeep.model import SequentialBuilder
+
+
+def gated(builder, channels):
+    """Multiply feature maps by a number for each of them, between 0 and 1."""
+    builder.name("maps").global_avg_pool().dense(2).relu().dense(channels).sigmoid()
+    return builder.reshape(1, 1, channels).multiply("maps")
+
+
+def two_heads():
+    """Images and tokens to two outputs, one of which another layer reads."""
+    builder = SequentialBuilder(image=(5, 4, 1), words=(6,), seed=1)
+    builder.at("image").conv2d(4, 3).relu().flatten().dense(5).name("seen")
+    builder.at("words").embedding(20, 8).lstm(3, return_sequences=False)
+    builder.concat("seen").dense(4).relu().name("both")
+    builder.dense(3).output("digit", loss="softmax_cross_entropy")
+    return builder.concat("both").dense(2).output("box", loss="huber", weight=0.5)
+
+
+def unet():
+    """One input, which comes to stand next to what was made of it; gates, and a deeper level."""
+    builder = SequentialBuilder(4, 6, 2, seed=2).conv2d(4, 3, padding="same").then(gated, 4)
+    builder.batch_norm().relu().name("fine").max_pool2d(2).conv2d(3, 3, padding="same").dropout(0.5)
+    return builder.conv_transpose2d(3, 2, stride=2).concat("fine").conv2d(2, 1).loss("mse")
+
+
+def twins():
+    """A tower of layers at two places, which merge by the features."""
+    tower = L.Chain(L.Conv2D(3, 3), L.BatchNorm(), L.Flatten(), L.Dense(4), L.Residual(L.Dense(4)))
+    builder = SequentialBuilder(a=(5, 4, 2), b=(5, 4, 2), seed=3).at("a").add(tower).name("left")
+    return builder.at("b").shared(tower).dot("left").loss("mse")
+
+
+def ends():
+    """Outputs that no layer follows: dropout's input, and one that is computed early."""
+    builder = SequentialBuilder(a=(4,), b=(4,), seed=4).at("a").dense(4).output("early")
+    return builder.dropout(0.5).maximum("b", "a").average("b").output("late")
+
+
+NETWORKS = (two_heads, unet, twins, ends)
+
+
+def built(make, dtype="float64"):
+    """The network with random weights and state, and an array for each input by name."""
+    model, rng = make().dtype(dtype).build(), np.random.default_rng(0)
+    weights = model.get_weights()
+    for path, a in weights.items():
+        new = rng.uniform(0.5, 2, a.shape) if "var" in path else 0.5 * rng.standard_normal(a.shape)
+        weights[path] = new.astype(dtype)
+    model.set_weights(weights)
+    shapes = zip(model.takes, model._ins(), np.ravel(model.takes_tokens), strict=True)
+    return model, {
+        name: rng.integers(0, 20, (7, *shape)) if tokens else rng.standard_normal((7, *shape))
+        for name, shape, tokens in shapes
+    }
+
+
+def predicted(model, X):
+    """The predictions by name."""
+    found = model.predict(X if model.inputs > 1 else X[model.takes[0]])
+    return found if model.outputs > 1 else {model.returns[0]: found}
