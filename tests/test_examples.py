@@ -202,3 +202,68 @@ def test_every_example_is_tested():
     tests = "".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
     for path in EXAMPLES.glob("*.py"):
         assert f'load("{path.stem}")' in tests
+
+
+# --- networks of named values --------------------------------------------------------------------
+
+
+def test_two_heads_answer_questions_about_digits():
+    example = load("two_heads")
+    if not LONG:
+        example.load_mnist = digits(2000)
+    found = example.main(epochs=8 if LONG else 2)
+    limits = {"digit_accuracy": 0.92, "answer_accuracy": 0.94} if LONG else {}
+    limits = limits or {"digit_accuracy": 0.75, "answer_accuracy": 0.65}
+    assert all(found[name] > limit for name, limit in limits.items())
+
+
+def test_a_toy_language_is_translated():
+    exact = load("translation").main(**({} if LONG else {"epochs": 4, "n": 2000}))
+    assert exact > (0.95 if LONG else 0.5)
+
+
+def test_a_unet_finds_shapes(tmp_path):
+    if LONG:
+        assert load("unet_shapes").main(picture=tmp_path / "unet.png") > 0.9
+        assert (tmp_path / "unet.png").stat().st_size > 10_000
+    else:
+        assert load("unet_shapes").main(epochs=3, n=200) > 0.15
+
+
+def test_dense_connections_and_gates_learn_digits():
+    example = load("dense_and_gated")
+    if not LONG:
+        example.load_mnist = digits(2000)
+    found = example.main(**({} if LONG else {"epochs": 1, "n": 600}))
+    assert min(found) > (0.93 if LONG else 0.2)
+
+
+def test_a_siamese_network_tells_digits_apart():
+    found = load("siamese_digits").main(**({} if LONG else {"epochs": 2, "n": 1500}))
+    assert found > (0.8 if LONG else 0.3)
+
+
+def test_a_gan_draws_moons():
+    apart, usual = load("gan_moons").main(steps=4000 if LONG else 300)
+    assert apart < (2 if LONG else 6) * usual
+
+
+def test_actor_and_critic_walk_around_the_cliff():
+    example = load("actor_critic")
+    shortest = -0.1 * example.SHORTEST - 1e-9
+    for seed in range(3 if LONG else 1):
+        assert example.main(seed, steps=500 if LONG else 150) >= shortest
+
+
+def test_an_autoencoder_also_names_digits():
+    example = load("two_head_autoencoder")
+    if not LONG:
+        example.load_mnist = digits(4000)
+    left, accuracy = example.main(epochs=8 if LONG else 3)
+    assert left < (0.55 if LONG else 0.9)
+    assert accuracy > (0.9 if LONG else 0.6)
+
+
+def test_a_head_with_few_targets_learns_from_the_others():
+    alone, together = load("multitask_table").main(epochs=30 if LONG else 12)
+    assert together > alone + 0.1
