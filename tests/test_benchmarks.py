@@ -41,6 +41,9 @@ def test_rows_reach_what_they_must_and_are_written(results, tmp_path):
     without = {"mnist", "mnist_datasets", "manual_loop", "custom_layer"}  # they show how
     # Their results are in docs/lora.md, docs/sweeps.md and docs/distributed.md.
     without |= {"lora", "sweep_dask", "distributed_mnist"}
+    # Those of networks are in docs/networks.md.
+    without |= {"two_heads", "translation", "unet_shapes", "dense_and_gated", "siamese_digits"}
+    without |= {"gan_moons", "actor_critic", "two_head_autoencoder", "multitask_table"}
     scripts = {path.stem for path in (ROOT / "examples").glob("*.py")} - without
     rows = {task.__name__.removesuffix("_picture") for task in results.SCRIPTS}
     assert scripts == rows

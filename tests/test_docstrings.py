@@ -26,7 +26,7 @@ from phitodeep.core import config
 from phitodeep.data import CharTokenizer
 from phitodeep.layers import Conv2D, Dense, Flatten, ReLU
 from phitodeep.loss import SoftmaxCrossEntropy
-from phitodeep.model import Sequential
+from phitodeep.model import Network, Sequential
 from phitodeep.model import architectures as models
 from phitodeep.optimization.optimizers import SGD
 from tests.conftest import brief
@@ -168,6 +168,11 @@ def images():
     return {"model": model, "X": np.zeros((1, 28, 28, 1))}
 
 
+def two_inputs():
+    X, W = np.zeros((4, 28, 28, 1)), np.zeros((4, 40), int)
+    return {"X": X, "W": W, "y": np.zeros(4, int), "b": np.zeros((4, 4)), "Network": Network}
+
+
 def with_torch():
     """The usual model, and a module of PyTorch."""
     import torch
@@ -186,7 +191,8 @@ PREPARED = {
     "phitodeep.plots.feature_maps.feature_maps": images,
     "phitodeep.plots.filters.filters": images,
     "phitodeep.plots.histograms.histograms": plane,
-    "phitodeep.model.sequential.Sequential.stream": language,
+    "phitodeep.model.model.Model.stream": language,
+    "phitodeep.model.network.Network": two_inputs,
     "phitodeep.inspect.trace.Trace.save": traced,
     "phitodeep.testing": regression,
     "phitodeep.testing.check.check_gradients": regression,
