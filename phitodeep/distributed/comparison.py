@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.types import each
 from phitodeep.core.version import __version__
 from phitodeep.errors import ArgumentError, PhitodeepError
 from phitodeep.training.sources import Arrays, ShardSource, Source
@@ -75,8 +76,8 @@ def _shape(source: Source) -> Any:
     found: list[Any] = [type(source).__name__, tuple(source.sample), source.count]
     if isinstance(source, Arrays):
         data = source.data
-        rows = np.unique(np.linspace(0, len(data.X) - 1, 16).astype(int))
-        for a in (data.X, data.T, data.w, data.mask):
+        rows = np.unique(np.linspace(0, data.n - 1, 16).astype(int))
+        for a in [a for part in (data.X, data.T, data.w, data.mask) for a in each(part)]:
             if a is not None:
                 found += [a.shape, str(a.dtype), _digest(np.ascontiguousarray(a[rows]).tobytes())]
     return found

@@ -111,20 +111,23 @@ class Group(Ranks):
             )
 
     def meet(
-        self, batches: Sequence[Data], accumulate: int, divisor: Callable[[Data], float], step: int,
+        self, batches: Sequence[Data], accumulate: int, divisor: Callable[[Data], Any], step: int,
         pressed: bool,
     ) -> Work | None:  # fmt: skip
-        row = np.zeros(2 + 2 * accumulate)
-        row[0], row[1] = pressed, step
-        for i, batch in enumerate(batches):
-            row[2 + 2 * i] = batch.n if batch.counts else 0
-            row[3 + 2 * i] = divisor(batch)
-        rows = self.job.table(row, f"step {step + 1} of the epoch")
-        if not (rows[:, 1] == step).all():
+        heads = len(self.training.objective.heads)
+        row = np.zeros((1 + accumulate, 1 + heads))  # samples and divisors of each batch
+        row[0, :2] = pressed, step
+        for i, batch in enumerate(batches, 1):
+            row[i, 0] = batch.n if batch.counts else 0
+            row[i, 1:] = divisor(batch)
+        rows = self.job.table(row.ravel(), f"step {step + 1} of the epoch")
+        rows = rows.reshape(-1, *row.shape)  # (ranks, 1 + batches, 1 + heads)
+        if not (rows[:, 0, 1] == step).all():
             raise OrderError(
-                f"the ranks are at different steps of the epoch: {rows[:, 1].astype(int).tolist()}."
+                "the ranks are at different steps of the epoch: "
+                f"{rows[:, 0, 1].astype(int).tolist()}."
             )
-        counts = rows[:, 2::2].astype(int)  # (ranks, batches)
+        counts = rows[:, 1:, 0].astype(int)  # (ranks, batches)
         used = int(np.count_nonzero(counts.sum(0)))
         if not used:
             return None
@@ -138,9 +141,9 @@ class Group(Ranks):
             batches.append(self.last._replace(counts=False))
         starts = np.concatenate([[0], np.cumsum(counts.sum(0))[:-1]])
         firsts = (starts[:used] + counts[: self.rank, :used].sum(0)).tolist()
-        return Work(
-            batches, firsts, int(counts.sum()), float(rows[:, 3::2].sum()), bool(rows[:, 0].any())
-        )
+        totals = rows[:, 1:, 1:].sum(axis=(0, 1))
+        total = totals if heads > 1 else float(totals[0])
+        return Work(batches, firsts, int(counts.sum()), total, bool(rows[:, 0, 0].any()))
 
     def backward_begins(self, packing: Packing, held: Array | None) -> Callable[[Any], None] | None:
         return self.exchange.begin(packing, held)

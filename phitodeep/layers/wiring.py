@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from keyword import iskeyword
 from typing import Any, ClassVar, NamedTuple, Self, cast
 
@@ -41,7 +41,6 @@ class _Run(NamedTuple):
     reads: Names
     gives: Names
     done: Names  # the values that nobody reads afterwards
-    learners: tuple[Layer, ...]  # the layers whose parameters it uses
 
 
 class Wired(Container):
@@ -221,7 +220,10 @@ class Wired(Container):
 
     def _learning(self, runs: list[_Run]) -> tuple[set[str], list[bool]]:
         """Return the values that depend on something that learns, and which parts learn."""
-        flags = [any(layer._trainable for layer in run.learners) for run in runs]
+        flags = [
+            any(layer._learns() for layer in (run.part.layers if run.whole else [run.part]))
+            for run in runs
+        ]
         if self._learned is None or self._learned[1] != flags:
             values: set[str] = set()
             for run, flag in zip(runs, flags, strict=True):
@@ -273,8 +275,7 @@ class Wired(Container):
                 [n for n in dict.fromkeys(reads) if last[n] == i and n not in self.returns]
             )
             part = self.layers[ks[0]] if len(ks) == 1 else self._chain(ks)
-            learners = tuple([owner for k in ks for owner in _owners(self.layers[k])])
-            runs.append(_Run(part, len(ks) > 1, ks[0], reads, gives, done, learners))
+            runs.append(_Run(part, len(ks) > 1, ks[0], reads, gives, done))
         return runs
 
     def _chain(self, numbers: list[int]) -> Layer:
@@ -401,14 +402,6 @@ class Wired(Container):
 
 class _Stretch(Chain, registered=False):
     """A stretch of layers in a network, which run as a chain."""
-
-
-def _owners(layer: Layer) -> Iterator[Layer]:
-    """Yield the layers whose parameters this layer and those below it use."""
-    for _, part in layer.walk():
-        if part.params:
-            yield part
-        yield from [owner for owner, _ in part.tied.values()]
 
 
 def _one(values: Sequence[Any], single: bool) -> Any:

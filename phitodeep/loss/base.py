@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -49,6 +50,12 @@ class Loss(Buffered, Configurable, registered=False):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_frame": Frame()}
+
+    def _replica(self, frame: Frame) -> Self:
+        """Return the same loss with memory of its own, for a thread or one of several outputs."""
+        twin = copy.copy(self)
+        twin._frame = frame
+        return twin
 
     def loss_func(
         self, y_pred: Any, y_true: Any, sample_weight: Any = None, total: float | None = None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from phitodeep.core.checks import check_number
+from phitodeep.core.frame import Frame
 from phitodeep.core.types import Array
 from phitodeep.derivations import losses as derived
 from phitodeep.errors import ArgumentTypeError, UnknownNameError
@@ -59,7 +60,11 @@ class Heads(Loss, registered=False):
         self, losses: Mapping[str, Loss], factors: Mapping[str, float], outputs: tuple[str, ...]
     ) -> None:
         super().__init__()
-        self.losses, self.outputs = by_output(losses, outputs, "losses"), outputs
+        self.outputs = outputs
+        self.losses = {  # an object may be the loss of two outputs, but buffers belong to one
+            name: loss._replica(Frame())
+            for name, loss in by_output(losses, outputs, "losses").items()
+        }
         self.factors = by_output(factors, outputs, "loss_weights")
         self.independent_samples = all(loss.independent_samples for loss in losses.values())
         self.scales = np.array(
@@ -68,6 +73,11 @@ class Heads(Loss, registered=False):
                 for name in outputs
             ]
         )
+
+    def _replica(self, frame: Frame) -> Self:
+        twin = type(self)(self.losses, self.factors, self.outputs)
+        twin._frame = frame
+        return twin
 
     @property
     def parts(self) -> list[Loss | None]:
@@ -101,12 +111,16 @@ class Heads(Loss, registered=False):
         return Together.of(each, self.scales)
 
     def value_and_gradient(self, P: Any, T: Any, w: Any = None, total: Any = None) -> Any:
-        each, dPs = np.zeros(len(self.outputs)), [np.zeros_like(A) for A in P]
-        for k, _, loss in self.trained(T):
+        each, dPs = np.zeros(len(self.outputs)), dict[int, Array]()
+        for k, name, loss in self.trained(T):
             divisor = None if total is None else float(total[k])
             each[k], dP = loss.value_and_gradient(P[k], T[k], w[k], divisor)
-            dPs[k] = dP if self.scales[k] == 1 else dP * P[k].dtype.type(self.scales[k])
-        return Together.of(each, self.scales), tuple(dPs)
+            if self.scales[k] != 1:
+                out = self.buffer(f"dP of {name}", dP.shape, dP.dtype)
+                dP = np.multiply(dP, float(self.scales[k]), out=out)
+            dPs[k] = dP
+        whole = tuple([dPs[k] if k in dPs else np.zeros_like(A) for k, A in enumerate(P)])
+        return Together.of(each, self.scales), whole
 
     def weights_of(self, n: int, P: Any, w: Any) -> Any:
         """Return the weights of each output with which only sample n counts."""

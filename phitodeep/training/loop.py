@@ -254,7 +254,7 @@ class Training:
             for _, value in parts:
                 loss += value
             if sums is not None:  # metrics on all parts together, outside the pass
-                objective.add_losses(sums, [value for _, value in parts], work.samples, batch.n)
+                objective.add_losses(sums, [value for _, value in parts], work, batch)
             if sums is not None and objective.metrics:
                 P = parts[0][0] if len(parts) == 1 else joined([P for P, _ in parts])
                 objective.add_metrics(sums, P, batch)

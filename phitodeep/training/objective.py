@@ -20,7 +20,7 @@ from phitodeep.training.callback import Callback
 from phitodeep.training.history import History
 from phitodeep.training.inputs import Data
 from phitodeep.training.parts import predictions
-from phitodeep.training.ranks import Ranks, merge_sums
+from phitodeep.training.ranks import Ranks, Work, merge_sums
 from phitodeep.training.run import Sums, Totals
 from phitodeep.training.shortcuts import plan
 
@@ -58,10 +58,6 @@ class Head(NamedTuple):
     loss: Loss | None
     last: Layer | None  # which the loss replaces; it runs for metrics only
     metrics: list[Metric]
-
-    @property
-    def prefix(self) -> str:
-        return f"{self.name}_" if self.name else ""
 
 
 class Named(Metric, registered=False):
@@ -112,7 +108,7 @@ class Objective:
         if isinstance(loss, Heads):
             own = by_output(metrics, loss.outputs, "metrics")
             self.heads = [
-                Head(name, part, last, _metrics(own.get(name, ()), part))
+                Head(name, part, last, _metrics(own.get(name, ()), part, f"{name}_"))
                 for name, part, last in zip(loss.outputs, loss.parts, found.lasts, strict=True)
             ]
             self.losses: list[Metric] = [LossOf(head.name) for head in self.heads if head.loss]
@@ -121,7 +117,7 @@ class Objective:
             self.losses = []
         self.metrics = [*self.losses]
         for head in self.heads:
-            self.metrics += [Named(head.prefix, m) if head.name else m for m in head.metrics]
+            self.metrics += head.metrics
         self._original = loss, list(model.layers)
 
     def check(self, model: Trainable) -> None:
@@ -155,10 +151,11 @@ class Objective:
             divisor = self.divisor(batch)
             with inference():
                 one = np.ones_like(divisor) if self.losses else 1.0
-                value = self.loss._watched(P, batch.T, batch.w, one, whole=False)[0]
+                value: Any = self.loss._watched(P, batch.T, batch.w, one, whole=False)[0]
             totals.loss += value
-            total += divisor
-            self._add_each(totals.sums, [value], 1, divisor)
+            total += float(np.sum(divisor))
+            if self.losses:
+                self._add_each(totals.sums, value.each, divisor)
             self.add_metrics(totals.sums, P, batch)
         totals, total = ranks.merged(totals, self.metrics), ranks.add(total)
         results = self.results(totals.sums)
@@ -178,19 +175,27 @@ class Objective:
             return 0.0
         return self.loss.divisor(batch.T, batch.w, batch.outputs)
 
-    def add_losses(self, sums: Sums, values: Sequence[Any], samples: int, n: int) -> None:
-        """Add each output's part of a step's loss to its sums; n of `samples` are in the batch."""
-        self._add_each(sums, values, samples, np.full(len(self.heads), n))
+    def add_losses(self, sums: Sums, values: Sequence[Any], work: Work, batch: Data) -> None:
+        """Add each output's part of a step's loss, for the parts of one batch, to its sums.
 
-    def _add_each(self, sums: Sums, values: Sequence[Any], samples: int, counts: Array) -> None:
-        if self.losses:
-            each_loss = samples * sum(value.each for value in values)
-            names = [head.name for head in self.heads]
-            new = {
-                f"{name}_loss": np.array([each_loss[k], counts[k]], np.float64)
-                for k, name in enumerate(names)
-            }
-            merge_sums(sums, new, self.losses)
+        It counts for the samples of the step's batches that have targets of the output.
+        """
+        if not self.losses or not batch.counts:
+            return
+        every = [(other.n, other.T) for other in work.batches if other.counts]
+        have = np.array([[t is not None for t in T] for _, T in every])  # (batches, heads)
+        n = np.array([n for n, _ in every])
+        samples = n @ have * (work.samples / n.sum())  # on all ranks
+        own = [batch.n * (t is not None) for t in batch.T]
+        self._add_each(sums, samples * sum(value.each for value in values), own)
+
+    def _add_each(self, sums: Sums, losses: Any, counts: Any) -> None:
+        """Add losses (heads,), and what they are to be divided by, to the sums of each output."""
+        new = {
+            f"{head.name}_loss": np.array([losses[k], counts[k]], np.float64)
+            for k, head in enumerate(self.heads)
+        }
+        merge_sums(sums, new, self.losses)
 
     def add_metrics(self, sums: Sums, P: Any, batch: Data) -> None:
         """Add a batch to the sums of the metrics; P is the output of the body."""
@@ -210,15 +215,15 @@ class Objective:
             ignored = getattr(head.loss, "ignore_index", None)
             if ignored is not None and T.dtype.kind == "i":
                 T = np.where(ignored == T, -1, T)  # metrics leave out -1
-            named = [Named(head.prefix, m) if head.name else m for m in head.metrics]
-            merge_sums(sums, {m.name: m.sums(Y, T) for m in named}, named)
+            merge_sums(sums, {m.name: m.sums(Y, T) for m in head.metrics}, head.metrics)
 
     def results(self, sums: Sums) -> dict[str, Any]:
         """Return the values of the metrics from their sums."""
         return {m.name: m.result(sums[m.name]) for m in self.metrics if m.name in sums}
 
 
-def _metrics(metrics: Any, loss: Loss | None) -> list[Metric]:
-    if loss is None:
-        return as_metrics(metrics, 0.5)
-    return as_metrics(metrics, loss.threshold, loss.labels is not None)
+def _metrics(metrics: Any, loss: Loss | None, prefix: str = "") -> list[Metric]:
+    """Return the metrics of one output, under names with its prefix."""
+    labels = loss is not None and loss.labels is not None
+    found = as_metrics(metrics, 0.5 if loss is None else loss.threshold, labels)
+    return [Named(prefix, metric) for metric in found] if prefix else found

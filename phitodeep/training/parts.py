@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -94,9 +93,7 @@ class BatchSplitter:
         """Return the body and k - 1 replicas of it, each with its loss."""
         self.frames += [({}, Frame()) for _ in range(k - 1 - len(self.frames))]
         for frames, of_loss in self.frames[len(self.members) - 1 : k - 1]:
-            loss = copy.copy(self.loss)
-            loss._frame = of_loss
-            body = self.body._replica(frames)
+            body, loss = self.body._replica(frames), self.loss._replica(of_loss)
             self.members.append(Member(body, loss, [layer for _, layer in body.walk()]))
         return self.members[:k]
 

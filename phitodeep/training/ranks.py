@@ -25,7 +25,7 @@ class Work(NamedTuple):
     batches: Sequence[Data]
     firsts: Sequence[int]  # the place of each one's first sample among all samples of the step
     samples: int  # of the step, on all ranks
-    total: float | None  # the loss's divisor for the whole step; None: not computed yet
+    total: Any  # the loss's divisor for the whole step, or each head's; None: not computed yet
     pressed: bool  # whether Ctrl-C was pressed on any rank
 
 
@@ -46,7 +46,7 @@ class Ranks:
         """End a call of `train`; from now on, the model is this process's own."""
 
     def meet(
-        self, batches: Sequence[Data], accumulate: int, divisor: Callable[[Data], float], step: int,
+        self, batches: Sequence[Data], accumulate: int, divisor: Callable[[Data], Any], step: int,
         pressed: bool,
     ) -> Work | None:  # fmt: skip
         """Return the work of the next step, given this rank's batches; None: there is none."""

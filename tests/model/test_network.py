@@ -12,6 +12,7 @@ from phitodeep.loss import Huber, SoftmaxCrossEntropy
 from phitodeep.model.builder import SequentialBuilder as B
 from phitodeep.model.callbacks import EarlyStopping, ModelCheckpoint
 from phitodeep.model.network import Network
+from phitodeep.optimization.optimizers import SGD
 
 RNG = np.random.default_rng(0)
 X = {"image": RNG.standard_normal((24, 6, 6, 1)), "words": RNG.integers(0, 9, (24, 5))}
@@ -268,13 +269,54 @@ def test_training_resumes_to_the_bit(tmp_path):
         np.testing.assert_array_equal(loaded.predict(X)[name], P)
 
 
-def test_threads_change_no_bit():
-    big = {name: np.concatenate([a] * 16) for name, a in X.items()}
-    targets = {name: np.concatenate([a] * 16) for name, a in Y.items()}
-    nets = [two_by_two().build() for _ in range(2)]
-    for net, threads in zip(nets, (1, 2), strict=True):
-        net.train(big, targets, epochs=2, verbose=0, threads=threads)
-    assert same(*nets)
+def test_threads_change_no_bit(cut):
+    """Two outputs are given one loss object, and parts of a batch run side by side."""
+    cut(3)
+    A = RNG.standard_normal((384, 32))
+    T = {"a": RNG.integers(0, 32, 384), "b": RNG.integers(0, 32, 384), "c": A}
+
+    def trained(threads, one, other):
+        uses = [(L.Dense(64), ["x"], ["h"]), *[(L.Dense(32), ["h"], [name]) for name in "abc"]]
+        losses = {"a": one, "b": other, "c": "huber"}
+        net = Network(["x"], uses, [*"abc"], loss_class=losses, seed=0, batch_size=192)
+        net.train(A, T, epochs=4, verbose=0, threads=threads)
+        return net
+
+    loss = SoftmaxCrossEntropy()
+    wanted = trained(1, SoftmaxCrossEntropy(), SoftmaxCrossEntropy())
+    for threads in (1, 2, 3):
+        assert same(trained(threads, loss, loss), wanted)
+
+
+def test_lora_in_a_nested_chain_is_trained():
+    inner = L.Chain(L.Dense(8), L.Tanh(), L.Dense(4))
+    uses = [(inner, ["x"], ["h"]), (L.Dense(4), ["x"], ["k"]), (L.Add(), ["h", "k"], ["y"])]
+    net = Network(["x"], uses, ["y"], loss_class="mse", seed=0)
+    A, y = RNG.standard_normal((2, 16, 4))
+    net.train(A, y, epochs=1, verbose=0)  # its order is planned before
+    net.layers[0].trainable = net.layers[1].trainable = False
+    net.add_lora("0*", rank=2)
+    start = net.get_weights()
+    net.train(A, y, epochs=2, verbose=0)
+    changed = {name for name, W in net.get_weights().items() if not np.array_equal(W, start[name])}
+    assert changed == {f"0.layers.{k}.branches.1.{name}" for k in (0, 2) for name in "AB"}
+
+
+def test_the_losses_of_outputs_are_means_over_the_samples_that_have_targets():
+    uses = [(L.Dense(1), ["x"], ["a"]), (L.Dense(1), ["x"], ["b"])]
+    net = Network(
+        ["x"], uses, ["a", "b"], loss_class={"a": "mse", "b": "mse"}, seed=0,
+        optimizer=SGD(1e-30), metrics={"b": "mae"}, dtype="float64",
+    )  # fmt: skip
+    net.build((3,))
+    A, (a, b) = RNG.standard_normal((24, 3)), RNG.standard_normal((2, 24, 1))
+    batches = [(A[:9], {"a": a[:9], "b": b[:9]}), (A[9:], {"a": a[9:], "b": None})]
+    some, all_a = net.evaluate(*batches[0]), net.evaluate(A, {"a": a, "b": b})["a_loss"]
+    for accumulate in (1, 2):
+        found = net.train(batches, epochs=1, verbose=0, accumulate=accumulate).metrics
+        assert found["train_a_loss"][-1] == pytest.approx(all_a, rel=1e-12)
+        assert found["train_b_loss"][-1] == pytest.approx(some["b_loss"], rel=1e-12)
+        assert found["train_b_mae"][-1] == pytest.approx(some["b_mae"], rel=1e-12)
 
 
 def test_a_network_wired_as_a_chain_has_the_bits_of_a_sequential():

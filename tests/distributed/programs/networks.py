@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 
-from phitodeep import PhitodeepError, Sequential
+from phitodeep import Network, PhitodeepError, Sequential
 from phitodeep import layers as nn
 from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy
 
@@ -62,6 +62,26 @@ def gpt(rng, **options):
     return model, X, rng.integers(0, 13, (19, 6)), {}
 
 
+def heads(rng, **options):
+    """Two inputs and three heads, of which two have losses, and a layer at two places."""
+    tower = nn.Chain(nn.Dense(8), nn.ReLU(), nn.Dropout(0.2))
+    uses = [
+        (tower, ["a"], ["left"]),
+        (nn.Shared(tower), ["b"], ["right"]),
+        (nn.Add(), ["left", "right"], ["both"]),
+        (nn.Dense(5), ["both"], ["kind"]),
+        (nn.Dense(2), ["both"], ["place"]),
+    ]
+    losses = {"kind": SoftmaxCrossEntropy(ignore_index=-1), "place": MeanSquaredError()}
+    model = Network(
+        ["a", "b"], uses, ["kind", "place", "both"], loss_class=losses,
+        loss_weights={"place": 0.3}, **options,
+    )  # fmt: skip
+    X = tuple(rng.normal(size=(2, 29, 6)))
+    y = rng.integers(-1, 5, 29), rng.normal(size=(29, 2)), None
+    return model, X, y, {"sample_weight": {"place": rng.uniform(0.2, 3, 29)}}
+
+
 def regression(rng, **options):
     """Batch statistics of each rank's own rows: not those of one process."""
     layers = nn.Dense(4, 8), nn.BatchNorm(), nn.ReLU(), nn.Dense(8, 1)
@@ -70,4 +90,4 @@ def regression(rng, **options):
     return model, X, X.sum(1, keepdims=True), {}
 
 
-NETWORKS = {"mlp": mlp, "cnn": cnn, "lstm": lstm, "gpt": gpt}
+NETWORKS = {"mlp": mlp, "cnn": cnn, "lstm": lstm, "gpt": gpt, "heads": heads}
