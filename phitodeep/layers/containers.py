@@ -218,10 +218,10 @@ def _with_dX(backward: Callable[..., Array | None]) -> Callable[..., Array | Non
 
 
 class Position:
-    """A context manager that adds the failing layer's position to the path in its error."""
+    """A context manager that adds the place of the failing layer to the path in its error."""
 
-    def __init__(self, container: str, part: str = "layer") -> None:
-        self.container, self.part, self.i = container, part, 0
+    def __init__(self, place: Callable[[int], str]) -> None:
+        self.place, self.i = place, 0
 
     def __enter__(self) -> Position:
         return self
@@ -230,7 +230,7 @@ class Position:
         self, kind: type | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, Exception):
-            locate(error, f"{self.part} {self.i} of {self.container}")
+            locate(error, self.place(self.i))
 
 
 class Chain(Container):
@@ -259,7 +259,7 @@ class Chain(Container):
         self.checkpoint = check_flag(checkpoint, f"{type(self).__name__} checkpoint")
 
     def create(self, shape: Shape) -> Shape:
-        with Position(type(self).__name__) as at:
+        with Position(self._place) as at:
             for at.i, layer in enumerate(self.layers):
                 shape = layer.build(shape)
         return shape
@@ -281,7 +281,7 @@ class Chain(Container):
                 with calling(mask=masks[i]):
                     X = layer.forward(X)
         except Exception as error:
-            locate(error, f"layer {self._number(i)} of {type(self).__name__}")
+            locate(error, self._place(i))
             raise
         return X
 
@@ -303,7 +303,7 @@ class Chain(Container):
             i = first
             dX = self.layers[i].backward(dY) if self.layers else dY
         except Exception as error:
-            locate(error, f"layer {self._number(i)} of {type(self).__name__}")
+            locate(error, self._place(i))
             raise
         return dX if call.needs_dX else None
 
@@ -315,7 +315,7 @@ class Chain(Container):
     def _masks(self, mask: Array) -> list[Array | None]:
         """The mask of each layer's X, followed by the mask of the last layer's Y."""
         masks: list[Array | None] = [mask]
-        with Position(type(self).__name__) as at:
+        with Position(self._place) as at:
             for at.i, layer in enumerate(self.layers):
                 before = masks[-1]
                 masks.append(None if before is None else layer.compute_mask(before))
@@ -334,7 +334,7 @@ class Chain(Container):
     def _build_known(self) -> None:
         """Build the layers whose input shape the settings determine, and check that they fit."""
         shape: Shape | None = None
-        with Position(type(self).__name__) as at:
+        with Position(self._place) as at:
             for at.i, layer in enumerate(self.layers):
                 shape = layer.known_input() if shape is None else shape
                 shape = None if shape is None else layer.build(shape)
@@ -370,6 +370,9 @@ class Chain(Container):
     def _number(self, i: int) -> int:
         """Return the position of layer i in the chain as written."""
         return i if self._numbers is None else self._numbers[i]
+
+    def _place(self, i: int) -> str:
+        return f"layer {self._number(i)} of {type(self).__name__}"
 
     def children(self) -> dict[str, Layer]:
         children = super().children()
@@ -495,7 +498,7 @@ class Parallel(Container):
 
     def _each(self, run: Callable[[Layer], Any]) -> list[Any]:
         """Return what `run` returns for each branch; its errors gain the branch in their path."""
-        with Position("Parallel", "branch") as at:
+        with Position("branch {} of Parallel".format) as at:
             return [run(branch) for at.i, branch in enumerate(self.branches)]
 
     def _check(self, shapes: Sequence[Shape]) -> None:

@@ -278,15 +278,16 @@ class Wired(Container):
             runs.append(_Run(part, len(ks) > 1, ks[0], reads, gives, done))
         return runs
 
-    def _chain(self, numbers: list[int]) -> Layer:
+    def _chain(self, numbers: list[int]) -> Chain:
         chain = _Stretch()
         chain.layers, chain._numbers = [self.layers[k] for k in numbers], numbers
+        chain.places = [self._place(k) for k in range(len(self.layers))]
         return chain
 
-    def _with_stretches(self, change: Callable[[Chain, str], Chain]) -> Self:
+    def _with_stretches(self, change: Callable[[Chain, str], Chain]) -> Container:
         """Return a network of the same layers, with each stretch, which gives a value, changed.
 
-        A layer that runs alone is a stretch of one.
+        A layer that runs alone is a stretch of one. A network that is one stretch is a chain.
         """
         runs = self._runs()
         other = Layer._replica(self)
@@ -300,8 +301,16 @@ class Wired(Container):
                 chain = self._chain([run.number])
             changed = change(cast(Chain, chain), run.gives[0])
             other._plan.append(run if changed is chain else run._replace(part=changed, whole=True))
+        if len(runs) == 1 and other._plan[0].whole and not self.checkpoint:
+            return self._alone(other._plan[0].part)
         other._fixed = True
         return other
+
+    def _alone(self, chain: Chain) -> Chain:
+        """Return the chain, which runs in place of this network."""
+        vars(chain).update(_original=self._original, dtype=self.dtype)
+        chain.input_shape, chain.output_shape = self.input_shape, chain.layers[-1].output_shape
+        return chain
 
     def _replica(self, frames: dict[Layer, Frame] | None = None) -> Self:
         twin = super()._replica(frames)
@@ -402,6 +411,11 @@ class Wired(Container):
 
 class _Stretch(Chain, registered=False):
     """A stretch of layers in a network, which run as a chain."""
+
+    places: Sequence[str] = ()  # of the network's layers
+
+    def _place(self, i: int) -> str:
+        return self.places[self._number(i)]
 
 
 def _one(values: Sequence[Any], single: bool) -> Any:

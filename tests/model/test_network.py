@@ -339,6 +339,23 @@ def test_a_network_wired_as_a_chain_has_the_bits_of_a_sequential():
     assert net.evaluate({"x": A}, {"g": y}) == chain.evaluate(A, y)
 
 
+def test_errors_in_a_stretch_name_the_network_and_the_value():
+    fails = L.Lambda(lambda X: X[:, ::-1] / 0 if len(X) == 3 else X, lambda dY: dY)
+    uses = [(L.Dense(4), ["x"], ["a"]), (fails, ["a"], ["b"]), (L.Dense(4), ["b"], ["y"])]
+    for returns in (["y"], ["y", "a"]):  # all of it is one chain, or part of it
+        net = Network(["x"], uses, returns, loss_class={"y": "mse"}, seed=0)
+        net.build((4,))
+        A = np.ones((3, 4), np.float32)
+        for call in (
+            net.forward,
+            net.predict,
+            lambda X, net=net: net.train([(X, {"y": X})], verbose=0),
+        ):
+            with np.errstate(divide="raise"), pytest.raises(FloatingPointError) as error:
+                call(A)
+            assert error.value.__notes__ == ["in layer 1 of Network, which gives 'b'"]
+
+
 REFUSED = [
     (lambda n: n.train({"image": X["image"]}, Y), ArgumentError, "X: lack 'words'"),
     (lambda n: n.train({**X, "z": 1}, Y), ArgumentError, "have the unknown 'z'"),
