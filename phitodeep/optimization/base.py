@@ -195,11 +195,9 @@ class Optimizer(Resumable, WithSettings, registered=False):
             raise
         held = self._slot_vector("held")
         held += packing.g
-        self._holding = True
 
     def drop_held(self) -> None:
         """Discard the gradients that `accumulate` holds."""
-        self._holding = False
         self._slots.pop("held", None)
         self._memories.drop("held")
 
@@ -284,11 +282,11 @@ class Optimizer(Resumable, WithSettings, registered=False):
 
     def _begun(self, layers: Sequence[Layer]) -> tuple[Packing, Array | None]:
         """Return what the last backward pass before a step needs: the packing, what is held."""
-        return self._pack(layers), self._slot_vector("held") if self._holding else None
+        return self._pack(layers), self._slots.get("held")
 
     def _gathered(self, packing: Packing) -> Array:
         """Return the layers' gradients as one vector, plus those that `accumulate` held."""
-        held = self._slot_vector("held") if self._holding else None
+        held = self._slots.get("held")
         self._sync.finish(packing, held)
         if held is not None:
             self.drop_held()

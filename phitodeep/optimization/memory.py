@@ -183,7 +183,6 @@ class Resumable(Configurable, registered=False):
         self._patterns: list[str] = []  # the patterns of the groups at the last packing
         self._group = ALL  # the group that `update` runs on
         self._averaged = False  # whether the averages have replaced the parameters
-        self._holding = False  # whether the slot "held" has gradients of accumulated batches
         self._scratch: dict[str, Array] = {}
         self._sync = ALONE
         self._owner: weakref.ref[Layer] | None = None  # the model
@@ -248,7 +247,6 @@ class Resumable(Configurable, registered=False):
         self.t, self.last_rate = t, last_rate
         self._packing, self._group, self.own = None, ALL, {}
         self._slots, self._scratch, self._memories = {}, {}, ParameterStates(memories)
-        self._holding = any("held" in memory.slots for memory in memories.values())
         if self._owner is not None:
             self._memories.assign(walk)
 

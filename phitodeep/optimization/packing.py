@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from operator import is_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,32 +89,12 @@ class Packing:
             for name, (owner, param) in user.tied.items()
             if (id(owner), param) in g_of
         ]
-        self._packed = [*_add_contents([], layers), None]
+        self._packed = _contents([], layers)
 
     def holds(self, layers: Sequence[Layer]) -> bool:
         """Return whether these layers are packed, with all trainable parameters views of theta."""
-        return self._match(layers, 0) == len(self._packed) - 1
-
-    def _match(self, layers: Iterable[Layer], i: int) -> int:
-        """Compare the contents of these layers with `_packed` from index i on, at each step.
-
-        Returns the index after the last of them, or -1 if they differ.
-        """
-        packed = self._packed
-        for layer in layers:
-            if packed[i] is not layer:
-                return -1
-            i += 1
-            if layer.params and layer._trainable:
-                for a in layer.params.values():
-                    if packed[i] is not a:
-                        return -1
-                    i += 1
-            if type(layer).children is not Layer.children:
-                i = self._match(layer.children().values(), i)
-                if i < 0:
-                    return -1
-        return i
+        found = _contents([], layers)
+        return len(found) == len(self._packed) and all(map(is_, found, self._packed))
 
     def receive(self) -> None:
         """Let backward passes of training write their gradients directly into g."""
@@ -159,14 +140,14 @@ class Packing:
                 grads.pop(name, None)
 
 
-def _add_contents(found: list[Any], layers: Iterable[Layer]) -> list[Any]:
-    """Add these layers and all inside them, each followed by its trainable parameters."""
+def _contents(found: list[Any], layers: Iterable[Layer]) -> list[Any]:
+    """Add these layers and all inside them, each followed by its trainable parameters, to a list."""
     for layer in layers:
         found.append(layer)
         if layer._trainable:
             found += layer.params.values()
         if type(layer).children is not Layer.children:
-            _add_contents(found, layer.children().values())
+            _contents(found, layer.children().values())
     return found
 
 
