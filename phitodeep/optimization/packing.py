@@ -141,7 +141,7 @@ class Packing:
 
 
 def _contents(found: list[Any], layers: Iterable[Layer]) -> list[Any]:
-    """Add these layers and all inside them, each followed by its trainable parameters, to a list."""
+    """Add to `found` these layers and all inside, each followed by its trainable parameters."""
     for layer in layers:
         found.append(layer)
         if layer._trainable:

@@ -66,44 +66,36 @@ class Plan(NamedTuple):
 
 def plan(model: Container, loss: Loss, *, shortcuts: bool = True, watched: bool = False) -> Plan:
     """Return what training runs: the layers as written, or with the shortcuts that apply."""
-    if isinstance(model, Wired):
-        return _plan_of_network(model, loss, shortcuts, watched)
-    if not shortcuts or not _is_ours(model) or not isinstance(model, Chain):
-        return Plan(model, loss, (None,), ())
-    last, short = model._last, fused(model._last, loss)
-    body, notes = _reordered(model if short is None else model._without_last())
-    if not watched:
-        body, joined = _joined(body)
-        notes += joined
-    if short is None:
-        return Plan(body, loss, (None,), notes)
-    return Plan(body, short, (last,), (*notes, f"{last!r} and {loss!r} run as one, {short!r}"))
-
-
-def _plan_of_network(net: Wired, loss: Loss, shortcuts: bool, watched: bool) -> Plan:
-    """The plan of a network, whose stretches of layers are chains; some end in an output."""
-    losses = dict(loss.losses) if isinstance(loss, Heads) else {net.returns[0]: loss}
-    lasts: dict[str, Layer | None] = dict.fromkeys(net.returns)
+    returns = model.returns if isinstance(model, Wired) else ("",)
+    losses = dict(loss.losses) if isinstance(loss, Heads) else {returns[0]: loss}
+    lasts: dict[str, Layer | None] = dict.fromkeys(returns)
     notes: list[str] = []
 
     def change(stretch: Chain, gives: str) -> Chain:
-        own = losses.get(gives)
-        short = None if own is None else fused(stretch._last, own)
-        if own is not None and short is not None:
-            last = lasts[gives] = stretch._last
-            losses[gives], stretch = short, stretch._without_last()
-            notes.append(f"{last!r} and {own!r} run as one, {short!r}")
-        stretch, swapped = _reordered(stretch)
+        last, own = stretch._last, losses.get(gives)
+        short = None if own is None else fused(last, own)
+        stretch, swapped = _reordered(stretch if short is None else stretch._without_last())
         stretch, joined = (stretch, ()) if watched else _joined(stretch)
         notes.extend((*swapped, *joined))
+        if short is not None:
+            losses[gives], lasts[gives] = short, last
+            notes.append(f"{last!r} and {own!r} run as one, {short!r}")
         return stretch
 
-    body = net._with_stretches(change) if shortcuts and _is_ours(net) else net
+    body = _changed(model, change) if shortcuts else model
+    whole = losses.get(returns[0], loss)
     if isinstance(loss, Heads):
-        whole: Loss = Heads(losses, loss.factors, loss.outputs)
-    else:
-        whole = losses[net.returns[0]]
+        whole = Heads(losses, loss.factors, loss.outputs)
     return Plan(body, whole, tuple(lasts.values()), tuple(notes))
+
+
+def _changed(model: Container, change: Callable[[Chain, str], Chain]) -> Container:
+    """Change each stretch of layers, with the value that it gives; a chain is one of them."""
+    if not _is_ours(model):
+        return model
+    if isinstance(model, Wired):
+        return model._with_stretches(change)
+    return change(model, "") if isinstance(model, Chain) else model
 
 
 def _is_ours(layer: Layer) -> bool:
@@ -135,11 +127,7 @@ def logits(chain: Container, rank: int) -> Container:
 
 def rearranged(chain: Container) -> Container:
     """Return the chain with its layers swapped and joined, or the container itself."""
-    if isinstance(chain, Wired) and _is_ours(chain):
-        return chain._with_stretches(lambda stretch, _: _joined(_reordered(stretch)[0])[0])
-    if not _is_ours(chain) or not isinstance(chain, Chain):
-        return chain
-    return _joined(_reordered(chain)[0])[0]
+    return _changed(chain, lambda stretch, _: _joined(_reordered(stretch)[0])[0])
 
 
 def _reordered(chain: Chain) -> tuple[Chain, tuple[str, ...]]:
