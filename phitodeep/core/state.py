@@ -6,11 +6,13 @@ import copy
 import difflib
 import sys
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Protocol, get_args, get_origin, get_type_hints, runtime_checkable
 
 import numpy as np
 
-from phitodeep.core.checks import as_real
+from phitodeep.core.checks import as_real, check_count
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, first_few
 
@@ -55,6 +57,41 @@ def is_number(value: Any) -> bool:
     """Return whether `value` is a float, even infinite or nan, or an integer that fits in one."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, float) or (whole and abs(value) <= sys.float_info.max)
+
+
+def check_types(state: Any, kinds: Mapping[str, Any], who: str) -> StateDict:
+    """Return `state` as a dict with exactly these keys, whose values have these types."""
+    entries = check_entries(state, kinds, who)
+    return {key: check_type(value, kinds[key], f"{who}: {key}") for key, value in entries.items()}
+
+
+def check_type(value: Any, kind: Any, who: str) -> Any:
+    """Return `value`, which must have the type `kind`; a dict of a dataclass's fields becomes one.
+
+    An int is a count from 0 on, a float any number. Other types are str, bool, `Array`, lists,
+    dicts with texts as keys, dataclasses, and each of these or None.
+    """
+    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    if value is None and NoneType in kinds:
+        return None
+    outer, inside = get_origin(kinds[0]) or kinds[0], get_args(kinds[0])
+    if outer is int:
+        return check_count(value, who, minimum=0)
+    if outer is np.ndarray:
+        return stored_array(value, who)
+    if is_dataclass(outer):
+        return outer(**check_types(value, get_type_hints(outer), who))  # type: ignore[operator]
+    if not (is_number(value) if outer is float else isinstance(value, outer)):
+        wanted = WORDS[outer] + " or None" * (len(kinds) > 1)
+        raise ArgumentTypeError(f"{who} must be {wanted}, got {value!r}.")
+    if outer is dict:
+        return {key: check_type(part, inside[1], f"{who}: {key}") for key, part in value.items()}
+    if outer is list:
+        return [check_type(part, inside[0], f"{who}: [{i}]") for i, part in enumerate(value)]
+    return value
+
+
+WORDS = {float: "a number", str: "text", bool: "a bool", list: "a list", dict: "a dict"}
 
 
 def stored_array(array: Any, who: str) -> Array:

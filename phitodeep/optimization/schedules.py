@@ -12,9 +12,9 @@ import sys
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
-from phitodeep.core.checks import check_count, check_number
+from phitodeep.core.checks import check_number
 from phitodeep.core.config import Configurable
-from phitodeep.core.state import StateDict, Stateful, check_entries, is_number
+from phitodeep.core.state import StateDict, Stateful, check_entries, check_types
 from phitodeep.core.types import Schedule, describe
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.optimization.settings import Check, Count, Fraction, NonNegative, Positive, checks_of
@@ -270,10 +270,7 @@ class ReduceOnPlateau(_Checked):
     def load_state_dict(self, state: StateDict) -> None:
         """Continue from what `state_dict` returned."""
         who = "the state of ReduceOnPlateau"
-        state = check_entries(state, ("rate", "best", "waited"), who)
-        rate = check_number(state["rate"], f"{who}: rate", minimum=0)
-        waited = check_count(state["waited"], f"{who}: waited", minimum=0)
-        best = math.inf if state["best"] is None else state["best"]
-        if not is_number(best):
-            raise ArgumentTypeError(f"{who}: best must be a number or None, got {best!r}.")
-        self.rate, self.best, self.waited = rate, float(best), waited
+        state = check_types(state, {"rate": float, "best": float | None, "waited": int}, who)
+        best = math.inf if state["best"] is None else float(state["best"])
+        self.rate, self.best = check_number(state["rate"], f"{who}: rate", minimum=0), best
+        self.waited = state["waited"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, KeysView
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from phitodeep.core.call import Event, watching
-from phitodeep.core.checks import as_real, check_count, check_flag, check_list
-from phitodeep.core.state import StateDict, check_entries, stored_array
+from phitodeep.core.checks import as_real, check_count, check_flag
+from phitodeep.core.state import StateDict, check_array, check_entries
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ShapeError, UnknownNameError
 from phitodeep.training.callback import Logs, _Resumable
@@ -55,7 +55,10 @@ class Histograms(_Resumable):
     LBFGS evaluates several gradients per step; the last one is kept.
     """
 
-    remembered = ("steps", "counts", "edges")
+    remembered: ClassVar[dict[str, Any]] = {
+        "steps": dict[str, list[int]],
+        **dict.fromkeys(("counts", "edges"), dict[str, Array]),
+    }
 
     def __init__(
         self,
@@ -158,19 +161,10 @@ class Histograms(_Resumable):
 
     def check_state(self, state: StateDict, who: str) -> None:
         """Refuse a state with invalid values."""
-        steps = check_entries(state["steps"], state["steps"], f"{who}: steps")
-        for key, numbers in steps.items():
-            for number in check_list(numbers, f"{who}: steps of {key}"):
-                check_count(number, f"{who}: steps of {key}", minimum=0)
         for name, width in (("counts", self.bins), ("edges", self.bins + 1)):
-            arrays = check_entries(state[name], steps, f"{who}: {name}")
-            for key, array in arrays.items():
-                found = stored_array(array, f"{who}: {name} of {key}")
-                if found.shape != (len(steps[key]), width):
-                    raise ShapeError(
-                        f"{who}: {name} of {key} must have shape {(len(steps[key]), width)}, got "
-                        f"{found.shape}."
-                    )
+            arrays = check_entries(state[name], state["steps"], f"{who}: {name}")
+            for key, steps in state["steps"].items():
+                check_array(arrays[key], (len(steps), width), f"{who}: {name} of {key}")
 
 
 def histogram(A: Array, bins: int) -> tuple[Array, Array]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 from phitodeep.core.checks import check_count, check_number, class_hint
 from phitodeep.core.config import Configurable, restored
-from phitodeep.core.state import StateDict, check_entries, is_number, plain, stored_array
+from phitodeep.core.state import StateDict, check_entries, check_types, plain
 from phitodeep.core.types import Array, describe
 from phitodeep.errors import ArgumentError, ArgumentTypeError, warn
 from phitodeep.layers.base import Layer
@@ -110,10 +110,10 @@ class LambdaCallback(Callback):
 class _Resumable(Callback):
     """A callback that starts over in each call of `train`, unless it resumes an interrupted one.
 
-    `remembered` names the attributes that make up the state.
+    `remembered` has the types of the attributes that make up the state: see `check_type`.
     """
 
-    remembered: ClassVar[tuple[str, ...]] = ()
+    remembered: ClassVar[dict[str, Any]] = {}
 
     training = False  # True: training is running, or will be resumed
     resumes = False  # True: the next call of `train` resumes the loaded state
@@ -135,9 +135,7 @@ class _Resumable(Callback):
 
     def load_state_dict(self, state: StateDict) -> None:
         who = f"the state of {self!r}"
-        state = plain(check_entries(state, ("training", *self.remembered), who))
-        if not isinstance(state["training"], bool):
-            raise ArgumentTypeError(f"{who}: training must be a bool, got {state['training']!r}.")
+        state = plain(check_types(state, {"training": bool, **self.remembered}, who))
         self.check_state(state, who)
         vars(self).update(state)
         self.resumes = self.training
@@ -149,7 +147,7 @@ class _Resumable(Callback):
 class _Monitor(_Resumable):
     """A callback that monitors one value of the logs and keeps the best so far."""
 
-    remembered: ClassVar[tuple[str, ...]] = ("best",)
+    remembered: ClassVar[dict[str, Any]] = {"best": float | None}
 
     monitor: str | None
     mode: str | None
@@ -170,10 +168,7 @@ class _Monitor(_Resumable):
         return {**state, "best": None if math.isnan(self.best) else float(self.best)}
 
     def check_state(self, state: StateDict, who: str) -> None:
-        best = math.nan if state["best"] is None else state["best"]
-        if not is_number(best):
-            raise ArgumentTypeError(f"{who}: best must be a number or None, got {best!r}.")
-        state["best"] = float(best)
+        state["best"] = math.nan if state["best"] is None else float(state["best"])
 
     def improved(self, logs: Logs) -> bool:
         """Return whether the value beats the best so far by more than min_delta; if so, store it.
@@ -202,7 +197,12 @@ class EarlyStopping(_Monitor):
     restore_best    at the end of training, restore the weights and state of the best epoch
     """
 
-    remembered = ("best", "best_epoch", "waited", "weights")
+    remembered: ClassVar[dict[str, Any]] = {
+        **_Monitor.remembered,
+        "best_epoch": int,
+        "waited": int,
+        "weights": dict[str, Array] | None,
+    }
     every_rank = True
 
     patience: int = 10
@@ -220,18 +220,6 @@ class EarlyStopping(_Monitor):
         super().forget()
         self.weights: dict[str, Array] | None = None
         self.best_epoch = self.waited = 0
-
-    def check_state(self, state: StateDict, who: str) -> None:
-        super().check_state(state, who)
-        for name in ("best_epoch", "waited"):
-            check_count(state[name], f"{who}: {name}", minimum=0)
-        weights = state["weights"]
-        if weights is not None:
-            if not isinstance(weights, Mapping):
-                raise ArgumentTypeError(f"{who}: weights must be a dict, got {weights!r}.")
-            state["weights"] = {
-                path: stored_array(a, f"{who}: {path}") for path, a in weights.items()
-            }
 
     def on_epoch_end(self, model: Layer, epoch: int, logs: Logs) -> None:
         if self.improved(logs):

@@ -9,10 +9,10 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from phitodeep.core.checks import check_count, check_list
+from phitodeep.core.checks import check_count
 from phitodeep.core.files import atomic_copy, check_path, drafts, lock, make_folder
 from phitodeep.core.state import StateDict
-from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, warn
+from phitodeep.errors import ArgumentError, DataError, warn
 from phitodeep.io.model_file import open_model
 from phitodeep.io.tensors import writable, write_tensors
 from phitodeep.training.callback import Logs, _Monitor
@@ -52,7 +52,11 @@ class ModelCheckpoint(_Monitor):
     training continues.
     """
 
-    remembered: ClassVar[tuple[str, ...]] = ("best", "name", "written")
+    remembered: ClassVar[dict[str, Any]] = {
+        **_Monitor.remembered,
+        "name": str,
+        "written": list[str],
+    }
     every_rank = True  # they give their parts of the state to rank 0, which writes
 
     path: str | os.PathLike[str]
@@ -82,13 +86,8 @@ class ModelCheckpoint(_Monitor):
 
     def check_state(self, state: StateDict, who: str) -> None:
         super().check_state(state, who)
-        if not isinstance(state["name"], str):
-            raise ArgumentTypeError(f"{who}: name must be text, got {state['name']!r}.")
-        names = check_list(state["written"], f"{who}: written")
-        if not all(isinstance(name, str) for name in names):
-            raise ArgumentTypeError(f"{who}: written must be a list of names, got {names!r}.")
         counted = r"-(epoch|step)\d+"  # by `keep`; `path` may be another
-        state["written"] = [name for name in names if self._is_named(name, counted)]
+        state["written"] = [name for name in state["written"] if self._is_named(name, counted)]
 
     def on_train_begin(self, model: Any) -> None:
         super().on_train_begin(model)

@@ -9,11 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.core.checks import check_list
-from phitodeep.core.state import StateDict, check_entries, is_number
+from phitodeep.core.state import StateDict, check_types
 from phitodeep.core.table import Table, Tabled
-from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.errors import ArgumentError
 
+KINDS = {  # of the entries of the state
+    "losses": list[list[float]],
+    "metrics": dict[str, list[float]],
+    "seconds": list[float],
+    "rates": list[float],
+}
 ENDS = 5  # epochs at the start and at the end that the table of many epochs shows
 
 
@@ -54,19 +59,11 @@ class History(Tabled, list[tuple[float, float]]):
     def load_state_dict(self, state: StateDict) -> None:
         """Replace all epochs by those that `state_dict` returned."""
         who = "the state of a history"
-        state = check_entries(state, ("losses", "metrics", "seconds", "rates"), who)
-        pairs = check_list(state["losses"], f"{who}: losses")
-        metrics = state["metrics"]
-        if not isinstance(metrics, Mapping):
-            raise ArgumentTypeError(f"{who}: metrics must be a dict of lists, got {metrics!r}.")
-        for values in (*pairs, state["seconds"], state["rates"], *metrics.values()):
-            if not all(map(is_number, check_list(values, who))):
-                raise ArgumentTypeError(f"{who} must hold lists of numbers, got {values!r}.")
-        if any(len(pair) != 2 for pair in pairs):
+        state = check_types(state, KINDS, who)
+        if any(len(pair) != 2 for pair in state["losses"]):
             raise ArgumentError(f"{who}: losses must be pairs (train, test).")
-        self[:] = [(train, test) for train, test in pairs]
-        self.metrics = {name: list(values) for name, values in metrics.items()}
-        self.seconds, self.rates = list(state["seconds"]), list(state["rates"])
+        self[:] = [(train, test) for train, test in state["losses"]]
+        self.metrics, self.seconds, self.rates = state["metrics"], state["seconds"], state["rates"]
 
     # --- shown -----------------------------------------------------------------------------
 

@@ -23,14 +23,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import indent
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from phitodeep.core.checks import check_count
 from phitodeep.core.config import outline
 from phitodeep.core.files import atomic_write, make_folder
-from phitodeep.core.state import StateDict, plain
+from phitodeep.core.state import plain
 from phitodeep.core.version import __version__
 from phitodeep.errors import DataError, MissingExtraError, warn
 from phitodeep.training.callback import Callback, Logs, _Resumable
@@ -92,16 +92,12 @@ class _Table(_Log, _Resumable):
     first    the number of epochs that the model had been trained for at that time
     """
 
-    remembered = ("start", "first")
+    remembered: ClassVar[dict[str, Any]] = {"start": int, "first": int}
 
     def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
         super().__init__()
         self.path, self.append = Path(path), append
         self.start, self.first, self.resumed = 0, 0, False
-
-    def check_state(self, state: StateDict, who: str) -> None:
-        for name in self.remembered:
-            check_count(state[name], f"{who}: {name}", minimum=0)
 
     def on_train_begin(self, model: Any) -> None:
         self.resumed = self.resumes

@@ -15,18 +15,26 @@ from phitodeep.core.state import (
     StateDict,
     Stateful,
     check_entries,
-    is_number,
+    check_types,
     load_all,
-    stored_array,
 )
 from phitodeep.core.types import Array
-from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, warn
+from phitodeep.errors import ArgumentError, PhitodeepError, warn
 from phitodeep.training.history import History
 
 Sums = dict[str, Array]  # of metrics, by name
 EXACT = (  # settings that must stay the same
     *("batch_size", "accumulate", "shuffle", "shortcuts", "samples", "test_samples", "metrics"),
 )
+PLACE = {  # the types of what a state says about the unfinished epoch
+    "first": int,
+    "step": int,
+    "seconds": float,
+    "loss": float,
+    "samples": int,
+    "sums": dict[str, Array],
+    "stopped": str | None,
+}
 COMPARED = {  # settings of models that may change, or that `TrainingRun` and `state_dict` compare
     *("alpha", "optimizer", "batch_size", "epochs", "metrics", "callbacks", "seed", "dtype"),
     *("input_shape", "frozen"),
@@ -166,22 +174,14 @@ class TrainingRun:
 
     def _checked_place(self, place: Any, who: str) -> StateDict:
         who = f"{who}: place"
-        names = ("first", "step", "seconds", "loss", "samples", "sums", "stopped")
-        place = check_entries(place, names, who)
+        place = check_types(place, PLACE, who)
         check_count(place["first"], f"{who}: first")
-        check_count(place["step"], f"{who}: step", minimum=0)
-        check_count(place["samples"], f"{who}: samples", minimum=0)
         check_number(place["seconds"], f"{who}: seconds", minimum=0)
-        if not is_number(place["loss"]):
-            raise ArgumentTypeError(f"{who}: loss must be a number, got {place['loss']!r}.")
         if place["step"] and not place["samples"]:
             raise ArgumentError(f"{who}: steps were taken, but on no samples.")
-        if not isinstance(place["stopped"], str | None):
-            raise ArgumentTypeError(f"{who}: stopped must be text, got {place['stopped']!r}.")
         wanted = self.settings["metrics"] if place["step"] else ()
         sums = check_entries(place["sums"], wanted, f"{who}: sums").items()
-        place["sums"] = {name: stored_array(a, f"{who}: {name}").copy() for name, a in sums}
-        return place
+        return place | {"sums": {name: a.copy() for name, a in sums}}
 
     def _changed(self, state: StateDict, who: str) -> tuple[dict[str, Any], str]:
         """Return the optimizer's settings that callbacks had changed when the state was written.

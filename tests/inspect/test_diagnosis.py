@@ -336,10 +336,10 @@ classifier().diagnose(X, Y, lengths=np.ones(3)) -> ShapeError: for each of the 6
 classifier().diagnose(X, Y, sample_weight=np.ones(61)) -> ShapeError: for each of the 60 samples
 Diagnose(every=1) -> ArgumentError: every
 loaded(before=3) -> ArgumentTypeError: before
-loaded(steps="3") -> ArgumentTypeError: steps of the course is '3'
-loaded(norms=[None]) -> ArgumentTypeError: norms of the course
-loaded(ratios={"0.W": []}) -> ArgumentTypeError: ratios of the course
-loaded(clips=1) -> ArgumentTypeError: clips of the course
+loaded(steps="3") -> ArgumentTypeError: course: steps must be an integer, got '3'
+loaded(norms=[None]) -> ArgumentTypeError: course: norms: .0. must be a number, got None
+loaded(ratios={"0.W": []}) -> ArgumentTypeError: course: ratios: 0.W must be a number
+loaded(clips=1) -> ArgumentTypeError: course: clips must be a bool, got 1
 """
 
 

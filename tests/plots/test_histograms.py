@@ -147,7 +147,7 @@ def test_states_settings_and_repr():
         ("counts", "0.W", np.ones((1, 3)), "must have shape"),
         ("edges", "0.W", [1.0], "array"),
         ("steps", "0.W", [1.5], "must be an integer"),
-        ("steps", "0.W", 3, "steps of 0.W"),
+        ("steps", "0.W", 3, "steps: 0.W must be a list, got 3"),
     ):
         broken = {**state, name: {**state[name], key: value}}
         with pytest.raises(PhitodeepError, match=message):

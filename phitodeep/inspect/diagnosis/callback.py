@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from phitodeep.core.checks import check_count
-from phitodeep.core.state import StateDict, check_entries, is_number, stored_array
+from phitodeep.core.state import StateDict
 from phitodeep.core.types import Array
-from phitodeep.errors import ArgumentTypeError
 from phitodeep.inspect.diagnosis.evidence import Course, decaying, size
 from phitodeep.inspect.diagnosis.findings import Diagnosis, Finding, examine
 from phitodeep.inspect.diagnosis.symptoms import COURSE
@@ -37,7 +36,7 @@ class Diagnose(_Resumable):
     verbose    0: print nothing
     """
 
-    remembered = ("course", "before")
+    remembered: ClassVar[dict[str, Any]] = {"course": Course, "before": dict[str, Array]}
 
     def __init__(self, every: int = 10, *, verbose: int | bool = 1) -> None:
         self.every = check_count(every, "Diagnose every", minimum=2)
@@ -90,21 +89,6 @@ class Diagnose(_Resumable):
 
     def state_dict(self) -> StateDict:
         return {**super().state_dict(), "course": asdict(self.course)}
-
-    def check_state(self, state: StateDict, who: str) -> None:
-        """Refuse a state with invalid values."""
-        fresh = asdict(Course())
-        course = check_entries(state["course"], fresh, f"{who}: course")
-        for name, value in course.items():
-            numbers = value.values() if isinstance(value, dict) else value
-            numbers = numbers if isinstance(value, dict | list) else [value]
-            right = all(is_number(n) or (n is value and isinstance(n, bool)) for n in numbers)
-            if type(value) is not type(fresh[name]) or not right:
-                raise ArgumentTypeError(f"{who}: {name} of the course is {value!r}.")
-        state["course"] = Course(**course)
-        if not isinstance(state["before"], dict):
-            raise ArgumentTypeError(f"{who}: before must be a dict, got {state['before']!r}.")
-        state["before"] = {p: stored_array(W, f"{who}: {p}") for p, W in state["before"].items()}
 
 
 def _weights(model: Any) -> dict[str, Array]:
