@@ -17,6 +17,7 @@ from phitodeep.core.checks import (
     without_padding,
 )
 from phitodeep.core.frame import Buffered
+from phitodeep.core.state import check_entries
 from phitodeep.core.types import Array, Shape, each, on_each
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers.containers import Container
@@ -109,29 +110,47 @@ def validate(
     model: Container, loss: Loss, X: Any, y: Any, sample_weight: Any = None, lengths: Any = None, *,
     class_weight: Any = None, names: tuple[str, str] = ("X", "y"),
 ) -> Data:  # fmt: skip
-    """Check samples and targets against the model and its loss, and cast them once."""
-    if isinstance(model, Wired):
-        if model.inputs > 1 or model.outputs > 1:
-            return _validate_named(model, loss, X, y, sample_weight, lengths, class_weight, names)
-        (X,), (y,) = in_order(X, model.takes, names[0]), in_order(y, model.returns, names[1])
-    missing = f"{names[0]} was given without {names[1]}"
-    if y is None and isinstance(X, tuple) and len(X) == 2:
+    """Check samples and targets against the model and its loss, and cast them once.
+
+    For several outputs, targets and options are dicts by name, or tuples in order.
+    """
+    missing, heads = f"{names[0]} was given without {names[1]}", isinstance(loss, Heads)
+    if y is None and model.inputs == 1 and isinstance(X, tuple) and len(X) == 2:
         raise ArgumentTypeError(f"{missing}: pass a pair as two arguments, {', '.join(names)}.")
-    mask = model_mask(model, X, lengths)
-    expected = len(y) if hasattr(y, "__len__") else None
-    X = validate_inputs(model, X, names[0], mask, count=expected)
+    count = len(y) if hasattr(y, "__len__") and not isinstance(y, Mapping) else None
+    X, mask = named_inputs(model, X, lengths, names[0], count)
     if y is None:
         raise ArgumentTypeError(f"{missing}.")
-    y = as_real(y, names[1])
-    if y.ndim == 0 or len(y) != len(X):
-        count = "is a single number" if y.ndim == 0 else f"has {len(y)} samples"
-        raise ShapeError(f"{names[0]} has {len(X)} samples, {names[1]} {count}.")
-    shape = model.output_shape if X.shape[1:] == model.input_shape else None
-    shape = model._measured(X.shape[1:]).output_shape if shape is None else shape
-    outputs = (len(X), *(shape or ()))
-    output_mask = None if mask is None else model.compute_mask(mask)
-    T, w = _targets(model, loss, y, outputs, output_mask, sample_weight, class_weight, names[1])
-    return Data(X, T, w, outputs, mask, output_mask)
+    n, shape = len(each(X)[0]), on_each(lambda A: A.shape[1:], X)
+    known = shape == model.input_shape and model.output_shape is not None
+    outs = (model if known else model._measured(shape))._outs() or ((),)
+    outputs = tuple([(n, *out) for out in outs])
+    after = (None,) * len(outs) if mask is None else each(model.compute_mask(*each(mask)))
+    returns = model.returns if isinstance(model, Wired) else ("",)
+    if isinstance(loss, Heads) and isinstance(y, Mapping):
+        y = {name: None for name in loss.outputs if name not in loss.losses} | dict(y)
+    weights, balances = (
+        by_output(given, returns, what) if heads else {returns[0]: given}
+        for what, given in (("sample_weight", sample_weight), ("class_weight", class_weight))
+    )
+    found: list[tuple[Any, Any]] = []
+    ys = in_order(y, returns, names[1]) if isinstance(model, Wired) else (y,)
+    for name, t, out, m in zip(returns, ys, outputs, after, strict=True):
+        part = loss.losses.get(name) if isinstance(loss, Heads) else loss
+        if part is None or t is None:  # an output without a loss, or without targets
+            found.append((None, None))
+            continue
+        what = f"{names[1]}[{name!r}]" if heads else names[1]
+        t = as_real(t, what)
+        if t.ndim == 0 or len(t) != n:
+            many = "is a single number" if t.ndim == 0 else f"has {len(t)} samples"
+            raise ShapeError(f"{names[0]} has {n} samples, {what} {many}.")
+        own = weights.get(name), balances.get(name)
+        found.append(_targets(model, part, t, out, m, *own, what))
+    T, W = zip(*found, strict=True)
+    if heads:
+        return Data(X, T, W, outputs, mask, None if mask is None else after)
+    return Data(X, T[0], W[0], outputs[0], mask, after[0])
 
 
 def _targets(
@@ -157,19 +176,8 @@ def _targets(
 def in_order(values: Any, names: tuple[str, ...], what: str) -> tuple[Any, ...]:
     """Return what a dict by name, or a tuple in order, holds for each name; one may be alone."""
     if isinstance(values, Mapping):
-        if values.keys() != set(names):
-            missing = [name for name in names if name not in values]
-            unknown = [name for name in values if name not in names]
-            raise ArgumentError(
-                f"{what}: "
-                + " and ".join(
-                    f"{words} {', '.join(map(repr, found))}"
-                    for words, found in (("lack", missing), ("have the unknown", unknown))
-                    if found
-                )
-                + f". The names are {', '.join(names)}."
-            )
-        return tuple([values[name] for name in names])
+        found = check_entries(values, names, f"{what}: the dict")
+        return tuple([found[name] for name in names])
     if len(names) == 1:
         return (values,)
     if not isinstance(values, tuple) or len(values) != len(names):
@@ -180,25 +188,24 @@ def in_order(values: Any, names: tuple[str, ...], what: str) -> tuple[Any, ...]:
     return values
 
 
-def named_inputs(model: Any, X: Any, lengths: Any, name_of_X: str) -> tuple[Any, Any]:
-    """Return a network's inputs, checked and cast, and their masks; without any, None.
+def named_inputs(
+    model: Any, X: Any, lengths: Any, name_of_X: str, count: int | None = None
+) -> tuple[Any, Any]:
+    """Return a model's inputs, checked and cast, and their masks; without any, None.
 
     Of several inputs, both are tuples.
     """
     if model.inputs == 1:
-        (X,) = in_order(X, model.takes, name_of_X)
+        X = in_order(X, model.takes, name_of_X)[0] if isinstance(model, Wired) else X
         mask = model_mask(model, X, lengths)
-        return validate_inputs(model, X, name_of_X, mask), mask
+        return validate_inputs(model, X, name_of_X, mask, count=count), mask
     Xs = in_order(X, model.takes, name_of_X)
     given = by_output(lengths, model.takes, "lengths")
     masks, arrays = list[Any](), list[Array]()
     for name, A, tokens in zip(model.takes, Xs, model.takes_tokens, strict=True):
         what, own = f"{name_of_X}[{name!r}]", given.get(name)
-        A = as_tokens(A, what) if tokens else as_real(A, what)
         mask = None if own is None else as_mask(own, np.shape(A), tokens=tokens)
-        A = A if mask is None else without_padding(A, mask)
-        if A.ndim == 0 or A.size == 0:
-            raise ShapeError(f"{what} needs at least one sample, got shape {A.shape}.")
+        A = _samples(A, what, mask, tokens)
         if arrays and len(A) != len(arrays[0]):
             raise ShapeError(f"{what} has {len(A)} samples, and the first input {len(arrays[0])}.")
         masks.append(mask)
@@ -206,43 +213,13 @@ def named_inputs(model: Any, X: Any, lengths: Any, name_of_X: str) -> tuple[Any,
     return tuple(arrays), None if all(mask is None for mask in masks) else tuple(masks)
 
 
-def _validate_named(
-    model: Any, loss: Loss, X: Any, y: Any, sample_weight: Any, lengths: Any, class_weight: Any,
-    names: tuple[str, str],
-) -> Data:  # fmt: skip
-    """The same for several inputs or outputs: X, y and the options by name, or in order."""
-    X, mask = named_inputs(model, X, lengths, names[0])
-    n, shape = len(each(X)[0]), on_each(lambda A: A.shape[1:], X)
-    built = model if shape == model.input_shape else model._measured(shape)
-    outputs = tuple([(n, *out) for out in built._outs()])
-    after = each(model.compute_mask(*each(mask))) if mask is not None else (None,) * len(outputs)
-    if y is None:
-        raise ArgumentTypeError(f"{names[0]} was given without {names[1]}.")
-    heads = isinstance(loss, Heads)
-    if isinstance(loss, Heads) and isinstance(y, Mapping):
-        y = {name: None for name in loss.outputs if name not in loss.losses} | dict(y)
-    weights, balances = (
-        by_output(given, model.returns, what) if heads else {model.returns[0]: given}
-        for what, given in (("sample_weight", sample_weight), ("class_weight", class_weight))
-    )
-    found: list[tuple[Any, Any]] = []
-    every = zip(model.returns, in_order(y, model.returns, names[1]), outputs, after, strict=True)
-    for name, t, out, m in every:
-        part = loss.losses.get(name) if isinstance(loss, Heads) else loss
-        if part is None or t is None:  # an output without a loss, or without targets
-            found.append((None, None))
-            continue
-        what = f"{names[1]}[{name!r}]" if heads else names[1]
-        t = as_real(t, what)
-        if t.ndim == 0 or len(t) != n:
-            count = "is a single number" if t.ndim == 0 else f"has {len(t)} samples"
-            raise ShapeError(f"{names[0]} has {n} samples, {what} {count}.")
-        own = weights.get(name), balances.get(name)
-        found.append(_targets(model, part, t, out, m, *own, what))
-    T, W = zip(*found, strict=True)
-    if not heads:
-        return Data(X, T[0], W[0], outputs[0], mask, after[0])
-    return Data(X, T, W, outputs, mask, after if mask is not None else None)
+def _samples(X: Any, name: str, mask: Array | None, tokens: bool) -> Array:
+    """Return real numbers, or tokens, with 0 where the mask is False; refuse having no samples."""
+    X = as_tokens(X, name) if tokens else as_real(X, name)
+    X = X if mask is None else without_padding(X, mask)
+    if X.ndim == 0 or X.size == 0:
+        raise ShapeError(f"{name} needs at least one sample, got shape {X.shape}.")
+    return X
 
 
 def model_mask(model: Container, X: Any, lengths: Any) -> Array | None:
@@ -265,11 +242,7 @@ def validate_inputs(
     `count` is the number of samples, if known.
     """
     _refuse_several_inputs(X, name, model, count)
-    X = as_tokens(X, name) if model.takes_tokens else as_real(X, name)
-    if mask is not None:
-        X = without_padding(X, mask)
-    if X.ndim == 0 or X.size == 0:
-        raise ShapeError(f"{name} needs at least one sample, got shape {X.shape}.")
+    X = _samples(X, name, mask, model.takes_tokens)
     if X.shape[1:] != model.input_shape:
         try:
             model._measured(X.shape[1:])

@@ -357,12 +357,12 @@ def test_errors_in_a_stretch_name_the_network_and_the_value():
 
 
 REFUSED = [
-    (lambda n: n.train({"image": X["image"]}, Y), ArgumentError, "X: lack 'words'"),
-    (lambda n: n.train({**X, "z": 1}, Y), ArgumentError, "have the unknown 'z'"),
+    (lambda n: n.train({"image": X["image"]}, Y), ArgumentError, "X: the dict lacks 'words'"),
+    (lambda n: n.train({**X, "z": 1}, Y), ArgumentError, "has the unknown 'z'"),
     (lambda n: n.train([X["image"], X["words"]], Y), ArgumentTypeError, "give a dict with image"),
     (lambda n: n.train((X["image"],), Y), ArgumentTypeError, "got a tuple of 1"),
     (lambda n: n.train({**X, "words": X["words"][:3]}, Y), ShapeError, "'words'.* has 3 samples"),
-    (lambda n: n.train(X, {"digit": Y["digit"]}), ArgumentError, "y: lack 'box'"),
+    (lambda n: n.train(X, {"digit": Y["digit"]}), ArgumentError, "y: the dict lacks 'box'"),
     (lambda n: n.train(X, {**Y, "box": Y["box"][:2]}), ShapeError, r"y\['box'\] has 2 samples"),
     (lambda n: n.train(X, {**Y, "box": Y["box"][:, :1]}), ShapeError, r"y\['box'\]"),
     (lambda n: n.train({**X, "words": X["words"] / 2}, Y), ArgumentTypeError, r"X\['words'\]"),
@@ -381,7 +381,11 @@ REFUSED = [
         "layer 11 of Network, which gives 'box', Dense.* is not trained",
     ),
     (lambda n: n.predict(X["image"]), ArgumentTypeError, "X: give a dict with image, words"),
-    (lambda n: n.build({"image": (6, 6, 1)}), ArgumentError, "the input shapes: lack 'words'"),
+    (
+        lambda n: n.build({"image": (6, 6, 1)}),
+        ArgumentError,
+        "shapes: the dict lacks 'words'",
+    ),
     (
         lambda n: n.train([{"image": X["image"], **Y}], epochs=1),
         ArgumentError,
