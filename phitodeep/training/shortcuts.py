@@ -73,7 +73,8 @@ def plan(model: Container, loss: Loss, *, shortcuts: bool = True, watched: bool 
 
     def change(stretch: Chain, gives: str) -> Chain:
         last, own = stretch._last, losses.get(gives)
-        short = None if own is None else fused(last, own)
+        read = isinstance(model, Wired) and model.readers(gives)
+        short = None if own is None or read else fused(last, own)
         stretch, swapped = _reordered(stretch if short is None else stretch._without_last())
         stretch, joined = (stretch, ()) if watched else _joined(stretch)
         notes.extend((*swapped, *joined))
