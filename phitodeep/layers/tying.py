@@ -176,6 +176,14 @@ class Shared(Container):
         self._parts: dict[str, Layer] = {}  # those of a container, as shared layers
 
     @property
+    def inputs(self) -> Any:
+        return self.layer.inputs
+
+    @property
+    def outputs(self) -> Any:
+        return self.layer.outputs
+
+    @property
     def tied(self) -> dict[str, tuple[Layer, str]]:
         return {name: (self.layer, name) for name in self.layer.params}
 
@@ -193,7 +201,7 @@ class Shared(Container):
         inside = self.layer.children()
         for key, part in measured.children().items():
             if key not in self._parts:
-                self._parts[key] = self.adopt([Shared(inside[key])])[0]
+                self._parts[key] = self.adopt([Shared(inside.get(key, part))])[0]
             self._parts[key].build(cast(Shape, part.input_shape))
         self._use = None
         self.input_shape = measured.input_shape
@@ -254,8 +262,6 @@ def _as_the_layer(name: str) -> property:
     return property(lambda self: getattr(self.layer, name))
 
 
-for _name in (
-    *("inputs", "outputs", "takes_tokens", "gives", "time_steps", "max_steps", "keeps_lock"),
-    "independent_samples",
-):
+_SAME = ("takes_tokens", "gives", "time_steps", "max_steps", "keeps_lock", "independent_samples")
+for _name in _SAME:
     setattr(Shared, _name, _as_the_layer(_name))

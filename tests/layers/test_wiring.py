@@ -7,6 +7,7 @@ from phitodeep import layers as L
 from phitodeep.core.call import Call, calling, watching, within
 from phitodeep.derivations.language import run
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.testing import check_gradients
 from tests.random_wirings import drawn, evaluated
 from tests.rows import times
 
@@ -151,6 +152,22 @@ def test_masks_reach_the_layers_by_value():
         pytest.raises(ArgumentError, match=r"all inputs must have the same steps"),
     ):
         whole.forward(X1, X2)
+
+
+def test_a_layer_with_several_inputs_and_outputs_is_shared():
+    cell = L.LSTM(3, initial_state=True, return_state=True)
+    uses = [
+        (cell, ["a", "b", "c"], ["h", "i", "j"]),
+        (L.Shared(cell), ["a", "i", "j"], ["k", "l", "m"]),
+    ]
+    net = L.Wired(["a", "b", "c"], uses, [*"hklm"])
+    rng = np.random.default_rng(0)
+    assert check_gradients(net, tuple(rng.standard_normal((2, *s)) for s in ((4, 5), (3,), (3,))))
+
+
+def test_a_model_that_is_not_built_counts_shared_layers_that_make_their_parts():
+    block = L.SwiGLU(3)
+    assert L.Chain(L.Dense(4, 4), block, L.Shared(block)).count_params() == 4 * 4 + 4 + 3 * 3 * 4
 
 
 REFUSED = [
