@@ -40,6 +40,7 @@ class Call(NamedTuple):
     draw: int | None = None  # the number of a prediction, which all its batches share
     ranks: Summing | None = None  # the processes that share this batch; None: one has all of it
     ended: Callable[[Any], None] | None = None  # is called with each layer when `backward` is done
+    scratch: dict[Any, Array] | None = None  # in training: memory that all layers of a thread share
 
     @property
     def keeps(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NoReturn
 
 import numpy as np
@@ -48,6 +49,19 @@ class Buffered:
         if call.reuse and not call.again:
             return self._reused(name, shape, dtype)
         return np.empty(shape, dtype)
+
+    def scratch(self, name: str, shape: Shape, dtype: DType) -> Array:
+        """Return an uninitialised array that nobody reads once this pass of the layer has ended.
+
+        In training, all layers that run in the same thread share one array of this name.
+        """
+        pool, size = current().scratch, math.prod(shape)
+        if pool is None:
+            return np.empty(shape, dtype)
+        key = name, np.dtype(dtype)
+        if key not in pool or pool[key].size < size:
+            pool[key] = np.empty(size, dtype)
+        return pool[key][:size].reshape(shape)
 
     def _reused(self, name: str, shape: Shape, dtype: DType) -> Array:
         """Return the frame's array of this name, or a new one if it does not fit."""

@@ -108,11 +108,12 @@ class _Convolution(Windowed):
         Each item is a slice and its rows (G, n * positions, taps * C / G), or one number longer
         with `ones`. All chunks use the same memory, about BLOCK elements.
         """
-        padded = windows.pad(A, self.buffer)
+        padded = windows.pad(A, self.scratch)
         per_sample = math.prod(windows.out) * (len(windows.taps) * A.shape[-1] + ones)
         count = max(1, min(len(A), -(-len(A) * per_sample // BLOCK)))
         edges = [len(A) * i // count for i in range(count + 1)]
-        memory = self.buffer("columns", (-(-len(A) // count) * per_sample,), A.dtype)
+        new = self.buffer if count == 1 else self.scratch  # backward may read a single chunk
+        memory = new("columns", (-(-len(A) // count) * per_sample,), A.dtype)
         for first, last in pairwise(edges):
             columns = memory[: (last - first) * per_sample]
             rows = windows.im2col(padded[first:last], self.groups, columns, ones)
@@ -170,7 +171,7 @@ class _Conv(_Convolution):
         Y = self.buffer("Y", (len(X), *windows.out, self.filters), X.dtype)
         if self._in_tiles(len(X), windows):
             X = np.ascontiguousarray(X)
-            winograd.convolve(X, self.W, self.b if self.bias else None, windows, Y, self.buffer)
+            winograd.convolve(X, self.W, self.b if self.bias else None, windows, Y, self.scratch)
             self.save_for_backward(X=X, windows=windows, tiled=True)
             return Y
         W_g, kept = self._by_group(self.W), None
@@ -191,7 +192,7 @@ class _Conv(_Convolution):
         if tiled:
             dW, dY = self.grad_array("W"), np.ascontiguousarray(dY)
             dX = self.buffer("dX", X.shape, X.dtype) if current().needs_dX else None
-            winograd.convolve_back(X, self.W, dY, windows, dW, dX, self.buffer)
+            winograd.convolve_back(X, self.W, dY, windows, dW, dX, self.scratch)
             return dX
         mask, kept = self.saved("mask", "U")
         G, channels = self.groups, X.shape[-1]
@@ -207,7 +208,7 @@ class _Conv(_Convolution):
         if not current().needs_dX:
             return None
         taps = self.W.reshape(len(windows.taps), channels // G, G, self.filters // G)
-        dX = windows.col2im(by_group(dY, G), taps.transpose(0, 2, 3, 1), self.buffer)
+        dX = windows.col2im(by_group(dY, G), taps.transpose(0, 2, 3, 1), self)
         return dX if mask is None else dX * mask
 
     def _in_tiles(self, N: int, windows: Windows) -> bool:
@@ -336,7 +337,7 @@ class _ConvTranspose(_Convolution):
     def forward(self, X: Array) -> Array:
         X, mask = self._unmasked(X)
         windows = self._windows_on(X)
-        images = windows.col2im(by_group(X, self.groups), self._taps(), self.buffer)
+        images = windows.col2im(by_group(X, self.groups), self._taps(), self)
         self.save_for_backward(X=X, windows=windows, mask=mask)
         Y = self.buffer("Y", images.shape, X.dtype)
         if self.bias:

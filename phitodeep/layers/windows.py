@@ -12,6 +12,7 @@ import numpy as np
 
 from phitodeep.core.call import current
 from phitodeep.core.checks import check_count
+from phitodeep.core.frame import Buffered
 from phitodeep.core.types import Array, DType, Shape
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.base import Layer
@@ -128,9 +129,7 @@ class Windows:
         np.copyto(columns.reshape(groups, *view.shape[:-1], group), np.moveaxis(split, -2, 0))
         return columns.reshape(groups, -1, taps * group)
 
-    def col2im(
-        self, rows: Array, taps: Array, buffer: Callable[[str, Shape, DType], Array]
-    ) -> Array:
+    def col2im(self, rows: Array, taps: Array, memory: Buffered) -> Array:
         """Sum rows (G, n * positions, a) times taps (taps, G, a, c / G) into images (n, *sizes, c).
 
         This is the adjoint of `im2col` followed by a product. Each product is added at the position
@@ -139,9 +138,9 @@ class Windows:
         G, count = rows.shape[:2]
         channels = G * taps.shape[-1]
         shape = (count // math.prod(self.out), *self.padded, channels)
-        images = buffer("images", shape, rows.dtype)
+        images = memory.buffer("images", shape, rows.dtype)
         images.fill(0)
-        product = buffer("product", (count, channels), rows.dtype)
+        product = memory.scratch("product", (count, channels), rows.dtype)
         product_g = by_group(product, G)
         for tap, weights in zip(self.taps, taps, strict=True):
             np.matmul(rows, weights, out=product_g)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from phitodeep.core.call import calling, current, inference
 from phitodeep.core.frame import Frame
@@ -26,6 +26,7 @@ class Member(NamedTuple):
     body: Container
     loss: Loss
     layers: list[Layer]  # of this body, in the order of the tree
+    scratch: dict[Any, Array]  # memory that these layers share
 
 
 class BatchSplitter:
@@ -50,7 +51,7 @@ class BatchSplitter:
     def refresh(self) -> None:
         """Make new replicas, since layers may have changed; split no more if one says so now."""
         self.layers = [layer for _, layer in self.body.walk()]
-        self.members = [Member(self.body, self.loss, self.layers)]
+        self.members = [Member(self.body, self.loss, self.layers, {})]
         updates = any(layer.state and layer.trainable for layer in self.layers)
         independent = self.loss.independent_samples and _splits(self.body)
         self.splits = self.splits and independent and not updates
@@ -74,13 +75,15 @@ class BatchSplitter:
             for layer in member.layers:
                 layer._frame.grads = {}  # this batch may not reach the layer
         if k == 1:
-            return [task(self.body, self.loss, batch, total)]
+            with calling(scratch=self.members[0].scratch):
+                return [task(self.body, self.loss, batch, total)]
         edges = [n * i // k for i in range(k + 1)]
 
         def job(i: int) -> tuple[Array, float]:
             part = batch.part(slice(edges[i], edges[i + 1]))
-            with calling(first=call.first + edges[i], mask=part.mask, ended=None):
-                return task(members[i].body, members[i].loss, part, total)
+            body, loss, _, scratch = members[i]
+            with calling(first=call.first + edges[i], mask=part.mask, ended=None, scratch=scratch):
+                return task(body, loss, part, total)
 
         results = run([partial(job, i) for i in range(k)], self.threads)
         for member in members[1:]:
@@ -94,7 +97,7 @@ class BatchSplitter:
         self.frames += [({}, Frame()) for _ in range(k - 1 - len(self.frames))]
         for frames, of_loss in self.frames[len(self.members) - 1 : k - 1]:
             body, loss = self.body._replica(frames), self.loss._replica(of_loss)
-            self.members.append(Member(body, loss, [layer for _, layer in body.walk()]))
+            self.members.append(Member(body, loss, [layer for _, layer in body.walk()], {}))
         return self.members[:k]
 
 

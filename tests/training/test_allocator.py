@@ -2,9 +2,12 @@
 
 import subprocess
 import sys
+import tracemalloc
 
+import numpy as np
 import pytest
 
+from phitodeep.model import SequentialBuilder
 from phitodeep.training import loop
 from phitodeep.training.loop import keep_freed_memory
 from tests.training.test_shortcuts import convolutional
@@ -52,3 +55,21 @@ def test_large_arrays_cost_no_page_faults():
     run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     kept, count = run.stdout.split()
     assert kept == "False" or int(count) < 100  # of 2,048 pages, with glibc
+
+
+def peak(layers):
+    """The most memory in training, in bytes; images have 2 MB in every layer."""
+    builder = SequentialBuilder(32, 32, 16, seed=0).loss("mse")
+    for _ in range(layers):
+        builder = builder.conv2d(16, 3, padding="same")
+    model, X = builder.build(), np.ones((32, 32, 32, 16), np.float32)
+    tracemalloc.start()
+    model.train(X, X, epochs=1, verbose=0, threads=1)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most
+
+
+def test_a_convolution_adds_its_output_and_its_gradient_to_the_memory():
+    """What it needs while it runs, such as windows or tiles, is the same memory for all layers."""
+    assert (peak(4) - peak(2)) / 2 < 2.2 * (2 << 20)
