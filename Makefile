@@ -52,17 +52,21 @@ $(NODE): package.json package-lock.json .npmrc
 demo: $(VENV)/.demo
 	@$(BIN)/python examples/mnist.py
 
+# Each of two processes begins with half of the tests, in the order of their files: what the tests of a
+# file make once is made once, and xdist hands out thousands of tests at a time instead of one.
+TWO := --numprocesses=2 --dist=worksteal
+
 # What depends on kernels with their NumPy forms, then all tests with compiled kernels.
 NUMERIC := tests/layers/test_contract.py tests/layers/test_references.py tests/layers/test_attention.py \
 	tests/layers/test_recurrent.py tests/layers/test_windows.py tests/loss/test_loss.py \
 	tests/optimization/test_optimizers.py tests/functional/test_functional.py \
 	tests/test_recorded_trainings.py tests/test_gpt2_parity.py tests/test_resnet_parity.py
-COMPUTED := derivative or dtype or buffers or pytorch or digits or finite or blocks or recurrent \
+COMPUTED := derivative or dtype or buffers or reuse or pytorch or digits or finite or blocks \
 	or windows or attention or functional or trainings or parity
 
 test: $(VENV)/.test
-	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup $(NUMERIC) -k "$(COMPUTED)"
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup
+	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest $(TWO) $(NUMERIC) -k "$(COMPUTED)"
+	$(BIN)/python -m pytest $(TWO)
 
 # The suite with the lowest versions that pyproject.toml allows, in an environment of its own, and what
 # these need, as it was then: newer pyparsing warns of matplotlib 3.8.
@@ -76,7 +80,7 @@ $(LOWEST)/.done: pyproject.toml | $(BIN)/python
 		--requirement $(LOWEST)/versions.txt --editable .
 	@touch $@
 test-lowest: $(LOWEST)/.done
-	$(LOWEST)/bin/python -m pytest --numprocesses=2 --dist=loadgroup
+	$(LOWEST)/bin/python -m pytest $(TWO)
 
 # Every case of every test, and everything that is long by nature: hours.
 test-all: export PHITODEEP_TESTS := all
@@ -91,7 +95,7 @@ test-browser: $(VENV)/.browser $(NODE) docs
 
 # Show the branches that no test takes, with NumPy kernels; examples that run are not tests.
 coverage: $(VENV)/.test
-	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest --numprocesses=2 --dist=loadgroup --cov --cov-report=term \
+	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest $(TWO) --cov --cov-report=term \
 		--ignore-glob="*/test_examples*" --ignore=tests/test_benchmarks.py --ignore=tests/test_mutants.py
 
 check: check-python check-js

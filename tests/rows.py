@@ -19,8 +19,6 @@ LONG = os.environ.get("PHITODEEP_TESTS") == "all"
 # How many elements of an array a gradient check probes: one direction moves all of them as well.
 PROBES = 128 if LONG else 8
 long = pytest.mark.skipif(not LONG, reason="long: make test-all runs it")
-# Tests that need most kernels: one worker compiles these first, while the other runs other tests.
-compiling = pytest.mark.xdist_group("compiling")
 
 _SHAPES = [(4, 5), (2, 3, 7)]  # elementwise, one of them is enough
 _ONCE = {make: _SHAPES[i % 2] for i, make in enumerate(ELEMENTWISE) if not LONG}

@@ -7,12 +7,8 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 import phitodeep
 from phitodeep.core.aliases import ALIASES
-
-pytestmark = pytest.mark.xdist_group("architecture")  # all read the same trees
 
 ROOT = Path(phitodeep.__file__).parent
 ROOMS = [  # a module imports from its own room and from those before it

@@ -10,8 +10,6 @@ from tests.distributed.jobs import job, passed
 from tests.distributed.programs.networks import mlp
 from tests.rows import few
 
-pytestmark = pytest.mark.xdist_group("behaviour")  # the job runs once
-
 
 @pytest.fixture(scope="module", params=few([3, 2], 1))
 def ended(request, tmp_path_factory):

@@ -7,7 +7,6 @@ from phitodeep import kernels
 from phitodeep.core.call import calling
 from phitodeep.layers import Conv2D, winograd
 from tests.conftest import assert_same
-from tests.rows import compiling
 
 SIZES = [  # N, height, width, C, filters, padding
     (1, 16, 12, 12, 12, "valid"),
@@ -18,7 +17,6 @@ SIZES = [  # N, height, width, C, filters, padding
     (5, 3, 18, 12, 14, 5),
 ]
 sizes = pytest.mark.parametrize("size", SIZES, ids=str)
-pytestmark = compiling
 
 
 @pytest.fixture(autouse=True)

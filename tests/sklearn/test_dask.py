@@ -34,7 +34,6 @@ from tests.rows import LONG, few, long
 from tests.test_examples import load
 
 pytestmark = [
-    pytest.mark.xdist_group("dask"),  # the cluster starts once
     # What Dask and joblib warn of on their own: not about phitodeep.
     pytest.mark.filterwarnings("ignore:::(dask|distributed|joblib|tornado)"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

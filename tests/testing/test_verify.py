@@ -15,8 +15,6 @@ from phitodeep.testing.examples import EXAMPLES, TOKENS
 from phitodeep.testing.references import Pair, compare, construct
 from tests import rows
 
-pytestmark = rows.compiling  # and all checks run once
-
 CHECKS = list(verification._checks())
 
 

@@ -35,9 +35,7 @@ from tests import random_networks
 from tests.exchange.rows import EACH, WITHOUT_FORM
 from tests.exchange.several import NETWORKS, built, predicted
 from tests.random_networks import Centred, Gate, Ladder, Maker, drawn
-from tests.rows import LONG, compiling
-
-pytestmark = compiling  # and the models are exported once
+from tests.rows import LONG
 
 PRECISION = {"float64": 1e-12, "float32": 3e-6}  # compared with the largest output
 # its functions may do anything; base classes; what its layer has
