@@ -170,7 +170,7 @@ class _Recurrent(Layer):
         mask = None if mask is None else np.ascontiguousarray(mask.T)
         loops = self._compiled_loops()
         steps = self._steps if loops is None else loops.forward
-        steps(A, np.ascontiguousarray(self.Wh), self.params.get("bh"), S, K, mask)
+        steps(mask, A, np.ascontiguousarray(self.Wh), self.params.get("bh"), S, K)
         if call.memory is not None:
             call.memory[self] = S[:, T].copy()
         self.save_for_backward(X_t=X_t, A=A, K=K, S=S, mask=mask)
@@ -194,7 +194,7 @@ class _Recurrent(Layer):
                 )
 
     def _steps(
-        self, A: Array, Wh: Array, bh: Array | None, S: Array, K: Array, mask: Array | None
+        self, mask: Array | None, A: Array, Wh: Array, bh: Array | None, S: Array, K: Array
     ) -> None:
         """Write the states S[:, 1:], step by step; mask is (T, N) or None."""
         U = np.empty_like(A[0])
@@ -223,7 +223,7 @@ class _Recurrent(Layer):
         d[:] = ends or 0
         loops = self._compiled_loops()
         steps_back = self._steps_back if loops is None else loops.backward
-        steps_back(A, Wh_T, S, K, mask, np.ascontiguousarray(dY), d, dA, dU)
+        steps_back(mask, A, Wh_T, S, K, np.ascontiguousarray(dY), d, dA, dU)
         dA_rows, dU_rows, H = dA.reshape(T * N, -1), dU.reshape(T * N, -1), self.units
         np.matmul(X_t.reshape(T * N, D).T, dA_rows, out=self.grad_array("Wx"))
         np.matmul(S[0, :T].reshape(T * N, H).T, dU_rows, out=self.grad_array("Wh"))
@@ -238,7 +238,7 @@ class _Recurrent(Layer):
         return (dX, *d) if self.initial_state else dX
 
     def _steps_back(
-        self, A: Array, Wh_T: Array, S: Array, K: Array, mask: Array | None,
+        self, mask: Array | None, A: Array, Wh_T: Array, S: Array, K: Array,
         dY: Array, d: Array, dA: Array, dU: Array,
     ) -> None:  # fmt: skip
         """Write dA and dU, from the last step to the first.

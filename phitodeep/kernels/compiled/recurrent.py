@@ -128,33 +128,33 @@ def gru_back(dh: Array, A: Array, before: Array, u_n: Array, dA: Array, dU: Arra
 
 
 # The loops. Shapes: A, dA, dU (T, N, gH), where dU is dA except in a GRU; Wh (H, gH), Wh_T (gH, H),
-# bh (gH,) or None; S (states, T + 1, N, H), K (T, N, kept H); mask (T, N) or None; d
+# bh (gH,) or None; S (states, T + 1, N, H), K (T, N, kept H); mask (T, N), or NO_MASK; d
 # (states, N, H), which is 0 on entry. dY (N, steps, H) belongs to the last steps. `gemm` comes from
 # `blas.gemm`. What NumPy would write as `d[0] += dY[:, k]` is a loop, which Numba compiles five
 # seconds sooner.
 RNN, LSTM, GRU = range(3)
 CELLS = {"rnn": RNN, "lstm": LSTM, "gru": GRU}
+NO_MASK = np.empty((0, 0), bool)  # for None, Numba would compile the loops once more
 
 
 @jit
-def _swap(mask: Array | None, t: int, d: Array, passed_on: Array) -> None:
+def _swap(mask: Array, t: int, d: Array, passed_on: Array) -> None:
     """Exchange d and `passed_on`, where the mask leaves out step t.
 
     Before the step, this takes the gradients that skip it out of d and leaves 0; after the step,
     it puts them back. In between, the step turns 0 into 0.
     """
-    if mask is not None:
-        for n in range(mask.shape[1]):
-            if not mask[t, n]:
-                for s in range(len(d)):
-                    for j in range(d.shape[2]):
-                        d[s, n, j], passed_on[s, n, j] = passed_on[s, n, j], d[s, n, j]
+    for n in range(mask.shape[1]):
+        if not mask[t, n]:
+            for s in range(len(d)):
+                for j in range(d.shape[2]):
+                    d[s, n, j], passed_on[s, n, j] = passed_on[s, n, j], d[s, n, j]
 
 
 @jit
 def forward(
-    gemm: tuple[int, int], cell: int, A: Array, Wh: Array, bh: Array | None, S: Array, K: Array,
-    mask: Array | None,
+    gemm: tuple[int, int], cell: int, mask: Array, A: Array, Wh: Array, bh: Array | None,
+    S: Array, K: Array,
 ) -> None:  # fmt: skip
     """Run all steps: A <- the gates; write S[:, 1:] and K."""
     U = np.empty_like(A[0])
@@ -171,18 +171,17 @@ def forward(
                 lstm_step(A[t], S[1, t], S[0, t + 1], S[1, t + 1])
             else:
                 rnn_step(A[t], S[0, t + 1])
-        if mask is not None:  # the samples that it leaves out at step t keep their states
-            for n in range(mask.shape[1]):
-                if not mask[t, n]:
-                    for s in range(len(S)):
-                        for j in range(S.shape[3]):
-                            S[s, t + 1, n, j] = S[s, t, n, j]
+        for n in range(mask.shape[1]):  # samples that the mask leaves out keep their states
+            if not mask[t, n]:
+                for s in range(len(S)):
+                    for j in range(S.shape[3]):
+                        S[s, t + 1, n, j] = S[s, t, n, j]
 
 
 @jit
 def backward(
-    gemm: tuple[int, int], cell: int, A: Array, Wh_T: Array, S: Array, K: Array,
-    mask: Array | None, dY: Array, d: Array, dA: Array, dU: Array,
+    gemm: tuple[int, int], cell: int, mask: Array, A: Array, Wh_T: Array, S: Array, K: Array,
+    dY: Array, d: Array, dA: Array, dU: Array,
 ) -> None:  # fmt: skip
     """Run all steps backward: write dA and dU."""
     passed_on = np.zeros_like(d)
@@ -215,4 +214,8 @@ def loops(cell: str, dtype: np.dtype[Any]) -> Loops | None:
     gemm = blas.gemm(dtype)
     if not gemm[0]:
         return None
-    return Loops(*(functools.partial(loop, gemm, CELLS[cell]) for loop in (forward, backward)))
+
+    def run(loop: Callable[..., None], mask: Array | None, *arrays: Array | None) -> None:
+        loop(gemm, CELLS[cell], NO_MASK if mask is None else mask, *arrays)
+
+    return Loops(functools.partial(run, forward), functools.partial(run, backward))
