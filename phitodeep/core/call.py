@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from phitodeep.core.types import Array, each
+from phitodeep.core.types import Array, each, one
 from phitodeep.errors import ArgumentTypeError
 
 
@@ -161,8 +161,8 @@ class Watch(NamedTuple):
                 f"a watcher must return None or an array like the one it received: {when} the "
                 f"{what} of {source!r}, expected {_shape_of(array)}, got {_shape_of(given)}."
             )
-        cast = tuple([A.astype(old.dtype, copy=False) for A, old in zip(news, olds, strict=True)])
-        return cast if isinstance(array, tuple) else cast[0]
+        cast = [A.astype(old.dtype, copy=False) for A, old in zip(news, olds, strict=True)]
+        return one(cast, not isinstance(array, tuple))
 
     def run(
         self, what: str, layer: Any, run: Callable[..., Any], A: Array, kwargs: dict[str, Any]
@@ -171,12 +171,12 @@ class Watch(NamedTuple):
         call = current()
         again = what == "forward" and call.again and not self.recomputed
         if again or self.inside == (what, layer):
-            return run(layer, A, **kwargs)
+            return run(layer, *each(A), **kwargs)
         watch = self.of(layer)
         path = (watch.paths or {}).get(id(layer._original), "?")
         with within(call._replace(watch=watch._replace(inside=(what, layer)))):
             A = watch.notify(what, "before", layer, A, path=path)
-            return watch.notify(what, "after", layer, run(layer, A, **kwargs), path=path)
+            return watch.notify(what, "after", layer, run(layer, *each(A), **kwargs), path=path)
 
     def of(self, root: Any) -> Watch:
         """Return this watch with paths as seen from `root`, unless it already has paths."""

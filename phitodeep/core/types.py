@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,11 @@ DType = npt.DTypeLike | None
 def each(values: Any) -> tuple[Any, ...]:
     """Return several values, which are a tuple, or a single one, as a tuple."""
     return values if isinstance(values, tuple) else (values,)
+
+
+def one(values: Sequence[Any], single: bool) -> Any:
+    """Return the only one of the values if single, else all as a tuple: the inverse of `each`."""
+    return values[0] if single else tuple(values)
 
 
 def numbered(symbol: str, value: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from phitodeep.core.call import current
-from phitodeep.core.types import each
+from phitodeep.core.types import each, one
 from phitodeep.derivations.language.run import symbols_of
 from phitodeep.derivations.language.step import Arrange, Derivation, Join, Let, Step, Through, size
 
@@ -103,7 +103,7 @@ def time_distributed(layer: Any) -> Derivation:
         return Arrange(f"{A}_rows", code, A, f"{A} with every step as a sample")
 
     def through(received: list[str], found: list[str], **options: Any) -> list[Step]:
-        of = _one([f"{A}_rows" for A in received])
+        of = one([f"{A}_rows" for A in received], len(received) == 1)
         return [
             Through(f"{A}_rows", of, "layer", result=A, runs=not k, **options)
             for k, A in enumerate(found)
@@ -134,7 +134,7 @@ def wired(layer: Any) -> Derivation:
     forward: list[Step] = [Let(v, X) for v, X in inputs]
     back: list[Step] = []
     for k, (_, reads, gives) in enumerate(layer.uses):
-        own = _one([masks.get(v) for v in reads])
+        own = one([masks.get(v) for v in reads], len(reads) == 1)
         forward += _pass(k, reads, _several("Y", gives), mask=own)
     forward += [Let(Y, v) for v, Y in outputs]
     for k, (_, reads, gives) in reversed([*enumerate(layer.uses)]):
@@ -163,14 +163,9 @@ def _pass(
 ) -> list[Step]:
     """The pass of layer k of a network: one step for each array that it returns."""
     return [
-        Through(symbol, _one(of), f"layers.{k}", result=result, runs=not i, **options)
+        Through(symbol, one(of, len(of) == 1), f"layers.{k}", result=result, runs=not i, **options)
         for i, (symbol, result) in enumerate(found)
     ]
-
-
-def _one(values: Sequence[Any]) -> Any:
-    """A single value itself, or a tuple of several."""
-    return values[0] if len(values) == 1 else tuple(values)
 
 
 def _summed(v: str, shares: list[str], back: list[Step]) -> str:

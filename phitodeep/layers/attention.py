@@ -351,12 +351,15 @@ class _Projected(Attention):
         self,
         heads: int,
         *,
-        bias: bool,
-        head_dim: int | None,
-        initializer: Initializer,
-        **options: Any,
+        causal: bool = False,
+        kv_heads: int | None = None,
+        rope: bool | Rope = False,
+        dropout: float = 0.0,
+        bias: bool = True,
+        head_dim: int | None = None,
+        initializer: Initializer = Xavier(),
     ) -> None:
-        super().__init__(heads, **options)
+        super().__init__(heads, causal=causal, kv_heads=kv_heads, rope=rope, dropout=dropout)
         name = type(self).__name__
         if head_dim is not None:
             check_count(head_dim, f"{name} head_dim")
@@ -423,21 +426,6 @@ class MultiHeadAttention(_Projected):
     bqkv = Param()
 
     steps = derived.multi_head_attention
-
-    def __init__(
-        self,
-        heads: int,
-        *,
-        causal: bool = False,
-        kv_heads: int | None = None,
-        rope: bool | Rope = False,
-        dropout: float = 0.0,
-        bias: bool = True,
-        head_dim: int | None = None,
-        initializer: Initializer = Xavier(),
-    ) -> None:
-        own: dict[str, Any] = {"bias": bias, "head_dim": head_dim, "initializer": initializer}
-        super().__init__(heads, causal=causal, kv_heads=kv_heads, rope=rope, dropout=dropout, **own)
 
     def create(self, shape: Shape) -> Shape:
         if len(shape) != 2:

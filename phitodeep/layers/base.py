@@ -27,7 +27,7 @@ from phitodeep.core.checks import as_dtype, as_float, as_real, as_tokens, check_
 from phitodeep.core.config import Configurable
 from phitodeep.core.frame import Buffered as Buffered
 from phitodeep.core.frame import Frame
-from phitodeep.core.types import Array, DType, Shape, each
+from phitodeep.core.types import Array, DType, Shape, each, one
 from phitodeep.derivations.language.step import Derivation
 from phitodeep.errors import (
     ArgumentError,
@@ -116,41 +116,50 @@ def _nested_items(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield f"{name}.{key}", v
 
 
-def _guard_forward(forward: Callable[..., Array]) -> Callable[..., Array]:
-    """Wrap `forward`: cast X to the layer's dtype, and remember the shape that dY must have."""
+def _guard_forward(forward: Callable[..., Any], several: bool) -> Callable[..., Any]:
+    """Wrap `forward`: cast X to the layer's dtype, and remember the shape that dY must have.
+
+    Several inputs, or the gradients of several outputs, may also come as one value, a tuple.
+    """
 
     @functools.wraps(forward)
-    def guarded(self: Layer, X: Any, **kwargs: Any) -> Any:
+    def guarded(self: Layer, X: Any, *more: Any, **kwargs: Any) -> Any:
         if self.output_shape is None:
             self._make_parameters()
+        if more or (several and self.inputs != 1):
+            X = self._each_input((X, *more) if more else X)
         if type(X) is not np.ndarray or X.dtype != self.dtype or self.takes_tokens or not X.ndim:
             X = self._cast_input(X)
         call = current()
         if call.watch is not None:
             Y = call.watch.run("forward", self, forward, X, kwargs)
+        elif several or kwargs:
+            Y = forward(self, *each(X), **kwargs)
         else:
-            Y = forward(self, X, **kwargs) if kwargs else forward(self, X)
+            Y = forward(self, X)
         if (
             type(Y) is not np.ndarray
-            or type(X) is tuple
+            or several
             or Y.shape[1:] != self.output_shape
             or Y.shape[:1] != X.shape[:1]
         ):
             self._check_output(X, Y)
         if call.caching and call.memory is None:  # call.keeps, without a function call
-            one = type(Y) is np.ndarray
-            self._frame.output = (Y.shape, Y.dtype) if one else [(y.shape, y.dtype) for y in Y]
+            tupled = type(Y) is tuple
+            self._frame.output = [(y.shape, y.dtype) for y in Y] if tupled else (Y.shape, Y.dtype)
         return Y
 
     return guarded
 
 
-def _guard_backward(backward: Callable[..., Array | None]) -> Callable[..., Array | None]:
+def _guard_backward(backward: Callable[..., Any], several: bool) -> Callable[..., Any]:
     """Wrap `backward`: require a forward pass before it, and a dY with the shape of Y."""
 
     @functools.wraps(backward)
-    def guarded(self: Layer, dY: Array) -> Array | None:
+    def guarded(self: Layer, dY: Any, *more: Any) -> Any:
         frame = self._frame
+        if more:
+            dY = dY, *more
         if frame.output is None:
             raise BackwardError(
                 f"{self!r} has nothing cached: run a forward pass in training mode first "
@@ -161,37 +170,16 @@ def _guard_backward(backward: Callable[..., Array | None]) -> Callable[..., Arra
         frame.grads = {}
         call = current()
         if call.watch is None:
-            dX = backward(self, dY)
+            dX = backward(self, *each(dY)) if several else backward(self, dY)
         else:
             dX = call.watch.run("backward", self, backward, dY, {})
-        if call.ended is not None and guarded in _guards(self):  # not for super().backward
-            call.ended(self)
+        if call.ended is not None:
+            outer: Any = type(self).backward
+            if guarded in (outer, outer.__wrapped__):  # not in super().backward
+                call.ended(self)
         return dX
 
     return guarded
-
-
-def _guards(layer: Layer) -> tuple[Any, Any]:
-    """The guard of its `backward`, and the one inside it if there are several inputs or outputs."""
-    outer = type(layer).backward
-    return outer, getattr(outer, "inside", None)
-
-
-def _joint(guard: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same guard for a pass of several arrays, which may also come as one value, a tuple."""
-
-    def guard_joint(run: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(run)
-        def guarded(self: Layer, *arrays: Any) -> Any:
-            A = arrays[0] if len(arrays) == 1 else arrays
-            several = guard is _guard_forward and self.inputs != 1
-            return inside(self, self._each_input(A) if several else A)
-
-        inside = guard(functools.wraps(run)(lambda self, A: run(self, *each(A))))
-        vars(guarded)["inside"] = inside
-        return guarded
-
-    return guard_joint
 
 
 class Layer(Seeded, Configurable, registered=False):
@@ -241,8 +229,8 @@ class Layer(Seeded, Configurable, registered=False):
         for name, guard in (("forward", _guard_forward), ("backward", _guard_backward)):
             source = next(kind for kind in cls.__mro__ if name in vars(kind))
             if source in new:  # the class itself, or a mixin that is not a layer
-                joint = (cls.inputs, cls.outputs) != (1, 1)
-                setattr(cls, name, (_joint(guard) if joint else guard)(vars(source)[name]))
+                several = (cls.inputs, cls.outputs) != (1, 1)
+                setattr(cls, name, guard(vars(source)[name], several))
                 overridden.add(name)
         if not cls.__module__.startswith("phitodeep."):
             if not callable(vars(cls).get("steps", Layer.steps)):
@@ -449,7 +437,7 @@ class Layer(Seeded, Configurable, registered=False):
         them, and a shape that does not fit them is refused. `dtype` defaults to the layer's current
         one, which is float32 at first.
         """
-        shapes = self._each_input(input_shape)
+        shapes = (input_shape,) if self.inputs == 1 else self._each_input(input_shape)
         shapes = tuple([check_shape(shape, repr(self)) for shape in shapes])
         if not shapes[0] and self._declared and not self.takes_tokens:
             raise ShapeError(f"{self!r} needs samples with at least one axis, got shape ().")
@@ -466,7 +454,7 @@ class Layer(Seeded, Configurable, registered=False):
             output_shape = self.create(*shapes)
         finally:
             self._creating = False
-        shape = shapes[0] if self.inputs == 1 else shapes
+        shape = one(shapes, self.inputs == 1)
         outs = (output_shape,) if self.outputs == 1 else output_shape
         if max(map(math.prod, (*shapes, *outs))) > LARGEST:
             raise ShapeError(
@@ -478,8 +466,6 @@ class Layer(Seeded, Configurable, registered=False):
 
     def _each_input(self, values: Any) -> tuple[Any, ...]:
         """Return what belongs to each input, or refuse another number of values."""
-        if self.inputs == 1:
-            return (values,)
         found = tuple(values) if isinstance(values, list | tuple) else (values,)
         if len(found) != self.inputs if self.inputs else len(found) < 2:
             raise ArgumentTypeError(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -19,7 +20,7 @@ import numpy as np
 from phitodeep.core.call import calling, current, within
 from phitodeep.core.checks import check_flag, check_option
 from phitodeep.core.frame import Frame
-from phitodeep.core.types import Array, DType, Shape
+from phitodeep.core.types import Array, DType, Shape, on_each, one
 from phitodeep.derivations import containers as derived
 from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError, ShapeError, locate
 from phitodeep.layers.base import Layer
@@ -96,6 +97,10 @@ class Container(Layer, registered=False):
     def _last(self) -> Layer | None:
         """The layer whose output is the container's output, if there is one."""
         return None
+
+    def _place(self, i: int) -> str:
+        """Return what errors call layer i."""
+        return f"layer {i} of {type(self).__name__}"
 
     def _held(self, layers: Sequence[Layer]) -> list[Layer]:
         """Return the layers as a list; refuse other objects, and any layer that appears twice."""
@@ -203,25 +208,23 @@ def _layer_hint(container: str, value: object) -> str:
     return ": wrap a function in Lambda(forward, backward)" if callable(value) else ""
 
 
-def _with_dX(backward: Callable[..., Array | None]) -> Callable[..., Array | None]:
+def _with_dX(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `backward` so that its inner layers always compute dX, even if the caller needs none."""
 
     @functools.wraps(backward)
-    def with_dX(self: Layer, dY: Array) -> Array | None:
+    def with_dX(self: Layer, *dYs: Array) -> Any:
         call = current()
-        if call.needs_dX:
-            return backward(self, dY)
-        with within(call._replace(needs_dX=True)):
-            return backward(self, dY)
+        with within(call if call.needs_dX else call._replace(needs_dX=True)):
+            return backward(self, *dYs)
 
     return with_dX
 
 
 class Position:
-    """A context manager that adds the place of the failing layer to the path in its error."""
+    """A context manager that adds the place of a failing layer, `i`, to the path in its error."""
 
-    def __init__(self, place: Callable[[int], str]) -> None:
-        self.place, self.i = place, 0
+    def __init__(self, container: Container) -> None:
+        self.container, self.i = container, 0
 
     def __enter__(self) -> Position:
         return self
@@ -230,7 +233,7 @@ class Position:
         self, kind: type | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, Exception):
-            locate(error, self.place(self.i))
+            locate(error, self.container._place(self.i))
 
 
 class Chain(Container):
@@ -259,7 +262,7 @@ class Chain(Container):
         self.checkpoint = check_flag(checkpoint, f"{type(self).__name__} checkpoint")
 
     def create(self, shape: Shape) -> Shape:
-        with Position(self._place) as at:
+        with Position(self) as at:
             for at.i, layer in enumerate(self.layers):
                 shape = layer.build(shape)
         return shape
@@ -271,8 +274,9 @@ class Chain(Container):
         return self._back_through(dY)
 
     def _forward(self, X: Array) -> Array:  # type: ignore[override]
-        mask, i = current().mask, 0
+        mask = current().mask
         masks = None if mask is None else self._masks(mask)
+        i = 0
         try:
             for i, layer in enumerate(self.layers):
                 if masks is None:
@@ -315,7 +319,7 @@ class Chain(Container):
     def _masks(self, mask: Array) -> list[Array | None]:
         """The mask of each layer's X, followed by the mask of the last layer's Y."""
         masks: list[Array | None] = [mask]
-        with Position(self._place) as at:
+        with Position(self) as at:
             for at.i, layer in enumerate(self.layers):
                 before = masks[-1]
                 masks.append(None if before is None else layer.compute_mask(before))
@@ -334,7 +338,7 @@ class Chain(Container):
     def _build_known(self) -> None:
         """Build the layers whose input shape the settings determine, and check that they fit."""
         shape: Shape | None = None
-        with Position(self._place) as at:
+        with Position(self) as at:
             for at.i, layer in enumerate(self.layers):
                 shape = layer.known_input() if shape is None else shape
                 shape = None if shape is None else layer.build(shape)
@@ -372,7 +376,7 @@ class Chain(Container):
         return i if self._numbers is None else self._numbers[i]
 
     def _place(self, i: int) -> str:
-        return f"layer {self._number(i)} of {type(self).__name__}"
+        return super()._place(self._number(i))
 
     def children(self) -> dict[str, Layer]:
         children = super().children()
@@ -478,28 +482,29 @@ class Parallel(Container):
         self.save_for_backward(outs=outs)
         if self.merge == "concat":
             return np.concatenate(outs, axis=-1)
-        return _merged(np.multiply if self.merge == "multiply" else np.add, outs)
+        return reduce(np.multiply if self.merge == "multiply" else np.add, outs)
 
     def backward(self, dY: Array) -> Array | None:
         outs = self.saved("outs")
         if self.merge == "concat":
-            ends = np.cumsum([Y.shape[-1] for Y in outs])
-            shares = np.split(dY, ends[:-1], axis=-1)
+            shares = np.split(dY, np.cumsum([Y.shape[-1] for Y in outs])[:-1], axis=-1)
         elif self.merge == "add":
             shares = [dY] * len(outs)
         else:
-            shares = [
-                _merged(np.multiply, [dY, *outs[:i], *outs[i + 1 :]]) for i in range(len(outs))
-            ]
+            others = [[*outs[:i], *outs[i + 1 :]] for i in range(len(outs))]
+            shares = [reduce(np.multiply, factors, dY) for factors in others]
         share = iter(shares)
         dXs = self._each(lambda branch: branch.backward(next(share)))
         given = [dX for dX in dXs if dX is not None]
-        return _merged(np.add, given) if given and current().needs_dX else None
+        return reduce(np.add, given) if given and current().needs_dX else None
 
     def _each(self, run: Callable[[Layer], Any]) -> list[Any]:
         """Return what `run` returns for each branch; its errors gain the branch in their path."""
-        with Position("branch {} of Parallel".format) as at:
+        with Position(self) as at:
             return [run(branch) for at.i, branch in enumerate(self.branches)]
+
+    def _place(self, i: int) -> str:
+        return f"branch {i} of Parallel"
 
     def _check(self, shapes: Sequence[Shape]) -> None:
         if len({s[:-1] if self.merge == "concat" else s for s in shapes}) > 1:
@@ -595,10 +600,8 @@ class TimeDistributed(Container):
         if not all(shapes) or len({shape[0] for shape in shapes}) > 1:
             given = " and ".join(map(str, shapes))
             raise ShapeError(f"{self!r} takes samples of shape (T, ...), got {given}.")
-        inner = tuple([shape[1:] for shape in shapes])
-        self.layer.build(cast(Shape, inner if self.inputs != 1 else inner[0]))
-        outs = [(shapes[0][0], *out) for out in self.layer._outs()]
-        return tuple(outs) if self.outputs != 1 else outs[0]
+        self.layer.build(one([shape[1:] for shape in shapes], self.inputs == 1))
+        return one([(shapes[0][0], *out) for out in self.layer._outs()], self.outputs == 1)
 
     def forward(self, *Xs: Array) -> Any:
         N_T = Xs[0].shape[:2]
@@ -609,11 +612,12 @@ class TimeDistributed(Container):
         call, first = current(), current().first * N_T[1]
         with calling(mask=None, memory=None, caching=call.keeps, first=first):
             Y = self.layer.forward(*[X.reshape(-1, *X.shape[2:]) for X in Xs])
-        return _steps_of(Y, N_T)
+        return on_each(lambda rows: rows.reshape(*N_T, *rows.shape[1:]), Y)
 
     def backward(self, *dYs: Array) -> Any:
         dX = self.layer.backward(*[dY.reshape(-1, *dY.shape[2:]) for dY in dYs])
-        return _steps_of(dX, self.saved("N_T"))
+        N_T = self.saved("N_T")
+        return on_each(lambda rows: rows.reshape(*N_T, *rows.shape[1:]), dX)
 
     @property
     def time_steps(self) -> str:
@@ -630,18 +634,3 @@ class TimeDistributed(Container):
 
     def flops(self) -> int:
         return next((out[0] for out in self._outs()), 0) * self.layer.flops()
-
-
-def _steps_of(rows: Any, N_T: Shape) -> Any:
-    """Return an array (N T, ...), or each of several, as (N, T, ...); None stays None."""
-    if isinstance(rows, tuple):
-        return tuple([_steps_of(A, N_T) for A in rows])
-    return None if rows is None else rows.reshape(*N_T, *rows.shape[1:])
-
-
-def _merged(combine: np.ufunc, arrays: Sequence[Array]) -> Array:
-    """Return the sum or product of the arrays, in a new array."""
-    total = arrays[0].copy()
-    for a in arrays[1:]:
-        combine(total, a, out=total)
-    return total

@@ -11,7 +11,7 @@ import numpy as np
 from phitodeep.core.call import current
 from phitodeep.core.checks import check_count, check_flag, check_option
 from phitodeep.core.frame import Frame
-from phitodeep.core.types import Array, Shape, each
+from phitodeep.core.types import Array, Shape, each, one
 from phitodeep.derivations import dense as derived
 from phitodeep.errors import ArgumentTypeError, ShapeError
 from phitodeep.layers.base import Layer, PerStep
@@ -141,8 +141,8 @@ class Lambda(Layer):
                 f"{self!r}: backward must return {self.inputs} gradients, one for each input, "
                 f"got {len(dXs)}."
             )
-        dXs = tuple([dX if dX is None else dX.astype(dY.dtype, copy=False) for dX in dXs])
-        return dXs if self.inputs > 1 else dXs[0]
+        found = [dX if dX is None else dX.astype(dY.dtype, copy=False) for dX in dXs]
+        return one(found, self.inputs == 1)
 
     def __repr__(self) -> str:
         names = (getattr(f, "__name__", "?") for f in (self.function, self.derivative))

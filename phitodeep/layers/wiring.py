@@ -18,7 +18,7 @@ import numpy as np
 from phitodeep.core.call import calling, current
 from phitodeep.core.checks import check_flag
 from phitodeep.core.frame import Frame
-from phitodeep.core.types import Array, Shape, each
+from phitodeep.core.types import Array, Shape, each, one
 from phitodeep.derivations import containers as derived
 from phitodeep.errors import ArgumentError, ArgumentTypeError, locate
 from phitodeep.layers.base import Layer
@@ -138,7 +138,7 @@ class Wired(Container):
         given: Values = dict(zip(self.takes, shapes, strict=True))
         for k, (layer, reads, gives) in enumerate(self.uses):
             try:
-                outs = layer.build(_one([given[name] for name in reads], layer.inputs == 1))
+                outs = layer.build(one([given[name] for name in reads], layer.inputs == 1))
             except Exception as error:
                 locate(error, self._place(k))
                 raise
@@ -149,7 +149,7 @@ class Wired(Container):
                 )
             given.update(zip(gives, several, strict=True))
         self._plan = None
-        return _one([given[name] for name in self.returns], self.outputs == 1)
+        return one([given[name] for name in self.returns], self.outputs == 1)
 
     def _place(self, k: int) -> str:
         return f"layer {k} of {type(self).__name__}, which gives {_list(self.wires[k][1])}"
@@ -173,7 +173,7 @@ class Wired(Container):
                     Y = run.part._forward(A[0]) if run.whole else run.part.forward(*A)
                 else:
                     own = [masks[name] for name in run.reads]
-                    with calling(mask=_one(own, run.part.inputs == 1)):
+                    with calling(mask=one(own, run.part.inputs == 1)):
                         Y = run.part._forward(A[0]) if run.whole else run.part.forward(*A)
             except Exception as error:
                 if not run.whole:
@@ -182,7 +182,7 @@ class Wired(Container):
             values.update(zip(run.gives, each(Y), strict=True))
             for name in run.done:
                 del values[name]
-        return _one([values[name] for name in self.returns], self.outputs == 1)
+        return one([values[name] for name in self.returns], self.outputs == 1)
 
     def _backward(self, *dYs: Array) -> Any:
         runs, all_dX = self._runs(), current().needs_dX
@@ -216,7 +216,7 @@ class Wired(Container):
             own.difference_update(run.gives)
         if not all_dX:
             return None
-        return _one([grads.get(name) for name in self.takes], self.inputs == 1)
+        return one([grads.get(name) for name in self.takes], self.inputs == 1)
 
     def _learning(self, runs: list[_Run]) -> tuple[set[str], list[bool]]:
         """Return the values that depend on something that learns, and which parts learn."""
@@ -350,12 +350,11 @@ class Wired(Container):
         other.takes, other.returns, other._plan = takes, returns, None
         other.inputs, other.outputs = len(takes), len(returns)
         other._constant = frozenset(takes) - {*self.takes}  # values that do not grow with a text
-        ins = (self.input_shape,) if self.inputs == 1 else self.input_shape or ()
-        shapes: Values = dict(zip(self.takes, ins, strict=False))
+        shapes: Values = dict(zip(self.takes, self._ins(), strict=False))
         for layer, _, gives in self.uses:
             shapes |= zip(gives, layer._outs(), strict=False)
-        other.input_shape = _one([shapes.get(name) for name in takes], len(takes) == 1)
-        other.output_shape = _one([shapes.get(name) for name in returns], len(returns) == 1)
+        other.input_shape = one([shapes.get(name) for name in takes], len(takes) == 1)
+        other.output_shape = one([shapes.get(name) for name in returns], len(returns) == 1)
         return other
 
     @property
@@ -391,7 +390,7 @@ class Wired(Container):
 
     def compute_mask(self, *masks: Any) -> Any:
         found = self._masks(*masks)
-        return _one([found[name] for name in self.returns], self.outputs == 1)
+        return one([found[name] for name in self.returns], self.outputs == 1)
 
     @property
     def takes_tokens(self) -> Any:
@@ -406,7 +405,7 @@ class Wired(Container):
             for i, name in enumerate(reads):
                 if name in kinds:
                     kinds[name].append(tokens[i] if i < len(tokens) else False)
-        return _one([bool(found) and all(found) for found in kinds.values()], self.inputs == 1)
+        return one([bool(found) and all(found) for found in kinds.values()], self.inputs == 1)
 
 
 class _Stretch(Chain, registered=False):
@@ -416,10 +415,6 @@ class _Stretch(Chain, registered=False):
 
     def _place(self, i: int) -> str:
         return self.places[self._number(i)]
-
-
-def _one(values: Sequence[Any], single: bool) -> Any:
-    return values[0] if single else tuple(values)
 
 
 def _list(names: Sequence[str]) -> str:

@@ -47,7 +47,7 @@ from phitodeep.loss.metrics import MetricLike, as_metrics
 from phitodeep.model.lora import Adaptable
 from phitodeep.optimization.optimizers import Adam, Optimizer, as_optimizer
 from phitodeep.optimization.schedules import check_rate
-from phitodeep.text.generation import generate, stream
+from phitodeep.text.generation import Generating
 from phitodeep.training.callback import Callback, as_callbacks
 from phitodeep.training.history import History
 from phitodeep.training.inputs import model_mask, validate_inputs
@@ -68,11 +68,12 @@ FOR_AUTHORS = {  # what authors of layers write and use, but users of models do 
 }
 
 
-class Model(Inspectable, Adaptable, registered=False):
+class Model(Inspectable, Adaptable, Generating, registered=False):
     """A model that trains: its settings, and all methods of `Sequential` and `Network`.
 
-    The methods that look into a model, such as `summary` and `trace`, come from `Inspectable`, and
-    those for fine-tuning by LoRA, such as `add_lora`, from `Adaptable`.
+    The methods that look into a model, such as `summary` and `trace`, come from `Inspectable`,
+    those for fine-tuning by LoRA, such as `add_lora`, from `Adaptable`, and `generate` and `stream`
+    from `Generating`.
     """
 
     refers_to: ClassVar[tuple[str, ...]] = ("_checked", "_plans")
@@ -439,61 +440,6 @@ class Model(Inspectable, Adaptable, registered=False):
         """
         with self.optimizer.averaged(self.layers):
             yield self
-
-    def generate(
-        self, prompt: Any, max_new_tokens: int, *, temperature: float = 1.0,
-        top_k: int | None = None, top_p: float | None = None, seed: int | None = None,
-        stop: int | Sequence[int] | None = None, cache: bool | None = None,
-        given: Mapping[str, Any] | None = None,
-    ) -> Any:  # fmt: skip
-        """Return tokens (N, T + max_new_tokens): the prompt (T,) or (N, T), and its continuation.
-
-        The prompt may also be text if `model.tokenizer` is set: then the result is text.
-
-        temperature    divides the scores: below 1 is more certain, above 1 more random, and 0
-                       always picks the token with the highest score
-        top_k, top_p   draw only from the k tokens with the highest scores, or from the smallest
-                       set of tokens whose total probability reaches p
-        seed           makes the draws reproducible
-        stop           a token, or several, that end a sample; its row then repeats that token.
-                       Generation ends when all samples have ended, so there may be fewer columns
-        cache          True: attention and recurrent layers remember what they have read, so that
-                       each token is read once. False: the whole window is read for every token.
-                       The tokens are the same. The default is True, unless a layer such as a
-                       convolution looks at all steps: then only False is correct
-        given          of a network with several inputs, all but the text, by name: what depends on
-                       them alone, such as the memory of an encoder, is computed once
-
-        The model must return scores (N, T, vocabulary), where only the last step is used, or (N,
-        vocabulary). Of a last layer that returns probabilities, such as Softmax, the logarithm is
-        the score. If the text is longer than the model's maximum number of steps (`max_steps`, such
-        as the size of a PositionalEmbedding), the window moves along the text.
-        """
-        return generate(
-            self, prompt, max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
-            seed=seed, stop=stop, cache=cache, given=given,
-        )  # fmt: skip
-
-    def stream(
-        self, prompt: Any, max_new_tokens: int, *, temperature: float = 1.0,
-        top_k: int | None = None, top_p: float | None = None, seed: int | None = None,
-        stop: int | Sequence[int] | None = None, cache: bool | None = None,
-        given: Mapping[str, Any] | None = None,
-    ) -> Iterator[Any]:  # fmt: skip
-        """Yield the new tokens of `generate`: an int for a prompt (T,) or text, (N,) for (N, T).
-
-            for token in model.stream(tokenizer.encode("To be"), 200):
-                print(tokenizer.decode(token), end="", flush=True)
-
-        The options are the same as for `generate`, and the same seed gives the same tokens. The
-        prompt is read immediately, and each token is computed when it is asked for. Between two
-        tokens the model may be used for anything else. If it is trained, later tokens use the new
-        weights, but what was read before is not read again.
-        """
-        return stream(
-            self, prompt, max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
-            seed=seed, stop=stop, cache=cache, given=given,
-        )  # fmt: skip
 
     # --- files -----------------------------------------------------------------------------
 

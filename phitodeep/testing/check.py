@@ -12,7 +12,7 @@ import numpy as np
 
 from phitodeep.core.call import Event, calling, watching
 from phitodeep.core.checks import as_float, check_count, check_finite, check_number
-from phitodeep.core.types import Array, each, numbered
+from phitodeep.core.types import Array, each, numbered, on_each, one
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Chain
@@ -83,12 +83,11 @@ def check_gradients(
     rng = np.random.default_rng(seed).spawn(1)[0]
     targets = (y, sample_weight)
     with calling(training=training, caching=True, needs_dX=True, reuse=False, step=0, first=0):
-        Xs = layer._each_input(X)
+        Xs = (X,) if layer.inputs == 1 else layer._each_input(X)
         shapes = tuple([np.shape(A)[1:] for A in Xs])
-        shape = shapes[0] if layer.inputs == 1 else shapes
-        twin = _float64_copy(layer, shape, seed, rng if perturb else None)
+        twin = _float64_copy(layer, one(shapes, layer.inputs == 1), seed, rng if perturb else None)
         loss = _loss_of(twin, loss, targets)
-        X = _copied(twin._cast_input(Xs[0] if layer.inputs == 1 else Xs))
+        X = on_each(partial(np.array, order="C"), twin._cast_input(one(Xs, layer.inputs == 1)))
         shown = repr(twin if layer is obj else obj)
         subject = shown if len(shown) <= 80 else shown.partition("(")[0]
         trial = _trial_of(subject, twin, X, loss, targets, rng)
@@ -120,12 +119,6 @@ def _loss_of(layer: Layer, loss: Loss | None, targets: Targets) -> Loss | None:
             f"check_gradients with y needs a loss, as in loss=MeanSquaredError(), got {found!r}."
         )
     return copy.deepcopy(found)
-
-
-def _copied(values: Any) -> Any:
-    """Return copies of an array, or of each of several."""
-    found = tuple([np.array(A, order="C") for A in each(values)])
-    return found if isinstance(values, tuple) else found[0]
 
 
 def _float64_copy(obj: Layer, shape: Any, seed: int, rng: np.random.Generator | None) -> Layer:
@@ -251,7 +244,7 @@ def _wrong_parts(
 
     def note(event: Event) -> None:
         if event.when == "before" and event.path in parts and not event.source.children():
-            seen[event.path] = _copied(event.array)
+            seen[event.path] = on_each(np.array, event.array)
 
     with watching(note):
         Y = twin.copy().forward(*each(X))

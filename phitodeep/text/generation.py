@@ -10,7 +10,7 @@ import numpy as np
 
 from phitodeep.core.call import calling, inference
 from phitodeep.core.checks import as_real, as_tokens, check_count, check_number
-from phitodeep.core.types import Array, each
+from phitodeep.core.types import Array, each, one
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import softmax
 from phitodeep.layers.base import Layer
@@ -18,13 +18,99 @@ from phitodeep.layers.containers import Container
 from phitodeep.layers.wiring import Wired
 
 
-def generate(model: Container, prompt: Any, max_new_tokens: int, **options: Any) -> Any:
-    """Extend a prompt with new tokens and return both: see `Sequential.generate`."""
-    ids = _tokens(model, prompt)
-    chosen = list(stream(model, ids, max_new_tokens, **options))
-    columns = [np.reshape(tokens, (-1, 1)) for tokens in chosen]
-    found = np.concatenate([np.atleast_2d(ids), *columns], axis=1)
-    return _tokenizer(model).decode(found[0]) if isinstance(prompt, str) else found
+class Generating(Container, registered=False):
+    """A model that generates text: a base class of `Sequential` and `Network`."""
+
+    def generate(
+        self, prompt: Any, max_new_tokens: int, *, temperature: float = 1.0,
+        top_k: int | None = None, top_p: float | None = None, seed: int | None = None,
+        stop: int | Sequence[int] | None = None, cache: bool | None = None,
+        given: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """Return tokens (N, T + max_new_tokens): the prompt (T,) or (N, T), and its continuation.
+
+        The prompt may also be text if `model.tokenizer` is set: then the result is text.
+
+        temperature    divides the scores: below 1 is more certain, above 1 more random, and 0
+                       always picks the token with the highest score
+        top_k, top_p   draw only from the k tokens with the highest scores, or from the smallest
+                       set of tokens whose total probability reaches p
+        seed           makes the draws reproducible
+        stop           a token, or several, that end a sample; its row then repeats that token.
+                       Generation ends when all samples have ended, so there may be fewer columns
+        cache          True: attention and recurrent layers remember what they have read, so that
+                       each token is read once. False: the whole window is read for every token.
+                       The tokens are the same. The default is True, unless a layer such as a
+                       convolution looks at all steps: then only False is correct
+        given          of a network with several inputs, all but the text, by name: what depends on
+                       them alone, such as the memory of an encoder, is computed once
+
+        The model must return scores (N, T, vocabulary), where only the last step is used, or (N,
+        vocabulary). Of a last layer that returns probabilities, such as Softmax, the logarithm is
+        the score. If the text is longer than the model's maximum number of steps (`max_steps`, such
+        as the size of a PositionalEmbedding), the window moves along the text.
+        """
+        ids = _tokens(self, prompt)
+        drawn = self.stream(
+            ids, max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed,
+            stop=stop, cache=cache, given=given,
+        )  # fmt: skip
+        columns = [np.reshape(tokens, (-1, 1)) for tokens in drawn]
+        found = np.concatenate([np.atleast_2d(ids), *columns], axis=1)
+        return _tokenizer(self).decode(found[0]) if isinstance(prompt, str) else found
+
+    def stream(
+        self, prompt: Any, max_new_tokens: int, *, temperature: float = 1.0,
+        top_k: int | None = None, top_p: float | None = None, seed: int | None = None,
+        stop: int | Sequence[int] | None = None, cache: bool | None = None,
+        given: Mapping[str, Any] | None = None,
+    ) -> Iterator[Any]:  # fmt: skip
+        """Yield the new tokens of `generate`: an int for a prompt (T,) or text, (N,) for (N, T).
+
+            for token in model.stream(tokenizer.encode("To be"), 200):
+                print(tokenizer.decode(token), end="", flush=True)
+
+        The options are the same as for `generate`, and the same seed gives the same tokens. The
+        prompt is read immediately, and each token is computed when it is asked for. Between two
+        tokens the model may be used for anything else. If it is trained, later tokens use the new
+        weights, but what was read before is not read again.
+        """
+        ids = _tokens(self, prompt)
+        body, *values = _decoder(self, np.atleast_2d(ids), given)
+        if ids.ndim not in (1, 2) or ids.size == 0:
+            raise ShapeError(
+                f"prompt takes at least one token, (T,) or (N, T), got shape {ids.shape}."
+            )
+        count = check_count(max_new_tokens, "max_new_tokens", minimum=0)
+        check_number(temperature, "temperature", minimum=0)
+        if top_k is not None:
+            check_count(top_k, "top_k")
+        if top_p is not None:
+            check_number(top_p, "top_p", above=0, below=1 + 1e-12)
+        rng = np.random.default_rng(seed)
+        stops = as_tokens(stop, "stop") if stop is not None and np.size(stop) else np.empty(0, int)
+        reader = Reader(body, np.atleast_2d(ids), cache, values)
+        if not count:
+            return iter(())
+        first = reader.scores()  # now, so that the layers' errors are raised at the call
+        if stops.size and not (stops.min() >= 0 and stops.max() < first.shape[-1]):
+            raise ArgumentError(f"stop takes tokens from 0 to {first.shape[-1] - 1}, got {stop!r}.")
+
+        def tokens() -> Iterator[Any]:
+            scores, finished = first, np.zeros(len(first), bool)
+            chosen = np.zeros(len(first), int)
+            for left in reversed(range(count)):
+                drawn = sample(scores, temperature, top_k, top_p, rng)
+                chosen = np.where(finished, chosen, drawn)
+                if stops.size:
+                    finished |= np.isin(chosen, stops)
+                yield int(chosen[0]) if ids.ndim == 1 else chosen.copy()
+                if finished.all() or not left:
+                    return
+                reader.append(chosen)
+                scores = reader.scores()
+
+        return tokens()
 
 
 def _tokens(model: Container, prompt: Any) -> Array:
@@ -39,49 +125,6 @@ def _tokenizer(model: Container) -> Any:
     if tokenizer is None:
         raise ArgumentError("the prompt is text, but model.tokenizer is not set: pass tokens.")
     return tokenizer
-
-
-def stream(
-    model: Container, prompt: Any, max_new_tokens: int, *, temperature: float = 1.0,
-    top_k: int | None = None, top_p: float | None = None, seed: int | None = None,
-    stop: int | Sequence[int] | None = None, cache: bool | None = None,
-    given: Mapping[str, Any] | None = None,
-) -> Iterator[Any]:  # fmt: skip
-    """Yield new tokens one after another: see `Sequential.stream`."""
-    ids = _tokens(model, prompt)
-    body, *values = _decoder(model, np.atleast_2d(ids), given)
-    if ids.ndim not in (1, 2) or ids.size == 0:
-        raise ShapeError(f"prompt takes at least one token, (T,) or (N, T), got shape {ids.shape}.")
-    count = check_count(max_new_tokens, "max_new_tokens", minimum=0)
-    check_number(temperature, "temperature", minimum=0)
-    if top_k is not None:
-        check_count(top_k, "top_k")
-    if top_p is not None:
-        check_number(top_p, "top_p", above=0, below=1 + 1e-12)
-    rng = np.random.default_rng(seed)
-    stops = as_tokens(stop, "stop") if stop is not None and np.size(stop) else np.empty(0, int)
-    reader = Reader(body, np.atleast_2d(ids), cache, values)
-    if not count:
-        return iter(())
-    first = reader.scores()  # now, so that the layers' errors are raised at the call
-    if stops.size and not (stops.min() >= 0 and stops.max() < first.shape[-1]):
-        raise ArgumentError(f"stop takes tokens from 0 to {first.shape[-1] - 1}, got {stop!r}.")
-
-    def tokens() -> Iterator[Any]:
-        scores, finished = first, np.zeros(len(first), bool)
-        chosen = np.zeros(len(first), int)
-        for left in reversed(range(count)):
-            drawn = sample(scores, temperature, top_k, top_p, rng)
-            chosen = np.where(finished, chosen, drawn)
-            if stops.size:
-                finished |= np.isin(chosen, stops)
-            yield int(chosen[0]) if ids.ndim == 1 else chosen.copy()
-            if finished.all() or not left:
-                return
-            reader.append(chosen)
-            scores = reader.scores()
-
-    return tokens()
 
 
 def _decoder(model: Container, ids: Array, given: Any) -> list[Any]:
@@ -201,14 +244,10 @@ def _shapes(model: Container) -> list[Any]:
     return [model.input_shape] if model.inputs == 1 else [*(model.input_shape or (None,))]
 
 
-def _one(values: list[Any]) -> Any:
-    return values[0] if len(values) == 1 else tuple(values)
-
-
 def _length_error(model: Container, T: int) -> Exception | None:
     """Return the error if the model does not accept sequences of T steps, else None."""
     try:
-        model._measured(_one([(T,), *_shapes(model)[1:]]))
+        model._measured(one([(T,), *_shapes(model)[1:]], model.inputs == 1))
     except ValueError as error:
         return error
     return None
