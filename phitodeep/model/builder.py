@@ -224,13 +224,8 @@ class SequentialBuilder(Configurable):
         return not bare or shared or self._draft.inputs != (INPUT,)
 
     def _do(self, step: Step) -> Self:
-        draft = self._draft
-        if step.method in ("add", "shared"):
-            draft.append(step.layer, *step.values)
-        elif step.method == "output":
-            draft.end(*step.values, **step.options)
-        else:
-            getattr(draft, step.method)(*step.values)
+        layer = [] if step.layer is None else [step.layer]
+        getattr(self._draft, step.method)(*layer, *step.values, **step.options)
         self._steps.append(step)
         return self
 

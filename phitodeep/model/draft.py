@@ -52,7 +52,7 @@ class Draft:
             raise UnknownNameError.of(name, self.names, "a value of the network so far")
         return self.names[name]
 
-    def append(self, layer: Layer, *others: str) -> None:
+    def add(self, layer: Layer, *others: str) -> None:
         """Let a layer read the current value, and these others after it."""
         reads = (self.current, *map(self.value, others))
         number = layer.outputs if isinstance(layer, Layer) else 1
@@ -61,6 +61,8 @@ class Draft:
         gives = tuple([self._new(label) for _ in range(number)])
         self.uses.append((layer, reads, gives))
         self.current = gives[0]
+
+    shared = add
 
     def name(self, *names: str) -> None:
         """Name what the last layer gave; naming again gives a name to another value."""
@@ -78,7 +80,7 @@ class Draft:
         """Go on from the value of this name."""
         self.current = self.value(name)
 
-    def end(self, name: str, **options: Any) -> None:
+    def output(self, name: str, **options: Any) -> None:
         """End a head: the current value is the output of this name."""
         check_name(name, [*self.heads], "the output")
         if taken := [other for other, known in self.heads.items() if known.value == self.current]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep.core.call import Call, calling, current, within
-from phitodeep.core.types import Array, DType, each, numbered, settings
+from phitodeep.core.types import Array, DType, numbered, on_each, settings
 from phitodeep.derivations.language.step import Carry, Derivation, Given, Loop, Step, Through
 
 
@@ -195,45 +195,36 @@ def _boundaries(layer: Any) -> Derivation:
             [Given("dP", words, lambda s: np.array(layer.gradient(*_of_loss(s))))],
         )
 
-    def forward(symbols: Any) -> Any:
+    def forward(symbols: Any) -> dict[str, Any]:
         states = [A for _, part in layer.walk() for A in part.state.values()]
         before = [A.copy() for A in states]
         Y = layer.forward(*[symbols[name] for name in names_of(symbols, "X")])
-        found = tuple([np.array(A) for A in each(Y)])
+        found = numbered("Y", on_each(np.array, Y))
         for state, old in zip(states, before, strict=True):  # steps record nothing
             state[...] = old
         return found
 
-    def backward(symbols: Any) -> Any:
+    def backward(symbols: Any) -> dict[str, Any]:
         with calling(again=True):  # so that nothing else has run between the two passes
             forward(symbols)
         dX = layer.backward(*[symbols[name] for name in names_of(symbols, "dY")])
-        kept.update({name: dW.copy() for name, dW in layer.grads.items()})
-        return each(dX)
+        own = {f"d{name}": dW.copy() for name, dW in layer.grads.items()}
+        return {**numbered("dX", dX), **own}
 
-    def gradient(name: str) -> Given:
-        def find(symbols: Any) -> Any:
-            if name not in kept:  # dX was replayed or edited
-                backward(symbols)
+    def each_of(names: list[str], run_pass: Callable[[Any], dict[str, Any]]) -> list[Step]:
+        """The arrays of a pass: the first step runs it, and the others remember."""
+        kept: dict[str, Any] = {}
+
+        def find(name: str, symbols: Any) -> Any:
+            if name == names[0] or name not in kept:  # the first was replayed or edited
+                kept.update(run_pass(symbols))
             return kept[name]
 
-        return Given(f"d{name}", words, find)
+        return [Given(name, words, partial(find, name)) for name in names]
 
-    def each_of(symbol: str, run_pass: Callable[[Any], Any]) -> list[Step]:
-        """The arrays that a pass returns: the first step runs it, the others remember."""
-
-        def find(k: int, symbols: Any) -> Any:
-            if k == 0 or symbol not in returned:
-                returned[symbol] = run_pass(symbols)
-            return returned[symbol][k]
-
-        names = symbols_of(layer, symbol)
-        return [Given(name, words, partial(find, k)) for k, name in enumerate(names)]
-
-    kept: dict[str, Array] = {}  # the gradients of the backward pass that ran
-    returned: dict[str, Any] = {}
-    names = [*layer.params, *layer.tied]
-    return Derivation(each_of("Y", forward), [*each_of("dX", backward), *map(gradient, names)])
+    gradients = [f"d{name}" for name in (*layer.params, *layer.tied)]
+    back = [*symbols_of(layer, "dX"), *gradients]
+    return Derivation(each_of(symbols_of(layer, "Y"), forward), each_of(back, backward))
 
 
 def _of_loss(symbols: Any) -> tuple[Any, ...]:
