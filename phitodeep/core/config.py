@@ -40,13 +40,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar, overload
 import numpy as np
 
 from phitodeep.core.types import constructors, describe, parameters, settings
-from phitodeep.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    PhitodeepError,
-    did_you_mean,
-    locate,
-)
+from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, did_you_mean, locate
 
 __all__ = [
     "KINDS", "TAGS", "Configurable", "alike", "being_written", "check_mapping", "outline",

@@ -9,6 +9,7 @@ from phitodeep.core.call import current
 from phitodeep.core.types import each, one
 from phitodeep.derivations.language.run import symbols_of
 from phitodeep.derivations.language.step import Arrange, Derivation, Join, Let, Step, Through, size
+from phitodeep.derivations.merging import parts
 
 
 def chain(layer: Any) -> Derivation:
@@ -74,22 +75,13 @@ def merging(merge: str, outs: list[str]) -> tuple[Step, list[str], list[Step]]:
         return Let("Y", " + ".join(outs)), ["dY"] * len(outs), []
     shares, split = [f"d{out}" for out in outs], list[Step]()
     if merge == "concat":
-        return Join("Y", *outs, words="the outputs side by side"), shares, _parts(outs)
+        sizes = [out.replace("Y", "C") for out in outs]
+        split = parts(outs, sizes, -1, "the number of features")
+        return Join("Y", *outs, words="the outputs side by side"), shares, split
     for out in outs:
         others = [other for other in outs if other != out]
         split.append(Let(f"d{out}", " * ".join(["dY", *others])))
     return Let("Y", " * ".join(outs)), shares, split
-
-
-def _parts(outs: list[str]) -> list[Step]:
-    """The gradient of each output, given the gradient dY of all of them side by side."""
-    sizes = [out.replace("Y", "C") for out in outs]
-    found: list[Step] = []
-    for k, out in enumerate(outs):
-        start, end = " + ".join(sizes[:k]), " + ".join(sizes[: k + 1])
-        found.append(size(sizes[k], out, -1, f"the number of features of {out}"))
-        found.append(Arrange(f"d{out}", f"dY[..., {start}:{end}]", "dY", f"the part for {out}"))
-    return found
 
 
 def time_distributed(layer: Any) -> Derivation:

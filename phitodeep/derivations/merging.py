@@ -83,7 +83,6 @@ def concat(layer: Any) -> Derivation:
     """Y = X1, X2, ... side by side: each gets its part of dY."""
     names, axis = _names(layer), layer._along()
     rank = len(layer.output_shape) + 1
-    whole = ":, " * axis
     steps: list[Step] = []
     if axis == rank - 1:
         steps.append(Join("Y", *names))
@@ -96,11 +95,19 @@ def concat(layer: Any) -> Derivation:
         steps.append(Join("joined", *(f"turned{k}" for k in range(1, len(names) + 1))))
         steps.append(Arrange("Y", f"np.moveaxis(joined, -1, {axis})", "joined", "as they were"))
     sizes = [f"size{k}" for k in range(1, len(names) + 1)]
+    return Derivation.of(*steps, *parts(names, sizes, axis, "the size"))
+
+
+def parts(names: list[str], sizes: list[str], axis: int, words: str) -> list[Step]:
+    """The gradient of each array, given the gradient dY of all of them side by side."""
+    before = "..., " if axis < 0 else ":, " * axis
+    found: list[Step] = []
     for k, name in enumerate(names):
         start, end = " + ".join(sizes[:k]), " + ".join(sizes[: k + 1])
-        steps.append(size(sizes[k], name, axis, f"the size of {name}"))
-        steps.append(Arrange(f"d{name}", f"dY[{whole}{start}:{end}]", "dY", f"the part for {name}"))
-    return Derivation.of(*steps)
+        found.append(size(sizes[k], name, axis, f"{words} of {name}"))
+        code = f"dY[{before}{start}:{end}]"
+        found.append(Arrange(f"d{name}", code, "dY", f"the part for {name}"))
+    return found
 
 
 def dot(layer: Any) -> Derivation:

@@ -603,7 +603,20 @@ class CrossAttention(_Projected):
         return 2 * own + 4 * T * S * len(self.Wo)
 
 
-class _Gated(Chain):
+class _Assembled(Chain):
+    """Base class of chains that make their layers when the number of features D is known."""
+
+    def create(self, shape: Shape) -> Shape:
+        if not self.layers:
+            self.layers = self.adopt(self._assembled(shape[-1]))
+        return super().create(shape)
+
+    def _assembled(self, D: int) -> list[Layer]:
+        """Return the layers."""
+        raise NotImplementedError
+
+
+class _Gated(_Assembled):
     """Base class of feed-forward networks in which one product gates another."""
 
     def __init__(self, hidden: int, *, bias: bool = False) -> None:
@@ -615,11 +628,8 @@ class _Gated(Chain):
         """Return the activation of the gate."""
         return SiLU()
 
-    def create(self, shape: Shape) -> Shape:
-        if not self.layers:
-            product = _gated(self.hidden, self._gate(), self.bias)
-            self.layers = self.adopt([product, Dense(shape[-1], bias=self.bias)])
-        return super().create(shape)
+    def _assembled(self, D: int) -> list[Layer]:
+        return [_gated(self.hidden, self._gate(), self.bias), Dense(D, bias=self.bias)]
 
 
 def _gated(hidden: int, gate: Layer, bias: bool) -> Layer:
@@ -658,7 +668,7 @@ class GEGLU(_Gated):
         return GELU(self.approximate)
 
 
-class FeedForward(Chain):
+class FeedForward(_Assembled):
     """Two Dense layers with an activation between them, at each position: D -> hidden -> D.
 
     Shapes: X, Y, dX, dY are (N, T, D).
@@ -684,17 +694,13 @@ class FeedForward(Chain):
         kinds = (*self.ACTIVATIONS, *self.GATES)
         self.activation = check_option(activation, "FeedForward activation", kinds)
 
-    def create(self, shape: Shape) -> Shape:
-        if not self.layers:
-            if self.activation in self.GATES:
-                first = [_gated(self.hidden, self.GATES[self.activation](), bias=True)]
-            else:
-                first = [Dense(self.hidden), self.ACTIVATIONS[self.activation]()]
-            self.layers = self.adopt([*first, Dense(shape[-1])])
-        return super().create(shape)
+    def _assembled(self, D: int) -> list[Layer]:
+        if self.activation in self.GATES:
+            return [_gated(self.hidden, self.GATES[self.activation](), bias=True), Dense(D)]
+        return [Dense(self.hidden), self.ACTIVATIONS[self.activation](), Dense(D)]
 
 
-class TransformerBlock(Chain):
+class TransformerBlock(_Assembled):
     """Attention, then a feed-forward network, each with a residual connection and a norm.
 
     Shapes: X, Y, dX, dY are (N, T, D).
@@ -735,14 +741,12 @@ class TransformerBlock(Chain):
     def time_steps(self) -> str:
         return "remembered" if self.causal else "joined"
 
-    def create(self, shape: Shape) -> Shape:
-        if not self.layers:
-            network = FeedForward(round(self.mlp_ratio * shape[-1]), self.activation)
-            attention = MultiHeadAttention(
-                self.heads, causal=self.causal, rope=self.rope, dropout=self.dropout
-            )
-            self.layers = self.adopt([*self._residual(attention), *self._residual(network)])
-        return super().create(shape)
+    def _assembled(self, D: int) -> list[Layer]:
+        network = FeedForward(round(self.mlp_ratio * D), self.activation)
+        attention = MultiHeadAttention(
+            self.heads, causal=self.causal, rope=self.rope, dropout=self.dropout
+        )
+        return [*self._residual(attention), *self._residual(network)]
 
     def _residual(self, layer: Layer) -> list[Layer]:
         """Return the layers of X + layer(X), with the norm before `layer` or after the sum."""

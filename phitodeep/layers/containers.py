@@ -329,8 +329,7 @@ class Chain(Container):
 
     @property
     def takes_tokens(self) -> bool:
-        layers = self.layers
-        return layers[0].takes_tokens if layers else False
+        return self.layers[0].takes_tokens if self.layers else False
 
     def known_input(self) -> Shape | None:
         return self.layers[0].known_input() if self.layers else None

@@ -509,6 +509,3 @@ class Bidirectional(Container):
 
     def compute_mask(self, mask: Array) -> Array | None:
         return self.layer.compute_mask(mask)
-
-    def flops(self) -> int:
-        return self.layer.flops() + self.reverse.flops()

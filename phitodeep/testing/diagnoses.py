@@ -232,10 +232,7 @@ DIAGNOSES: tuple[tuple[Callable[[Finding], object], str], ...] = (
         "It is exactly {} times too small: is the batch divided out twice, or is this a mean "
         "instead of a sum? Only the loss divides, and once.",
     ),
-    (
-        multiplied,
-        "It is exactly {} times too large: was a mean's division left out?",
-    ),
+    (multiplied, "It is exactly {} times too large: was a mean's division left out?"),
     (scaled, "It is {} times what it should be: is a constant factor wrong?"),
     (transposed, "It is the right gradient transposed."),
     (missing_parameter, "It is right once multiplied by {}: was that factor left out?"),
