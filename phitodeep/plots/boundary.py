@@ -86,8 +86,7 @@ def decision_boundary(
     right = np.mean(predicted == true)
     count = canvas.some_of(len(drawn), len(points), "samples")
     axes.set(xlabel="x0", ylabel="x1")
-    axes.set_title(f"{right:.1%} correct, {count}", fontsize=10)
-    return canvas.finished(axes, ax, path)
+    return canvas.finished(axes, ax, path, f"{right:.1%} correct, {count}")
 
 
 def _field(

@@ -48,13 +48,13 @@ def figure(who: str, width: float, height: float) -> Any:
     except ImportError:
         raise MissingExtraError.of("matplotlib", "plot", who) from None
     made: Any = Figure(figsize=(width, height), layout="constrained")
-    made._repr_png_ = partial(_png, made)
+    made._repr_png_ = partial(_written, made, format="png")
     return made
 
 
-def _png(drawn: Any) -> bytes:
+def _written(drawn: Any, **options: Any) -> bytes:
     stream = io.BytesIO()
-    drawn.savefig(stream, format="png")
+    drawn.savefig(stream, **options)
     return stream.getvalue()
 
 
@@ -70,8 +70,10 @@ def panel(who: str, ax: Any, width: float, height: float) -> Any:
     return ax
 
 
-def finished(drawn: Any, ax: Any, path: str | os.PathLike[str] | None) -> Any:
+def finished(drawn: Any, ax: Any, path: str | os.PathLike[str] | None, title: str = "") -> Any:
     """Save the figure of the Axes `drawn` if there is a path; return `ax`, or else the figure."""
+    if title:
+        drawn.set_title(title, fontsize=10)
     whole = drawn.figure.canvas.figure  # also of an Axes in a part of a figure
     save(whole, path)
     return whole if ax is None else ax
@@ -88,10 +90,9 @@ def save(drawn: Any, path: str | os.PathLike[str] | None) -> None:
             f"a picture cannot be written as .{suffix}: end the path {os.fspath(path)!r} with "
             f"one of {', '.join(f'.{name}' for name in known)}."
         )
-    stream = io.BytesIO()
-    drawn.savefig(stream, format=suffix, dpi=DPI)
+    content = _written(drawn, format=suffix, dpi=DPI)
     with atomic_write(path) as file:
-        file.write(stream.getvalue())
+        file.write(content)
 
 
 # --- colours -----------------------------------------------------------------------------------

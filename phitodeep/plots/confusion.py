@@ -80,8 +80,7 @@ def confusion_matrix(
     total, right = counts.sum(), np.trace(counts)
     share = f", {right / total:.1%} correct" if total else ""
     axes.set(xlabel="predicted class", ylabel="true class")
-    axes.set_title(f"{total:,.0f} predictions{share}", fontsize=10)
-    return finished(axes, ax, path)
+    return finished(axes, ax, path, f"{total:,.0f} predictions{share}")
 
 
 def _counts(first: Any, second: Any, y: Any) -> Array:

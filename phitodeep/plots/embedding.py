@@ -68,8 +68,7 @@ def embedding(
         axes.margins(0.08)
         written = _write(axes, points[chosen], [names[i] for i in chosen])
         title += f", {canvas.some_of(written, len(chosen), 'names')}"
-    axes.set_title(title, fontsize=10)
-    return canvas.finished(axes, ax, path)
+    return canvas.finished(axes, ax, path, title)
 
 
 def principal(W: Array) -> tuple[Array, Array]:

@@ -67,5 +67,4 @@ def feature_maps(
     else:
         numbers = canvas.square(chosen, Y.shape[-1], "channel")
         axes = canvas.tiled(WHO, ax, maps.transpose(2, 0, 1), numbers, cmap, "value")
-    axes.set_title(f"output of layer {layer}: {count}", fontsize=10)
-    return canvas.finished(axes, ax, path)
+    return canvas.finished(axes, ax, path, f"output of layer {layer}: {count}")

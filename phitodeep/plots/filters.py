@@ -66,8 +66,7 @@ def filters(
     if C == 3:
         count += f"; full colour is ±{canvas.diverging(tiles)['vmax']:.2g}"
     axes = canvas.tiled(WHO, ax, tiles, numbers, cmap, "weight")
-    axes.set_title(f"layer {layer}: {count}", fontsize=10)
-    return canvas.finished(axes, ax, path)
+    return canvas.finished(axes, ax, path, f"layer {layer}: {count}")
 
 
 def _filters_of(model: Layer, path: str, shape: Shape | None) -> Array:

@@ -70,5 +70,4 @@ def histograms(
     axes.tick_params(axis="y", length=0)
     count = some_of(n, len(series.steps), "histograms")
     axes.set(xlabel=f"value of {key}", ylabel="step")
-    axes.set_title(f"{key}: {count}", fontsize=10)
-    return finished(axes, ax, path)
+    return finished(axes, ax, path, f"{key}: {count}")

@@ -14,7 +14,6 @@ import csv
 import errno
 import io
 import json
-import math
 import os
 import socket
 import struct
@@ -358,19 +357,12 @@ def _announces(record: Mapping[str, Any]) -> bool:
 
 def _json(value: Any) -> str:
     """Return `value` as valid JSON, with null for nan and infinity."""
-    return json.dumps(_without_nan(value), default=repr)
+    text = json.dumps(value, default=repr)
+    return json.dumps(json.loads(text, parse_constant=lambda _: None))
 
 
 def _lines(records: list[dict[str, Any]]) -> bytes:
     return "".join(f"{_json(record)}\n" for record in records).encode()
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_nan(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _append(path: Path, data: bytes, end: bytes = b"") -> None:

@@ -60,24 +60,14 @@ class Head(NamedTuple):
     metrics: list[Metric]
 
 
-class Named(Metric, registered=False):
+class Named:
     """A metric of one output, under the name of both."""
 
     def __init__(self, prefix: str, metric: Metric) -> None:
-        self.prefix, self.metric, self.scalar = prefix, metric, metric.scalar
+        self.name, self.metric = prefix + metric.name, metric
 
-    @property
-    def name(self) -> str:
-        return self.prefix + self.metric.name
-
-    def sums(self, P: Array, T: Array) -> Array:
-        return self.metric.sums(P, T)
-
-    def merge(self, one: Array, other: Array) -> Array:
-        return self.metric.merge(one, other)
-
-    def result(self, sums: Array) -> float:
-        return self.metric.result(sums)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.metric, name)
 
 
 class LossOf(Metric, registered=False):
@@ -222,7 +212,7 @@ class Objective:
         return {m.name: m.result(sums[m.name]) for m in self.metrics if m.name in sums}
 
 
-def _metrics(metrics: Any, loss: Loss | None, prefix: str = "") -> list[Metric]:
+def _metrics(metrics: Any, loss: Loss | None, prefix: str = "") -> list[Any]:
     """Return the metrics of one output, under names with its prefix."""
     labels = loss is not None and loss.labels is not None
     found = as_metrics(metrics, 0.5 if loss is None else loss.threshold, labels)

@@ -77,7 +77,7 @@ class Source:
 
     def split(self, kept: int) -> tuple[Source, Source]:
         """Split into the first `kept` samples and the rest."""
-        raise NotImplementedError
+        raise ArgumentError("validation_split needs arrays: pass batches of test data instead.")
 
 
 class Rows(Source):
@@ -214,11 +214,6 @@ class Stream(Source):
         if not first:
             self.count = samples
 
-    def split(self, kept: int) -> tuple[Source, Source]:
-        raise ArgumentError(
-            "validation_split needs arrays: pass an iterable of test batches instead."
-        )
-
     def _named(self, item: Any) -> dict[str, Any]:
         """Return a batch as keyword arguments for `validate`."""
         if isinstance(item, Mapping):
@@ -260,9 +255,6 @@ class ShardSource(Source):
 
     def batches(self, epoch: Epoch) -> Iterator[Data]:
         return self.source.batches(epoch._replace(size=self._of(epoch.size), share=WHOLE))
-
-    def split(self, kept: int) -> tuple[Source, Source]:
-        raise ArgumentError("validation_split needs data that all ranks have, not their own parts.")
 
     def _of(self, size: int | None) -> int | None:
         return None if size is None else self.own.count(size)
