@@ -6,7 +6,8 @@ import difflib
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 LONGEST = 2000  # characters of a message: a value in it may have millions
@@ -112,6 +113,15 @@ class MissingExtraError(PhitodeepError, ImportError):
     def of(cls, library: str, extra: str, purpose: str) -> Self:
         """Return the error to raise if `library` cannot be imported."""
         return cls(f'{purpose} needs {library}: pip install "phitodeep[{extra}]".')
+
+
+@contextmanager
+def extra(name: str, library: str, purpose: str) -> Iterator[None]:
+    """Import an optional library inside the `with` block; its absence names the extra."""
+    try:
+        yield
+    except ImportError:
+        raise MissingExtraError.of(library, name, purpose) from None
 
 
 class DivergenceError(PhitodeepError, FloatingPointError):

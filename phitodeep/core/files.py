@@ -56,12 +56,21 @@ def readable(path: str | os.PathLike[str], largest: float = math.inf) -> Path:
     return target
 
 
+@contextmanager
+def naming(path: object, doing: str = "write") -> Iterator[None]:
+    """Turn an error of the system in the `with` block into one that names the file."""
+    try:
+        yield
+    except DataError:  # of another file
+        raise
+    except OSError as error:
+        raise DataError(f"cannot {doing} {path}: {error.strerror or error}.") from error
+
+
 def make_folder(folder: Path) -> None:
     """Create a folder, and those that it is in, if they are missing."""
-    try:
+    with naming(folder, "create"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot create {folder}: {error.strerror or error}.") from error
 
 
 @contextmanager
@@ -77,7 +86,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """
     target = Path(os.path.realpath(check_path(path)))  # a link stays a link
     make_folder(target.parent)
-    try:
+    with naming(target):
         if target.exists() and not target.is_file():  # a device or a pipe has no old content
             with target.open("wb") as stream:
                 yield stream
@@ -89,10 +98,6 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
                 stream.flush()
                 os.fsync(stream.fileno())
                 _give_name(stream, draft)
-    except DataError:  # of another file, inside the block
-        raise
-    except OSError as error:
-        raise DataError(f"cannot write {target}: {error.strerror or error}.") from error
 
 
 def atomic_copy(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from phitodeep.core.call import current
 from phitodeep.core.checks import check_count
 from phitodeep.core.types import Array
-from phitodeep.errors import ArgumentError, MissingExtraError, OrderError
+from phitodeep.errors import ArgumentError, OrderError, extra
 from phitodeep.layers.base import Layer
 from phitodeep.optimization.base import Optimizer
 from phitodeep.optimization.divergence import bad_gradient, bad_loss, length
@@ -135,8 +135,6 @@ class LBFGS(Optimizer):
 
 def _minimize() -> Callable[..., Any]:
     """Return SciPy's minimiser; raise an error that names the extra if SciPy is missing."""
-    try:
+    with extra("lbfgs", "scipy", "LBFGS"):
         from scipy.optimize import minimize
-    except ImportError:
-        raise MissingExtraError.of("scipy", "lbfgs", "LBFGS") from None
     return minimize

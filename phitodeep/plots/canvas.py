@@ -18,10 +18,10 @@ from phitodeep.core.types import Array
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
-    MissingExtraError,
     NotBuiltError,
     ShapeError,
     UnknownNameError,
+    extra,
 )
 from phitodeep.inspect.explorer.tiles import mosaic
 from phitodeep.layers.base import Layer
@@ -43,10 +43,8 @@ def figure(who: str, width: float, height: float) -> Any:
     A figure that pyplot did not make has no picture of its own in Jupyter. This one carries the
     method that IPython looks for, so no backend is chosen and nothing outside the figure changes.
     """
-    try:
+    with extra("plot", "matplotlib", who):
         from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError.of("matplotlib", "plot", who) from None
     made: Any = Figure(figsize=(width, height), layout="constrained")
     made._repr_png_ = partial(_written, made, format="png")
     return made

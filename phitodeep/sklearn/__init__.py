@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from phitodeep.errors import MissingExtraError
+from phitodeep.errors import extra
 
 if TYPE_CHECKING:
     from phitodeep.sklearn.classifier import PhitoClassifier as PhitoClassifier
@@ -21,10 +21,8 @@ __all__ = [*_HOME]
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'phitodeep.sklearn' has no attribute {name!r}")
-    try:
+    with extra("sklearn", "scikit-learn", f"phitodeep.sklearn.{name}"):
         importlib.import_module("sklearn")
-    except ImportError:
-        raise MissingExtraError.of("scikit-learn", "sklearn", f"phitodeep.sklearn.{name}") from None
     return getattr(importlib.import_module(f"phitodeep.sklearn.{_HOME[name]}"), name)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from phitodeep.core.checks import as_tokens
 from phitodeep.core.config import Configurable
 from phitodeep.core.types import Array
-from phitodeep.errors import ArgumentError, ArgumentTypeError, MissingExtraError, ShapeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, extra
 
 
 class CharTokenizer(Configurable):
@@ -121,10 +121,8 @@ class HubTokenizer(Configurable):
 
 
 def _library() -> Any:
-    try:
+    with extra("hub", "tokenizers", "tokenizer.json"):
         import tokenizers
-    except ImportError:
-        raise MissingExtraError.of("tokenizers", "hub", "tokenizer.json") from None
     return tokenizers
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from phitodeep.core.checks import check_count
-from phitodeep.core.files import atomic_copy, check_path, drafts, lock, make_folder
+from phitodeep.core.files import atomic_copy, check_path, drafts, lock, make_folder, naming
 from phitodeep.core.state import StateDict
 from phitodeep.errors import ArgumentError, DataError, warn
 from phitodeep.io.model_file import open_model
@@ -159,16 +159,12 @@ class ModelCheckpoint(_Monitor):
                 'give a path without braces, such as "run/ck.safetensors".'
             )
         make_folder(path.parent)
-        try:
+        with naming(path):  # which may be too long, or in a folder that may not be read
             if path.is_dir():
                 raise DataError(f"cannot write {path}: it is a folder; name a file in it.")
             for place in (path.parent, path):
                 if place.exists() and not os.access(place, os.W_OK):
                     raise DataError(f"cannot write {path}: no permission to write to {place}.")
-        except DataError:  # which is an OSError, too
-            raise
-        except OSError as error:  # the name is too long, or the folder may not be read
-            raise DataError(f"cannot write {path}: {error.strerror or error}.") from error
 
     def _tidy(self) -> None:
         """Remove what an earlier run left, and warn before its checkpoint is replaced."""
@@ -217,11 +213,9 @@ class ModelCheckpoint(_Monitor):
         """Remove this run's oldest checkpoints beyond `keep`."""
         while len(self.written) > self.keep:
             old = Path(self.path).with_name(self.written.pop(0))
-            try:
+            with naming(old, "remove"):
                 if old.is_file() and self._is_own(old):
                     old.unlink(missing_ok=True)
-            except OSError as error:
-                raise DataError(f"cannot remove {old}: {error.strerror or error}.") from error
 
     def _is_own(self, path: Path) -> bool:
         try:

@@ -28,10 +28,10 @@ import numpy as np
 
 from phitodeep.core.checks import check_count
 from phitodeep.core.config import outline
-from phitodeep.core.files import atomic_write, make_folder
+from phitodeep.core.files import atomic_write, make_folder, naming
 from phitodeep.core.state import plain
 from phitodeep.core.version import __version__
-from phitodeep.errors import DataError, MissingExtraError, warn
+from phitodeep.errors import DataError, extra, warn
 from phitodeep.training.callback import Callback, Logs, _Resumable
 from phitodeep.training.run import TrainingRun
 
@@ -272,15 +272,11 @@ class TensorBoard(_Log):
         self.charts: set[str] = set()  # those of the tab "Custom scalars"
 
     def open(self, epochs: int) -> None:
-        try:
+        with extra("tensorboard", "tensorboardX", "TensorBoard"):
             from tensorboardX.proto.event_pb2 import SessionLog
-        except ImportError:
-            raise MissingExtraError.of("tensorboardX", "tensorboard", "TensorBoard") from None
         make_folder(self.log_dir)
-        try:
+        with naming(self.log_dir):
             files = len(list(self.log_dir.glob("events.out.tfevents.*")))
-        except OSError as error:
-            raise DataError(f"cannot write {self.log_dir}: {error.strerror or error}.") from None
         # TensorBoard reads the files in the order of their names
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{files:05d}"
         self.path = self.log_dir / name
@@ -367,16 +363,13 @@ def _lines(records: list[dict[str, Any]]) -> bytes:
 
 def _append(path: Path, data: bytes, end: bytes = b"") -> None:
     """Append all of `data` to a file, or nothing; first `end`, if the file does not end with it."""
-    try:
-        with path.open("ab+", buffering=0) as stream:
-            size = path.stat().st_size
-            if end and size:
-                stream.seek(-1, os.SEEK_END)
-                data = data if stream.read(1) == end else end + data
-            if stream.write(data) < len(data):
-                stream.truncate(size)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            if path.is_file():
-                os.fsync(stream.fileno())
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror or error}.") from error
+    with naming(path), path.open("ab+", buffering=0) as stream:
+        size = path.stat().st_size
+        if end and size:
+            stream.seek(-1, os.SEEK_END)
+            data = data if stream.read(1) == end else end + data
+        if stream.write(data) < len(data):
+            stream.truncate(size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if path.is_file():
+            os.fsync(stream.fileno())

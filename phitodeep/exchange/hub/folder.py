@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from phitodeep.core.files import check_path, readable
-from phitodeep.errors import ArgumentError, DataError, MissingExtraError
+from phitodeep.errors import ArgumentError, DataError, extra
 from phitodeep.io.json_text import parsed
 
 NAME = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)  # organisation/name
@@ -39,12 +39,10 @@ def find_folder(folder_or_name: str | os.PathLike[str], revision: str | None) ->
 
 
 def _download(name: str, revision: str | None) -> Path:
-    try:
+    purpose = f"{name} is not a folder, and reading a model from the hub"
+    with extra("hub", "huggingface_hub", purpose):
         import huggingface_hub
         from huggingface_hub import errors
-    except ImportError:
-        purpose = f"{name} is not a folder, and reading a model from the hub"
-        raise MissingExtraError.of("huggingface_hub", "hub", purpose) from None
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     theirs = [kind for kind in kinds if issubclass(kind, Exception)]
     failures: tuple[type[Exception], ...] = (OSError, ValueError, *theirs)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from phitodeep.errors import MissingExtraError
+from phitodeep.errors import extra
 
 
 def load(purpose: str) -> tuple[Any, Any, Any]:
     """Return torch, and the modules `modules` and `read.tracing`, which import it."""
-    try:
+    with extra("torch", "torch", purpose):
         import torch
-    except ImportError:
-        raise MissingExtraError.of("torch", "torch", purpose) from None
     names = ("modules", "read.tracing")
     own, tracing = (importlib.import_module(f"{__package__}.{name}") for name in names)
     return torch, own, tracing

@@ -16,7 +16,7 @@ import numpy as np
 
 from phitodeep.core.files import check_path, readable
 from phitodeep.core.types import Array
-from phitodeep.errors import DataError, MissingExtraError
+from phitodeep.errors import DataError, extra
 from phitodeep.exchange.onnx.read.values import LabelError
 
 OPSETS = range(9, 29)  # of the standard operators
@@ -83,11 +83,9 @@ class File:
 
     def _parsed(self) -> Any:
         """Return the file as ONNX's message, after ONNX's own checks."""
-        try:
+        with extra("onnx", "onnx", "from_onnx"):
             import onnx
             from google.protobuf.message import DecodeError
-        except ImportError:
-            raise MissingExtraError.of("onnx", "onnx", "from_onnx") from None
         path = readable(self.path, LARGEST)
         try:
             content = path.read_bytes()

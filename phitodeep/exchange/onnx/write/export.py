@@ -20,7 +20,7 @@ from phitodeep.core.checks import check_count
 from phitodeep.core.files import atomic_write, check_path
 from phitodeep.core.types import Array, Shape, each
 from phitodeep.core.version import __version__
-from phitodeep.errors import ArgumentError, MissingExtraError
+from phitodeep.errors import ArgumentError, extra
 from phitodeep.exchange.correspondence import check_exportable, form_of
 from phitodeep.exchange.numpy.export import resized
 from phitodeep.exchange.onnx.write.graph import Graph, UnknownSizeError, type_of
@@ -41,10 +41,8 @@ Shapes = dict[int, list[tuple[Sequence[Shape], Sequence[Shape]]]]  # see `Graph`
 
 def export_onnx(model: Layer, path: str | os.PathLike[str], opset: int) -> None:
     """Write `path`, and if the weights are large, `path`.data: see `Sequential.export_onnx`."""
-    try:
+    with extra("onnx", "onnx", "export_onnx"):
         import onnx
-    except ImportError:
-        raise MissingExtraError.of("onnx", "onnx", "export_onnx") from None
     target = check_path(path)
     if target.suffix != ".onnx":
         raise ArgumentError(f'export_onnx: path must end in .onnx, as in "net.onnx", got {path!r}.')
