@@ -7,14 +7,15 @@ replica of the model computes it, so nothing is written into the caches of the m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from phitodeep.core.call import Call, current, watching, within
 from phitodeep.core.checks import as_finite, as_real, check_count, check_option
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Array, Shape, cut, each, joined, numbered, on_each
 from phitodeep.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -26,7 +27,8 @@ from phitodeep.inspect.cache import run_with_cache
 from phitodeep.inspect.hooks import At, Hooked
 from phitodeep.layers.attention import Attention
 from phitodeep.layers.images import resize
-from phitodeep.training.inputs import model_mask, validate_inputs
+from phitodeep.layers.wiring import Wired
+from phitodeep.loss.heads import by_name
 from phitodeep.training.objective import Trainable
 from phitodeep.training.shortcuts import logits
 
@@ -36,65 +38,77 @@ OWNER = {"baseline": "integrated", "steps": "integrated", "layer": "grad_cam"}  
 
 
 Shapes = dict[str, Shape]  # of one output of each layer, by path
+Place = tuple[str, str, str]  # a path, and the symbols there of an array and of its gradient
 
 
 class Samples(NamedTuple):
     """Samples, and what to explain about each of them."""
 
-    X: Array
-    mask: Array | None  # (N, T): False where X is padding
+    X: Any  # an array, or of several inputs a tuple
+    mask: Any  # (N, T): False where X is padding; or a tuple
     step: Array | None  # (N,): the explained step; None if the output has no steps
     target: Array | None  # (N,): the explained output; None: the one with the highest score
 
-    def take(self, rows: Any) -> Self:
+    def take(self, rows: Any) -> Samples:
         """Return the samples at these rows, a slice or an array of indices."""
-        return type(self)._make(None if a is None else a[rows] for a in self)
+        return Samples(*cut(tuple(self), rows))
 
 
 class Scores:
-    """The scores of a model, as functions of an array A in it.
+    """The scores of a model, as functions of arrays in it.
 
-    path    of the layer that returns A; None: A is the model's input
+    output    the number of the output that is explained
+    shape     its shape
+    places    where the arrays are: those of the model itself have the path ""
     """
 
-    def __init__(self, model: Trainable, path: str | None, shapes: Shapes) -> None:
-        self.model, self.path = model, path
-        self.body = logits(model, 1 + len(shapes[""]))._replica()
+    def __init__(self, model: Trainable, output: int, shape: Shape, places: list[Place]) -> None:
+        self.model, self.output, self.places = model, output, places
+        self.body = logits(model, 1 + len(shape), output)._replica()
 
-    def gradient(self, part: Samples, A: Array | None = None) -> tuple[Array, Array, Array]:
-        """Return A, the gradient dA of the samples' scores, and the explained outputs (N,).
+    def gradient(
+        self, part: Samples, given: list[Array] | None = None
+    ) -> tuple[list[Array], list[Array], Array]:
+        """Return the arrays, the gradients of the samples' scores, and the explained outputs (N,).
 
-        If A is given, it replaces the array in the model.
+        If arrays are given, they replace those in the model.
         """
-        seen: dict[str, Array] = {}
+        seen: dict[tuple[str, str], Array] = {}
+        new = {} if given is None else {p[:2]: A for p, A in zip(self.places, given, strict=True)}
 
         def keep(array: Array, at: At) -> Array | None:
-            seen[at.direction] = array
-            return A if at.direction == "forward" else None
+            seen[at.path, at.symbol] = array
+            return new.get((at.path, at.symbol))
 
-        names = ("X", "dX") if self.path is None else ("Y", "dY")
-        places = zip([self.path or ""] * 2, ("forward", "backward"), names, strict=True)
-        hooks = Hooked(self.model, dict.fromkeys(places, keep), current().watch)
+        keys = [(path, "forward", A) for path, A, _ in self.places]
+        keys += [(path, "backward", dA) for path, _, dA in self.places]
+        hooks = Hooked(self.model, dict.fromkeys(keys, keep), current().watch)
         mode = Call(training=False, mask=part.mask)  # as in `saliency`, whoever calls
         with within(mode), watching(hooks, root=self.model, recomputed=True):
-            P = self.body.forward(part.X)
+            Ps = each(self.body.forward(*each(part.X)))
+            P, dPs = Ps[self.output], [np.zeros_like(P) for P in Ps]
             rows = np.arange(len(P))
             place = (rows,) if part.step is None else (rows, part.step)
             target = P[place].argmax(axis=-1) if part.target is None else part.target
-            dP = np.zeros_like(P)
-            dP[*place, target] = 1
-            self.body.backward(dP)
-        if "backward" not in seen:
-            raise BackwardError(
-                f"attributions: the backward pass of {self.model!r} does not reach "
-                f"{'its input' if self.path is None else f'layer {self.path!r}'}."
-            )
-        return seen["forward"], seen["backward"], target
+            dPs[self.output][*place, target] = 1
+            self.body.backward(*dPs)
+        for path, _, dA in self.places:
+            if (path, dA) not in seen:
+                raise BackwardError(
+                    f"attributions: the backward pass of {self.model!r} does not reach "
+                    f"{f'layer {path!r}' if path else f'its input: there is no {dA}'}."
+                )
+        return (
+            [seen[path, A] for path, A, _ in self.places],
+            [seen[path, dA] for path, _, dA in self.places],
+            target,
+        )
 
 
 def attributions(
-    model: Trainable, X: Any, method: str, *, target: Any, step: int, lengths: Any, **options: Any
-) -> Array:
+    model: Trainable, X: Any, method: str, *, target: Any, step: int, lengths: Any, output: Any,
+    **options: Any,
+) -> Any:  # fmt: skip
     """Return how much each input contributes to a score: see `Sequential.attributions`.
 
     Each of the other options belongs to one method: see OWNER.
@@ -110,79 +124,97 @@ def attributions(
         raise NotBuiltError(
             "attributions needs a model that is built: call build(input_shape), or train it first."
         )
-    if (model.inputs, model.outputs) != (1, 1):
-        raise ArgumentError(
-            "attributions explains a model with one input and one output, and this network has "
-            f"{model.inputs} and {model.outputs}: model.trace shows all gradients, such as "
-            f"{'backward.dX1' if model.inputs > 1 else 'backward.dX'}."
-        )
-    mask = model_mask(model, X, lengths)
-    X = validate_inputs(model, X, mask=mask)
-    twin = model if X.shape[1:] == model.input_shape else model._measured(X.shape[1:])
-    shapes = {path: part.output_shape or () for path, part in twin.walk()}
-    output = shapes[""]
-    if len(output) not in (1, 2):
+    names = model.returns if isinstance(model, Wired) else ("Y",)
+    output = names[0] if output is None and len(names) == 1 else output
+    k = names.index(check_option(output, "attributions output", names))
+    X, mask = model._inputs(X, lengths)
+    n, sample = len(each(X)[0]), on_each(lambda A: A.shape[1:], X)
+    twin = model if sample == model.input_shape else model._measured(sample)
+    shapes = {path: part._outs()[0] if part._outs() else () for path, part in twin.walk()}
+    shape = twin._outs()[k]
+    if len(shape) not in (1, 2):
         raise ShapeError(
             "attributions explains one of several outputs (N, K) or (N, T, K), but this model "
-            f"returns samples of shape {output}: end it with Flatten(), for example."
+            f"returns samples of shape {shape}: end it with Flatten(), for example."
         )
-    output_mask = None if mask is None else model.compute_mask(mask)
-    samples = Samples(
-        X, mask, _step(step, output, len(X), output_mask), _target(target, output[-1], len(X))
-    )
-    explain = METHODS[method](model, X, shapes, **options)
+    ends = None if mask is None else each(model.compute_mask(*each(mask)))[k]
+    samples = Samples(X, mask, _step(step, shape, n, ends), _target(target, shape[-1], n))
+    scored = partial(Scores, model, k, shape)
+    explain = METHODS[method](model, X, shapes, scored, **options)
     size = model.samples_at_once()
-    rows = [slice(i, i + size) for i in range(0, len(X), size)]
-    return np.concatenate([explain(samples.take(part), part) for part in rows])
+    rows = [slice(i, i + size) for i in range(0, n, size)]
+    found = joined([tuple(explain(samples.take(part), part)) for part in rows])
+    return found[0] if len(found) == 1 else dict(zip(names_of(model), found, strict=True))
 
 
-Explain = Callable[[Samples, slice], Array]  # (samples, their rows of X) -> attributions
+def names_of(model: Trainable) -> tuple[str, ...]:
+    """Return the names of the inputs."""
+    return model.takes if isinstance(model, Wired) else ("X",)
 
 
-def gradient(model: Trainable, X: Array, shapes: Shapes, **_: Any) -> Explain:
+Scored = Callable[[list[Place]], Scores]
+Explain = Callable[[Samples, slice], list[Array]]  # (samples, their rows of X) -> attributions
+
+
+def gradient(model: Trainable, X: Any, shapes: Shapes, scored: Scored, **_: Any) -> Explain:
     """dS/dX of the score S; for tokens, the gradient of their vectors (N, T, D)."""
-    scores = Scores(model, _input(model), shapes)
+    scores = scored(_places(model))
     return lambda part, _: scores.gradient(part)[1]
 
 
-def gradient_x_input(model: Trainable, X: Array, shapes: Shapes, **_: Any) -> Explain:
+def gradient_x_input(model: Trainable, X: Any, shapes: Shapes, scored: Scored, **_: Any) -> Explain:
     """x dS/dx for each input, summed over the vector of a token."""
-    scores = Scores(model, _input(model), shapes)
-    return lambda part, _: _per_input(np.multiply(*scores.gradient(part)[:2]), part.X)
+    scores = scored(_places(model))
 
-
-def integrated(
-    model: Trainable, X: Array, shapes: Shapes, *, baseline: Any, steps: int | None, **_: Any
-) -> Explain:
-    """(x - b) times the mean of dS/dx on the straight path from b to x.
-
-    The mean is Gauss and Legendre's quadrature, which is exact for polynomials of degree
-    2 steps - 1. `samples_at_once` limits how many points of all paths are computed at a time.
-    """
-    scores, size = Scores(model, _input(model), shapes), model.samples_at_once()
-    steps = STEPS if steps is None else check_count(steps, "attributions steps", maximum=MOST_STEPS)
-    nodes, weights = np.polynomial.legendre.leggauss(steps)
-    a, w = ((v / 2).astype(model.dtype) for v in (nodes + 1, weights))
-    vector = () if scores.path is None else shapes[scores.path][-1:]
-    start = _baseline(baseline, model, (*X.shape, *vector))
-
-    def explain(part: Samples, rows: slice) -> Array:
-        A, dA, target = scores.gradient(part)
-        b = start[rows].reshape(A.shape)
-        way, total, n = A - b, np.zeros_like(A), len(part.X)
-        part = part._replace(target=target)  # also where another output is the highest
-        at_once = max(1, size // n)
-        for i in range(0, steps, at_once):
-            points = b + np.multiply.outer(a[i : i + at_once], way)
-            tiled = part.take(np.tile(np.arange(n), len(points)))
-            _, dA, _ = scores.gradient(tiled, points.reshape(-1, *A.shape[1:]))
-            total += np.tensordot(w[i : i + at_once], dA.reshape(points.shape), 1)
-        return _per_input(way * total, part.X)
+    def explain(part: Samples, _: slice) -> list[Array]:
+        arrays, gradients, _target = scores.gradient(part)
+        return _per_input(map(np.multiply, arrays, gradients), part.X)
 
     return explain
 
 
-def grad_cam(model: Trainable, X: Array, shapes: Shapes, *, layer: str | None, **_: Any) -> Explain:
+def integrated(
+    model: Trainable, X: Any, shapes: Shapes, scored: Scored, *, baseline: Any, steps: int | None,
+    **_: Any,
+) -> Explain:  # fmt: skip
+    """(x - b) times the mean of dS/dx on the straight path from b to x, for all inputs at once.
+
+    The mean is Gauss and Legendre's quadrature, which is exact for polynomials of degree
+    2 steps - 1. `samples_at_once` limits how many points of all paths are computed at a time.
+    """
+    places, size = _places(model), model.samples_at_once()
+    scores = scored(places)
+    steps = STEPS if steps is None else check_count(steps, "attributions steps", maximum=MOST_STEPS)
+    nodes, weights = np.polynomial.legendre.leggauss(steps)
+    a, w = ((v / 2).astype(model.dtype) for v in (nodes + 1, weights))
+    vectors = [shapes[path][-1:] if path else () for path, _, _ in places]
+    wanted = [(*A.shape, *vector) for A, vector in zip(each(X), vectors, strict=True)]
+    starts = _baselines(baseline, model, wanted)
+
+    def explain(part: Samples, rows: slice) -> list[Array]:
+        arrays, _, target = scores.gradient(part)
+        b = [start[rows].reshape(A.shape) for start, A in zip(starts, arrays, strict=True)]
+        ways = [A - start for A, start in zip(arrays, b, strict=True)]
+        totals, n = [np.zeros_like(A) for A in arrays], len(each(part.X)[0])
+        part = part._replace(target=target)  # also where another output is the highest
+        at_once = max(1, size // n)
+        for i in range(0, steps, at_once):
+            now = a[i : i + at_once]
+            points = [
+                start + np.multiply.outer(now, way) for start, way in zip(b, ways, strict=True)
+            ]
+            tiled = part.take(np.tile(np.arange(n), len(now)))
+            _, slopes, _ = scores.gradient(tiled, [A.reshape(-1, *A.shape[2:]) for A in points])
+            for total, A, dA in zip(totals, points, slopes, strict=True):
+                total += np.tensordot(w[i : i + at_once], dA.reshape(A.shape), 1)
+        return _per_input(map(np.multiply, ways, totals), part.X)
+
+    return explain
+
+
+def grad_cam(
+    model: Trainable, X: Any, shapes: Shapes, scored: Scored, *, layer: str | None, **_: Any
+) -> Explain:
     """relu(sum_c alpha_c A_c) with alpha_c the mean of dS/dA_c, for the channels A_c of a layer."""
     images: Shapes = {path: shape for path, shape in shapes.items() if len(shape) == 3}
     path = _default_layer(images) if layer is None else layer
@@ -191,18 +223,20 @@ def grad_cam(model: Trainable, X: Array, shapes: Shapes, *, layer: str | None, *
             "attributions layer must be the path of a layer that returns images (height, width, "
             f"C), which are {', '.join(images)}, got {path!r}."
         )
-    size = (X.shape[1:] if X.ndim > 2 else next(iter(images.values())))[:2]
-    scores = Scores(model, path, shapes)
+    given = [A.shape[1:] for A in _read_by(model, path, each(X)) if A.ndim > 2]
+    size = (*given, next(iter(images.values())))[0][:2]
+    scores = scored([(path, "Y", "dY")])
 
-    def explain(part: Samples, _: slice) -> Array:
-        A, dA, _target = scores.gradient(part)
-        if len(A) != len(part.X):
+    def explain(part: Samples, _: slice) -> list[Array]:
+        (A,), (dA,), _target = scores.gradient(part)
+        n = len(each(part.X)[0])
+        if len(A) != n:
             raise ShapeError(
-                f"attributions: layer {path!r} returns {len(A)} images for {len(part.X)} samples: "
+                f"attributions: layer {path!r} returns {len(A)} images for {n} samples: "
                 "choose a layer that returns one image per sample."
             )
         maps = np.einsum("nhwc,nc->nhw", A, dA.mean(axis=(1, 2)))
-        return resize(np.maximum(maps, 0)[..., None], *size)[..., 0]
+        return [resize(np.maximum(maps, 0)[..., None], *size)[..., 0]]
 
     return explain
 
@@ -215,9 +249,21 @@ METHODS: dict[str, Callable[..., Explain]] = {
 }
 
 
-def _per_input(values: Array, X: Array) -> Array:
-    """Return values in the shape of X; those of a token's vector are summed."""
-    return values if values.shape == X.shape else values.sum(axis=-1).reshape(X.shape)
+def _per_input(values: Iterable[Array], X: Any) -> list[Array]:
+    """Return values in the shape of each X; those of a token's vector are summed."""
+    pairs = zip(values, each(X), strict=True)
+    return [v if v.shape == A.shape else v.sum(axis=-1).reshape(A.shape) for v, A in pairs]
+
+
+def _read_by(model: Trainable, path: str, Xs: tuple[Array, ...]) -> list[Array]:
+    """Return the inputs on which the layer at this path depends."""
+    if not isinstance(model, Wired):
+        return [*Xs]
+    _, values, _ = model.uses[int(path.partition(".")[0])]
+    before = {*values}
+    for _, reads, gives in reversed(model.uses):
+        before.update(() if before.isdisjoint(gives) else reads)
+    return [A for name, A in zip(model.takes, Xs, strict=True) if name in before]
 
 
 # --- arguments -------------------------------------------------------------------------------
@@ -265,33 +311,46 @@ def _step(step: int, output: Shape, n: int, mask: Array | None) -> Array | None:
     return found
 
 
-def _input(model: Trainable) -> str | None:
-    """Return None if X holds floats; for tokens, the path of the layer that turns them to vectors.
+def _places(model: Trainable) -> list[Place]:
+    """Return where each input is seen: X, or for tokens, what the layer that reads them returns.
 
-    Floats that become tokens inside the model, and several such layers, are refused.
+    Floats that become tokens inside the model, and tokens that several layers read, are refused.
     """
-    paths = [path for path, part in model.walk() if part.takes_tokens and not part.children()]
-    if not paths:
-        return None
-    if not model.takes_tokens or len(paths) > 1:
+    names, tokens = names_of(model), each(model.takes_tokens)
+    paths = [p for p, part in model.walk() if any(each(part.takes_tokens)) and not part.children()]
+    uses = model.uses if isinstance(model, Wired) else [(model, names, names)]
+    read = [v for part, reads, _ in uses if any(each(part.takes_tokens)) for v in reads]
+    if not len(paths) == len(read) == sum(tokens):  # a layer for each input of tokens, in order
         raise ArgumentError(
             f"attributions: tokens have no gradient, and here the layers {', '.join(paths)} turn "
             'them into vectors: only method="grad_cam" can explain this model.'
         )
-    return paths[0]
+    vectors = dict(zip(read, paths, strict=True))
+    symbols = numbered("X", names if len(names) > 1 else names[0])
+    return [
+        (vectors[name], "Y", "dY") if name in vectors else ("", symbol, f"d{symbol}")
+        for symbol, name in symbols.items()
+    ]
 
 
-def _baseline(baseline: Any, model: Trainable, shape: Shape) -> Array:
-    """Return where the paths start, as a view of this shape: that of X, or of tokens' vectors."""
-    given = as_finite(0 if baseline is None else baseline, model.dtype, "attributions baseline")
-    try:
-        return np.broadcast_to(given, shape)
-    except ValueError:
-        what = "the vectors of the tokens" if model.takes_tokens else "X"
-        raise ShapeError(
-            "attributions baseline must be a number, one sample of shape "
-            f"{shape[1:]}, or an array like {what}, {shape}, got shape {given.shape}."
-        ) from None
+def _baselines(baseline: Any, model: Trainable, shapes: list[Shape]) -> list[Array]:
+    """Return where the paths start, as views of these shapes: of X, or of tokens' vectors."""
+    names, tokens = names_of(model), each(model.takes_tokens)
+    several = len(names) > 1 or isinstance(baseline, Mapping)
+    values = by_name(baseline, names, "attributions baseline") if several else {names[0]: baseline}
+    found = []
+    for name, shape, token in zip(names, shapes, tokens, strict=True):
+        value, who = values.get(name), f"attributions baseline{f' of {name!r}' if several else ''}"
+        given = as_finite(0 if value is None else value, model.dtype, who)
+        try:
+            found.append(np.broadcast_to(given, shape))
+        except ValueError:
+            what = "the vectors of the tokens" if token else name
+            raise ShapeError(
+                f"{who} must be a number, one sample of shape {shape[1:]}, or an array like "
+                f"{what}, {shape}, got shape {given.shape}."
+            ) from None
+    return found
 
 
 def _default_layer(images: Shapes) -> str:

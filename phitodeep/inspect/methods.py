@@ -211,7 +211,8 @@ class Inspectable(Trainable, registered=False):
         steps: int | None = None,
         layer: str | None = None,
         lengths: Any = None,
-    ) -> Array:
+        output: str | None = None,
+    ) -> Any:
         """Return how much each input of X (N, ...) contributes to a score of its sample.
 
         The score is one output of the model in prediction mode: dropout is off, and BatchNorm uses
@@ -235,6 +236,10 @@ class Inspectable(Trainable, registered=False):
                     default it is the last such layer; if that is inside a block that returns
                     images too, such as Residual, it is the block
         lengths     as in `predict`; padding gets 0
+        output      the name of the output to explain, if a `Network` has several
+
+        Of a `Network` with several inputs, X, the baseline and the result are dicts with an array
+        for each input, and the sum over a sample spans them all; "grad_cam" returns one array.
 
         Tokens (N, T) have no gradient, so their vectors (N, T, D), the output of the Embedding,
         take the place of X. "gradient" returns (N, T, D). "gradient_x_input" and "integrated" sum
@@ -252,7 +257,7 @@ class Inspectable(Trainable, registered=False):
 
         return attributions(
             self, X, method, target=target, step=step, baseline=baseline, steps=steps, layer=layer,
-            lengths=lengths,
+            lengths=lengths, output=output,
         )  # fmt: skip
 
     def attention_maps(self, X: Any, *, lengths: Any = None) -> dict[str, Array]:

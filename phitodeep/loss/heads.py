@@ -27,17 +27,17 @@ class Together(float):
         return made
 
 
-def by_output(given: Any, outputs: tuple[str, ...], what: str) -> dict[str, Any]:
-    """Return settings by output as a dict; refuse others, and outputs that do not exist."""
+def by_name(given: Any, names: tuple[str, ...], what: str) -> dict[str, Any]:
+    """Return settings of a network's inputs or outputs as a dict; refuse names that it lacks."""
     if not isinstance(given, Mapping):
-        if given is None or len(given) == 0:
+        if given is None or (hasattr(given, "__len__") and len(given) == 0):
             return {}
         raise ArgumentTypeError(
-            f"{what} of a network with the outputs {', '.join(outputs)} are a dict by output, "
-            f"such as {{{outputs[0]!r}: ...}}, got {given!r}."
+            f"{what} of a network with the names {', '.join(names)} are a dict by name, such as "
+            f"{{{names[0]!r}: ...}}, got {given!r}."
         )
-    if unknown := [name for name in given if name not in outputs]:
-        raise UnknownNameError.of(unknown[0], outputs, f"an output with {what}")
+    if unknown := [name for name in given if name not in names]:
+        raise UnknownNameError.of(unknown[0], names, f"one of the names with {what}")
     return dict(given)
 
 
@@ -63,9 +63,9 @@ class Heads(Loss, registered=False):
         self.outputs = outputs
         self.losses = {  # an object may be the loss of two outputs, but buffers belong to one
             name: loss._replica(Frame())
-            for name, loss in by_output(losses, outputs, "losses").items()
+            for name, loss in by_name(losses, outputs, "losses").items()
         }
-        self.factors = by_output(factors, outputs, "loss_weights")
+        self.factors = by_name(factors, outputs, "loss_weights")
         self.independent_samples = all(loss.independent_samples for loss in losses.values())
         self.scales = np.array(
             [

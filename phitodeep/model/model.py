@@ -236,7 +236,7 @@ class Model(Inspectable, Adaptable, Generating, registered=False):
             check_count(batch_size, "batch_size")
         threads = check_threads(threads)
         on_disk = isinstance(X, np.memmap)
-        X, mask = self._inputs(X, lengths)
+        X, mask = (X, model_mask(self, X, lengths)) if on_disk else self._inputs(X, lengths)
 
         flops, at_once, body = self._planned()
         body = body if current().watch is None else self
@@ -253,9 +253,9 @@ class Model(Inspectable, Adaptable, Generating, registered=False):
         return self._named(predictions(self, forward, n, batch_size or at_once, flops, threads))
 
     def _inputs(self, X: Any, lengths: Any) -> tuple[Any, Any]:
-        """Return the checked inputs and their masks; a file is checked as it is read."""
+        """Return the checked inputs and their masks."""
         mask = model_mask(self, X, lengths)
-        return X if isinstance(X, np.memmap) else validate_inputs(self, X, mask=mask), mask
+        return validate_inputs(self, X, mask=mask), mask
 
     def _check_trained(self) -> None:
         """Refuse layers that training would never change."""

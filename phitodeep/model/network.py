@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from phitodeep.core.types import DType
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.layers.wiring import Wired
-from phitodeep.loss.heads import Heads, by_output
+from phitodeep.loss.heads import Heads, by_name
 from phitodeep.model.model import Model
 from phitodeep.training.inputs import in_order, named_inputs
 from phitodeep.training.shortcuts import check_pair
@@ -70,7 +70,7 @@ class Network(Model, Wired):
                 f"a network with the outputs {', '.join(names)} takes losses by name, such as "
                 f"{{{names[0]!r}: {loss_class!r}}}."
             )
-        given = by_output(given, names, "losses")
+        given = by_name(given, names, "losses")
         if len(names) == 1:
             super().setloss(given.get(names[0], "mse"))
             return
@@ -112,7 +112,7 @@ class Network(Model, Wired):
         if not isinstance(self.loss, Heads):
             given = metrics.get(self.returns[0], ()) if isinstance(metrics, Mapping) else metrics
             return super()._as_metrics(given)
-        given = by_output(metrics, self._returned, "metrics")
+        given = by_name(metrics, self._returned, "metrics")
         return {name: super(Network, self)._as_metrics(own) for name, own in given.items()}
 
     def _build_known(self) -> None:

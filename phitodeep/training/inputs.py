@@ -23,7 +23,7 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers.containers import Container
 from phitodeep.layers.wiring import Wired
 from phitodeep.loss import Loss
-from phitodeep.loss.heads import Heads, by_output
+from phitodeep.loss.heads import Heads, by_name
 
 
 class Share(NamedTuple):
@@ -130,7 +130,7 @@ def validate(
     if isinstance(loss, Heads) and isinstance(y, Mapping):
         y = {name: None for name in loss.outputs if name not in loss.losses} | dict(y)
     weights, balances = (
-        by_output(given, returns, what) if heads else {returns[0]: given}
+        by_name(given, returns, what) if heads else {returns[0]: given}
         for what, given in (("sample_weight", sample_weight), ("class_weight", class_weight))
     )
     found: list[tuple[Any, Any]] = []
@@ -200,7 +200,7 @@ def named_inputs(
         mask = model_mask(model, X, lengths)
         return validate_inputs(model, X, name_of_X, mask, count=count), mask
     Xs = in_order(X, model.takes, name_of_X)
-    given = by_output(lengths, model.takes, "lengths")
+    given = by_name(lengths, model.takes, "lengths")
     masks, arrays = list[Any](), list[Array]()
     for name, A, tokens in zip(model.takes, Xs, model.takes_tokens, strict=True):
         what, own = f"{name_of_X}[{name!r}]", given.get(name)

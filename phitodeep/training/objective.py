@@ -13,7 +13,7 @@ from phitodeep.errors import DivergenceError, OrderError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Container
 from phitodeep.loss import Loss
-from phitodeep.loss.heads import Heads, by_output
+from phitodeep.loss.heads import Heads, by_name
 from phitodeep.loss.metrics import Metric, MetricLike, as_metrics
 from phitodeep.optimization.optimizers import Optimizer
 from phitodeep.training.callback import Callback
@@ -96,7 +96,7 @@ class Objective:
         found = plan(model, loss, shortcuts=shortcuts, watched=watch is not None)
         self.body, self.loss = found.body, found.loss
         if isinstance(loss, Heads):
-            own = by_output(metrics, loss.outputs, "metrics")
+            own = by_name(metrics, loss.outputs, "metrics")
             self.heads = [
                 Head(name, part, last, _metrics(own.get(name, ()), part, f"{name}_"))
                 for name, part, last in zip(loss.outputs, loss.parts, found.lasts, strict=True)

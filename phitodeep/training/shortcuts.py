@@ -115,15 +115,25 @@ def fused(last: Layer | None, loss: Loss) -> Loss | None:
     return make(loss)
 
 
-def logits(chain: Container, rank: int) -> Container:
-    """Return the chain without a last layer that turns logits into probabilities, or itself.
+def logits(model: Container, rank: int, output: int = 0) -> Container:
+    """Return the model without a last layer that turns logits into probabilities, or itself.
 
-    `rank` is the rank of its output (N, ..., K).
+    `rank` is the rank of the output (N, ..., K), which has this number among several.
     """
-    last = chain._last
-    known = any(type(last) is kind for kind, _ in FUSED) and _is_ours(chain)
-    along_last = getattr(last, "axis", -1) in (-1, rank - 1)
-    return chain._without_last() if known and along_last and isinstance(chain, Chain) else chain
+
+    if not _is_ours(model):
+        return model
+    name = model.returns[output] if isinstance(model, Wired) else ""
+
+    def shorter(chain: Chain, gives: str) -> Chain:
+        last = chain._last
+        known = any(type(last) is kind for kind, _ in FUSED)
+        along_last = getattr(last, "axis", -1) in (-1, rank - 1)
+        return chain._without_last() if gives == name and known and along_last else chain
+
+    if isinstance(model, Wired):
+        return model if model.readers(name) else model._with_stretches(shorter)
+    return shorter(model, "") if isinstance(model, Chain) else model
 
 
 def rearranged(chain: Container) -> Container:

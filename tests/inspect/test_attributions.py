@@ -8,6 +8,7 @@ from phitodeep.core.call import inference, watching
 from phitodeep.layers.images import resize
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
+from phitodeep.model.network import Network
 from phitodeep.testing import numeric_gradient
 from tests.conftest import check_refused
 from tests.inspect.shared import rows
@@ -472,6 +473,51 @@ def ask(make, *args, **options):
     return model.attributions(X, *args, **options)
 
 
+def siamese():
+    """A network of two images, a text and a flag on which only one of its two outputs depends."""
+    tower = L.Conv2D(3, 3)
+    uses = [
+        (tower, ["one"], ["left"]), (L.Shared(tower), ["two"], ["right"]),
+        (L.Subtract(), ["left", "right"], ["apart"]), (L.Flatten(), ["apart"], ["flat"]),
+        (L.Embedding(7, 4), ["words"], ["vectors"]), (L.RNN(4), ["vectors"], ["read"]),
+        (L.Flatten(), ["read"], ["text"]), (L.Concat(), ["flat", "text"], ["both"]),
+        (L.Dense(3), ["both"], ["seen"]), (L.Softmax(), ["seen"], ["kind"]),
+        (L.Concat(), ["seen", "flag"], ["all"]), (L.Dense(2), ["all"], ["box"]),
+    ]  # fmt: skip
+    model = Network(["one", "two", "words", "flag"], uses, ["kind", "box"], dtype="float64", seed=0)
+    model.build({"one": (5, 4, 1), "two": (5, 4, 1), "words": (3,), "flag": (2,)})
+    return model
+
+
+@pytest.mark.parametrize(("output", "target"), [("kind", 2), ("box", 0)])
+def test_several_inputs_are_explained_together(output, target):
+    model, rng = siamese(), np.random.default_rng(3)
+    X = dict(zip(model.takes, (rng.standard_normal((4, *s)) for s in model._ins()), strict=True))
+    X["words"] = rng.integers(0, 7, (4, 3))
+    options = {"output": output, "target": target}
+
+    def score(**new):  # of the class, before the softmax
+        P = model.run_with_cache({**X, **new})[1]["seen" if output == "kind" else "box"]
+        return P[:, target]
+
+    slope, words = model.attributions(X, **options), model.layers[4]
+    assert slope["words"].shape == (4, 3, 4)
+    for name in ("one", "two", "flag"):
+        expected = slopes(lambda A, name=name: score(**{name: A}), X[name])
+        np.testing.assert_allclose(slope[name], expected, rtol=1e-6, atol=1e-9)
+    times = model.attributions(X, "gradient_x_input", **options)
+    vectors = words.W[X["words"]]
+    np.testing.assert_allclose(times["words"], (vectors * slope["words"]).sum(-1), rtol=1e-12)
+    bases = {"one": 0.5, "flag": X["flag"][1], "words": vectors[0, 0]}
+    found = model.attributions(X, "integrated", baseline=bases, **options)
+    before, start = score(), {"one": 0 * X["one"] + 0.5, "two": 0 * X["two"]}
+    words.W[...] = vectors[0, 0]
+    after = score(**start, flag=0 * X["flag"] + X["flag"][1])
+    total = sum(found[name].reshape(4, -1).sum(1) for name in X)
+    np.testing.assert_allclose(total, before - after, rtol=1e-8, atol=1e-10)
+    assert model.attributions(X, "grad_cam", **options).shape == (4, 5, 4)
+
+
 WRONG = r"""
 ask(mlp, 'gradcam') -> ArgumentError: method must be "gradient", .*"grad_cam", got
 ask(mlp, steps=3) -> ArgumentError: steps= is an option of method="integrated"
@@ -503,6 +549,9 @@ ask(several_images, 'grad_cam') -> ShapeError: '0.layer' returns 8 images for 4 
 ask(table) -> ArgumentError: tokens have no gradient, .* 0.branches.1.layers.1 turn
 ask(two_embeddings) -> ArgumentError: 0.branches.0, 0.branches.1 turn
 mlp().attributions(np.ones((2, 4))) -> ShapeError: takes 5 features
+siamese().attributions({}, output='kind') -> ArgumentError: 'one', 'two', 'words', 'flag'
+siamese().attributions({}) -> ArgumentError: output must be "kind" or "box", got None
+mlp().attributions(np.ones((2, 5)), output='Z') -> ArgumentError: output must be "Y", got 'Z'
 unreached().attributions(np.ones((2, 3))) -> BackwardError: does not reach its input
 Sequential(L.Dense(3, 2)).attention_maps(np.ones((1, 3))) -> ArgumentError: needs a MultiHead
 """
