@@ -327,7 +327,7 @@ ELEMENTWISE: list[Make] = [layer.copy for layer in ELEMENTS]
 EXAMPLES: list[tuple[Make, Shape]] = [
     (layer.copy, shape) for layer, shape in (*VECTORS, *IMAGES, *SEQUENCES)
 ]
-TOKENS: list[tuple[Make, Shape, int]] = [(layer.copy, *rest) for layer, *rest in READING]
+TOKENS: list[tuple[Make, Shape, int]] = [(layer.copy, shape, n) for layer, shape, n in READING]
 
 
 def made(make: Make, shape: Any, dtype: Any = np.float64, seed: int = 1) -> Layer:
