@@ -8,18 +8,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
 
 from phitodeep.cli.app import in_shell, model_file, number
-from phitodeep.cli.inputs import sample_shape
+from phitodeep.cli.inputs import sample_shapes
 from phitodeep.core.call import Event, watching
 from phitodeep.core.table import Table
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, Shape, each
 from phitodeep.errors import DataError, PhitodeepError
 from phitodeep.layers import Embedding, Select
-from phitodeep.model.sequential import Sequential, load
+from phitodeep.model.model import Model
+from phitodeep.model.sequential import load
 from phitodeep.testing import GradientReport, check_gradients
 
 SAMPLES = 3
@@ -53,10 +55,10 @@ def check(context: click.Context, file: Path, probes: int, seed: int) -> None:
     weights = model.get_weights()
     faults = _unusable(weights, LARGEST)
     report = None
-    if not faults and sample_shape(model) is not None:
+    if not faults and sample_shapes(model):
         try:
             with _limited(file, model):
-                report = check_gradients(model, _input(model, seed), max_probes=probes, seed=seed)
+                report = check_gradients(model, _inputs(model, seed), max_probes=probes, seed=seed)
         except PhitodeepError as error:
             faults = {**_unusable(weights, SUSPECT), "gradients": in_shell(error)}
     with suppress(BrokenPipeError):  # the exit code counts, even if nobody reads the table
@@ -65,7 +67,7 @@ def check(context: click.Context, file: Path, probes: int, seed: int) -> None:
 
 
 @contextmanager
-def _limited(file: Path, model: Sequential) -> Iterator[None]:
+def _limited(file: Path, model: Model) -> Iterator[None]:
     """Refuse a check that takes far more memory or time than the size of its file warrants."""
     size = file.stat().st_size
     memory, seconds = MEMORY + 32 * size, SECONDS * (1 + size / 1e5)
@@ -88,8 +90,8 @@ def _limited(file: Path, model: Sequential) -> Iterator[None]:
             raise too_slow
 
     built = model if model.output_shape is not None else model._measured()
-    shapes = [built.input_shape, *(layer.output_shape for _, layer in built.walk())]
-    if sum(math.prod(shape or ()) for shape in shapes) * BYTES > memory:
+    shapes = [*built._ins(), *(shape for _, layer in built.walk() for shape in layer._outs())]
+    if sum(map(math.prod, shapes)) * BYTES > memory:
         raise too_large
     if built.flops() * SAMPLES > FLOPS * seconds:
         raise too_slow
@@ -125,7 +127,7 @@ def _at_most(memory: int) -> Iterator[None]:
 
 def _table(
     file: Path,
-    model: Sequential,
+    model: Model,
     weights: dict[str, Array],
     report: GradientReport | None,
     faults: dict[str, str],
@@ -139,10 +141,13 @@ def _table(
         )
         for path, a in weights.items()
     ]
-    if "dX" in errors:
-        rows.append(("input", str(sample_shape(model)), "", "", f"{errors['dX']:.1e}", "ok"))
+    shapes, several = sample_shapes(model), model.inputs > 1
+    for k, (name, shape) in enumerate(shapes.items(), 1):
+        if (dX := f"dX{k}" if several else "dX") in errors:
+            title = f"input {name}" if several else "input"
+            rows.append((title, str(shape), "", "", f"{errors[dX]:.1e}", "ok"))
     below = "gradient: largest relative error, compared with central differences\n"
-    if sample_shape(model) is None:
+    if not shapes:
         below = "The gradients were not checked: the model does not know its input shape.\n"
     verdict = "\n".join(["FAILED", *faults.values()]) if faults else "All checks passed."
     size = sum(a.nbytes for a in weights.values())
@@ -168,12 +173,17 @@ def _unusable(weights: dict[str, Array], limit: float) -> dict[str, str]:
     return faults
 
 
-def _input(model: Sequential, seed: int) -> Array:
-    """Return a few random samples (N, ...): tokens if the model reads them, else normal values."""
+def _inputs(model: Model, seed: int) -> Any:
+    """Return a few random samples (N, ...) of each input: tokens, or normal values."""
     rng = np.random.default_rng(seed)
-    shape = (SAMPLES, *(sample_shape(model) or ()))
     layers = [layer for _, layer in model.walk()]
-    if model.takes_tokens or any(isinstance(layer, Select) and layer.tokens for layer in layers):
-        sizes = [layer.vocab_size for layer in layers if isinstance(layer, Embedding)]
-        return rng.integers(0, min(sizes, default=1), shape)
-    return rng.standard_normal(shape)
+    columns = any(isinstance(layer, Select) and layer.tokens for layer in layers)
+    sizes = [layer.vocab_size for layer in layers if isinstance(layer, Embedding)]
+
+    def drawn(shape: Shape, tokens: bool) -> Array:
+        whole, size = tokens or columns, (SAMPLES, *shape)
+        return rng.integers(0, min(sizes, default=1), size) if whole else rng.standard_normal(size)
+
+    pairs = zip(sample_shapes(model).values(), each(model.takes_tokens), strict=True)
+    found = tuple([drawn(*pair) for pair in pairs])
+    return found[0] if model.inputs == 1 else found

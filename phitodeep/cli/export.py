@@ -10,11 +10,12 @@ from pathlib import Path
 import click
 
 from phitodeep.cli.app import FilePath, model_file, refuse_overwriting, refuse_own
-from phitodeep.cli.inputs import sample_shape
+from phitodeep.cli.inputs import sample_shapes
 from phitodeep.errors import ArgumentError, NotBuiltError
 from phitodeep.exchange.onnx.write.export import OPSET, files_of
 from phitodeep.exchange.torch.write.writing import export_torch
-from phitodeep.model.sequential import Sequential, load
+from phitodeep.model.model import Model
+from phitodeep.model.sequential import load
 
 ENDINGS = {"numpy": ".py", "onnx": ".onnx", "torch": ".pt2"}
 
@@ -67,17 +68,17 @@ def export(file: Path, form: str, output: Path | None, opset: int | None, force:
         click.echo(f"Wrote {path}, {path.stat().st_size:,} bytes.")
 
 
-def _built(file: Path) -> Sequential:
+def _built(file: Path) -> Model:
     """Return the model, built for the input shape that the file or its settings determine."""
-    model = load(file)
-    shape = sample_shape(model)
-    if shape is None:
+    model: Model = load(file)
+    shapes = sample_shapes(model)
+    if not shapes:
         raise NotBuiltError(
             f"{file} does not determine the model's input shape, which the export needs: train the "
             "model, or call model.build(input_shape), before model.save."
         )
     if model.input_shape is None:
-        model.build(shape)
+        model.build(*shapes.values())
     return model
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from phitodeep.core.files import readable
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import DataError, ShapeError
-from phitodeep.model.sequential import Sequential
+from phitodeep.model.model import Model
 
 LONGEST = 40  # characters of a cell that a message shows
 LARGEST = 1 << 30  # bytes of a CSV, whose rows take many times as much in memory
@@ -27,15 +27,16 @@ def read_inputs(path: Path) -> Array:
     return _read_npy(path) if path.suffix == ".npy" else _read_csv(path)
 
 
-def sample_shape(model: Sequential) -> Shape | None:
-    """Return the shape of one sample, or None if the model does not know it."""
-    return model.known_input() if model.input_shape is None else model.input_shape
+def sample_shapes(model: Model) -> dict[str, Shape]:
+    """Return the shape of one sample of each input by name, or {} if the model knows none."""
+    known = model.known_input() if model.inputs == 1 else None
+    shapes = model._ins() or (() if known is None else (known,))
+    return dict(zip(model.takes, shapes, strict=False))
 
 
-def fitted(X: Array, model: Sequential, name: str) -> Array:
-    """Return X in the model's input shape, if that takes no more than a reshape."""
-    shape = sample_shape(model)
-    if model.takes_tokens and X.dtype.kind == "f":
+def fitted(X: Array, shape: Shape | None, tokens: bool, name: str) -> Array:
+    """Return X in the shape of an input, if that takes no more than a reshape."""
+    if tokens and X.dtype.kind == "f":
         # a CSV does not distinguish 3 from 3.0; from 2**53 on, all floats are integers
         whole = ((X == np.floor(X)) & (np.abs(X) < 2**53)).all()
         X = X.astype(np.int64) if whole else X

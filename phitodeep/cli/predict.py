@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import click
 import numpy as np
 
 from phitodeep.cli.app import FilePath, model_file, refuse_own
-from phitodeep.cli.inputs import fitted, read_inputs, sample_shape
+from phitodeep.cli.inputs import fitted, read_inputs, sample_shapes
 from phitodeep.core.files import atomic_write
-from phitodeep.core.types import Array
-from phitodeep.errors import ShapeError
-from phitodeep.model.sequential import Sequential, load
+from phitodeep.core.types import Array, each
+from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.loss.heads import Heads
+from phitodeep.model.model import Model
+from phitodeep.model.sequential import load
+from phitodeep.training.inputs import in_order
 
 
 @click.command()
 @model_file
-@click.argument("input", type=FilePath())
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
 @click.option(
     "--output",
     "-o",
@@ -32,12 +35,13 @@ from phitodeep.model.sequential import Sequential, load
     is_flag=True,
     help="Print the number of the class with the highest score (from 0) instead of the scores.",
 )
-def predict(file: Path, input: Path, output: Path | None, classes: bool) -> None:
+def predict(file: Path, inputs: tuple[str, ...], output: Path | None, classes: bool) -> None:
     """Print a model's predictions, one per row.
 
     FILE holds the model. INPUT is an .npy file with an array (N, ...), or a .csv file with one
     sample per row, with or without a header. Rows of numbers are reshaped to the model's input,
-    such as 784 to (28, 28).
+    such as 784 to (28, 28). Several inputs are named: image=images.npy words=words.csv. Several
+    outputs are printed side by side, and written to one file each: OUT-name.npy.
 
     \b
     Example:
@@ -45,44 +49,83 @@ def predict(file: Path, input: Path, output: Path | None, classes: bool) -> None
     """
     if output is not None and output.suffix not in (".npy", ".csv"):
         raise click.BadParameter("the name must end in .npy or .csv", param_hint="--output")
+    files = [_named(given) for given in inputs]
     if output is not None:
-        refuse_own(output, file, input)
+        refuse_own(output, file, *(path for _, path in files))
     model = load(file)
-    P = _predictions(model, fitted(read_inputs(input), model, input.name), input.name)
+    P = _predictions(model, files)
     if classes:
-        P = _classes(P, model)
+        P = {name: _classes(A, model, name) for name, A in P.items()}
     if output is None:
         _write_csv(sys.stdout, P)
         return
-    with atomic_write(output) as stream:
-        if output.suffix == ".npy":
-            np.save(stream, P)
-        else:
-            _write_csv(stream, P)
-    click.echo(f"Wrote {output}: shape {P.shape}, {P.dtype}.", err=True)
+    for name, A in P.items():
+        own = output if len(P) == 1 else output.with_stem(f"{output.stem}-{name}")
+        refuse_own(own, file, *(path for _, path in files))
+        with atomic_write(own) as stream:
+            np.save(stream, A) if own.suffix == ".npy" else _write_csv(stream, {name: A})
+        click.echo(f"Wrote {own}: shape {A.shape}, {A.dtype}.", err=True)
 
 
-def _predictions(model: Sequential, X: Array, name: str) -> Array:
-    """Return the predictions; an error about the shape of X says what the model takes."""
+def _named(given: str) -> tuple[str, Path]:
+    """Return the name of an input, or "", and its file."""
+    name, _, path = given.partition("=")
+    named = path and name.isidentifier() and not Path(given).exists()
+    return (name if named else "", FilePath().convert(path if named else given, None, None))
+
+
+def _predictions(model: Model, files: list[tuple[str, Path]]) -> dict[str, Array]:
+    """Return the predictions by output; an error about a shape says what the model takes."""
+    alone = model.takes[0] if len(files) == 1 else ""
+    given = {name or alone or str(path): path for name, path in files}
+    if len(given) < len(files):
+        raise ArgumentError(f"{', '.join(name for name, _ in files)}: an input is given twice.")
+    paths = in_order(given, model.takes, f"INPUT ({' '.join(f'{n}=FILE' for n in model.takes)})")
+    shapes = sample_shapes(model)
+    kinds = zip(model.takes, paths, each(model.takes_tokens), strict=True)
+    X = {
+        name: fitted(read_inputs(path), shapes.get(name), tokens, path.name)
+        for name, path, tokens in kinds
+    }
     try:
-        return model.predict(X)
+        P: Any = model.predict(X if model.inputs > 1 else X[model.takes[0]])
     except ShapeError as error:
-        shape = sample_shape(model)
-        if shape in (None, X.shape[1:]):
-            raise
-        raise ShapeError(
-            f"{name} has samples of shape {X.shape[1:]}, but the model takes {shape}: {error}"
-        ) from error
+        for name, path in zip(model.takes, paths, strict=True):
+            if shapes.get(name) not in (None, X[name].shape[1:]):
+                raise ShapeError(
+                    f"{path.name} has samples of shape {X[name].shape[1:]}, but the model takes "
+                    f"{shapes[name]}: {error}"
+                ) from error
+        raise
+    return P if isinstance(P, dict) else {model.returns[0]: P}
 
 
-def _classes(P: Array, model: Sequential) -> Array:
-    """Return the class of each prediction: a single score is the score of class 1."""
+def _classes(P: Array, model: Model, name: str) -> Array:
+    """Return the class of each prediction: a single score is the score of class 1.
+
+    An output of several whose loss knows no classes stays as it is.
+    """
+    loss = model.loss
+    if isinstance(loss, Heads):
+        if name not in loss.losses or loss.losses[name].classes(P.shape) is None:
+            return P
+        loss = loss.losses[name]
     if P.shape[-1] == 1:
-        return (P[..., 0] > model.loss.threshold).astype(np.int64)
+        return (P[..., 0] > loss.threshold).astype(np.int64)
     return P.argmax(axis=-1)
 
 
-def _write_csv(stream: IO[str] | IO[bytes], P: Array) -> None:
-    """Write one row per sample, with as many digits as tell two float32 or float64 apart."""
-    digits = "%d" if P.dtype.kind != "f" else "%.9g" if P.dtype == np.float32 else "%.17g"
-    np.savetxt(stream, P.reshape(len(P), -1), fmt=digits, delimiter=",")
+def _write_csv(stream: IO[str] | IO[bytes], P: dict[str, Array]) -> None:
+    """Write one row per sample, with as many digits as tell two float32 or float64 apart.
+
+    Several outputs are side by side, below their names.
+    """
+    columns, formats, names = [], list[str](), list[str]()
+    for name, A in P.items():
+        columns.append(A.reshape(len(A), -1))
+        width = columns[-1].shape[1]
+        digits = "%d" if A.dtype.kind != "f" else "%.9g" if A.dtype == np.float32 else "%.17g"
+        formats += [digits] * width
+        names += [name] if width == 1 else [f"{name} {k}" for k in range(width)]
+    header = ",".join(names) if len(P) > 1 else ""
+    np.savetxt(stream, np.hstack(columns), formats, ",", header=header, comments="")

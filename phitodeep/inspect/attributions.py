@@ -124,9 +124,8 @@ def attributions(
         raise NotBuiltError(
             "attributions needs a model that is built: call build(input_shape), or train it first."
         )
-    names = model.returns if isinstance(model, Wired) else ("Y",)
-    output = names[0] if output is None and len(names) == 1 else output
-    k = names.index(check_option(output, "attributions output", names))
+    output = model.returns[0] if output is None and model.outputs == 1 else output
+    k = model.returns.index(check_option(output, "attributions output", model.returns))
     X, mask = model._inputs(X, lengths)
     n, sample = len(each(X)[0]), on_each(lambda A: A.shape[1:], X)
     twin = model if sample == model.input_shape else model._measured(sample)
@@ -144,12 +143,7 @@ def attributions(
     size = model.samples_at_once()
     rows = [slice(i, i + size) for i in range(0, n, size)]
     found = joined([tuple(explain(samples.take(part), part)) for part in rows])
-    return found[0] if len(found) == 1 else dict(zip(names_of(model), found, strict=True))
-
-
-def names_of(model: Trainable) -> tuple[str, ...]:
-    """Return the names of the inputs."""
-    return model.takes if isinstance(model, Wired) else ("X",)
+    return found[0] if len(found) == 1 else dict(zip(model.takes, found, strict=True))
 
 
 Scored = Callable[[list[Place]], Scores]
@@ -316,7 +310,7 @@ def _places(model: Trainable) -> list[Place]:
 
     Floats that become tokens inside the model, and tokens that several layers read, are refused.
     """
-    names, tokens = names_of(model), each(model.takes_tokens)
+    names, tokens = model.takes, each(model.takes_tokens)
     paths = [p for p, part in model.walk() if any(each(part.takes_tokens)) and not part.children()]
     uses = model.uses if isinstance(model, Wired) else [(model, names, names)]
     read = [v for part, reads, _ in uses if any(each(part.takes_tokens)) for v in reads]
@@ -335,7 +329,7 @@ def _places(model: Trainable) -> list[Place]:
 
 def _baselines(baseline: Any, model: Trainable, shapes: list[Shape]) -> list[Array]:
     """Return where the paths start, as views of these shapes: of X, or of tokens' vectors."""
-    names, tokens = names_of(model), each(model.takes_tokens)
+    names, tokens = model.takes, each(model.takes_tokens)
     several = len(names) > 1 or isinstance(baseline, Mapping)
     values = by_name(baseline, names, "attributions baseline") if several else {names[0]: baseline}
     found = []

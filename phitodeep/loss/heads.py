@@ -79,6 +79,10 @@ class Heads(Loss, registered=False):
         twin._frame = frame
         return twin
 
+    def __repr__(self) -> str:
+        terms = [f"{self.factor(name):g} {loss!r} of {name}" for name, loss in self.losses.items()]
+        return " + ".join(term.removeprefix("1 ") for term in terms) or "no loss"
+
     @property
     def parts(self) -> list[Loss | None]:
         """The loss of each output, or None, in order."""

@@ -64,7 +64,7 @@ FOR_AUTHORS = {  # what authors of layers write and use, but users of models do 
     *("described", "draw", "full", "gives", "grad_array", "grads", "independent_samples", "inputs"),
     *("kept_as", "known_input", "matrices", "needs_grad", "params", "refers_to", "saved"),
     *("save_for_backward", "skips_dX", "state", "steps", "takes_tokens", "tied", "time_steps"),
-    *("outputs", "surrogate", "uniform"),
+    *("outputs", "returns", "surrogate", "takes", "uniform"),
 }
 
 
@@ -78,6 +78,8 @@ class Model(Inspectable, Adaptable, Generating, registered=False):
 
     refers_to: ClassVar[tuple[str, ...]] = ("_checked", "_plans")
     _default_loss: ClassVar[Any] = "mse"
+    takes: tuple[str, ...] = ("X",)  # the names of the inputs, which only a Network chooses
+    returns: tuple[str, ...] = ("Y",)
     tokenizer: Any = None  # turns text into tokens; saved with the model
     _plans: tuple[Any, tuple[int, int, Any]] | None = None
     kept_as: ClassVar = {"loss_class": "loss", "alpha": "_own_alpha"}

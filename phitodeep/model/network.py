@@ -120,7 +120,7 @@ class Network(Model, Wired):
 
     def build(self, input_shape: Any, *, seed: Any = None, dtype: DType = None) -> Any:
         """Build for samples of these shapes: a dict by name, or a tuple in order."""
-        shapes = in_order(input_shape, self.takes, "the input shapes")
+        shapes = in_order(input_shape, self.takes, "input_shape")
         return super().build(shapes[0] if self.inputs == 1 else shapes, seed=seed, dtype=dtype)
 
     def _inputs(self, X: Any, lengths: Any) -> tuple[Any, Any]:

@@ -31,6 +31,8 @@ class Trainable(Container, registered=False):
     """What training requires of a model; `Model` implements it."""
 
     layers: list[Layer]
+    takes: tuple[str, ...]  # the names of the inputs and outputs
+    returns: tuple[str, ...]
     loss: Loss
     optimizer: Optimizer
     callbacks: list[Callback]

@@ -551,7 +551,7 @@ def test_what_predict_prints_and_writes_and_how_exact_it_is(digits, expected, wr
     for dtype in (np.float32, np.float64):
         P = np.random.default_rng(0).standard_normal((200, 2)).astype(dtype)
         stream = io.StringIO()
-        _write_csv(stream, P)
+        _write_csv(stream, {"Y": P})
         np.testing.assert_array_equal(read_csv(stream.getvalue()).astype(dtype), P)
     np.save("x.npy", np.array([[-0.5], [0.3], [0.9]]))
     for loss in (BinaryCrossEntropy(), BinaryCrossEntropyWithLogits()):

@@ -347,12 +347,12 @@ def test_errors_in_a_stretch_name_the_network_and_the_value():
 
 
 REFUSED = r"""
-net.train({'image': X['image']}, Y) -> ArgumentError: X: the dict lacks 'words'
-net.train({**X, 'z': 1}, Y) -> ArgumentError: has the unknown 'z'
+net.train({'image': X['image']}, Y) -> ArgumentError: X, a dict with image, words, lacks 'words'\.
+net.train({**X, 'z': 1}, Y) -> ArgumentError: X, a dict with .* has the unknown 'z'
 net.train([X['image'], X['words']], Y) -> ArgumentTypeError: give a dict with image
 net.train((X['image'],), Y) -> ArgumentTypeError: got a tuple of 1
 net.train({**X, 'words': X['words'][:3]}, Y) -> ShapeError: 'words'.* has 3 samples
-net.train(X, {'digit': Y['digit']}) -> ArgumentError: y: the dict lacks 'box'
+net.train(X, {'digit': Y['digit']}) -> ArgumentError: y, a dict with .* lacks 'box'
 net.train(X, {**Y, 'box': Y['box'][:2]}) -> ShapeError: y\['box'\] has 2 samples
 net.train(X, {**Y, 'box': Y['box'][:, :1]}) -> ShapeError: y\['box'\]
 net.train({**X, 'words': X['words'] / 2}, Y) -> ArgumentTypeError: X\['words'\]
@@ -368,7 +368,7 @@ net.setloss({}) or net.train(X, Y) -> ArgumentError: no output of this network h
 net.setloss({'digit': 'softmax_cross_entropy'}) or net.train(X, Y)
     ArgumentError: layer 11 of Network, which gives 'box', Dense.* is not trained
 net.predict(X['image']) -> ArgumentTypeError: X: give a dict with image, words
-net.build({'image': (6, 6, 1)}) -> ArgumentError: shapes: the dict lacks 'words'
+net.build({'image': (6, 6, 1)}) -> ArgumentError: input_shape, a dict with .* lacks 'words'
 net.train([{'image': X['image'], **Y}], epochs=1) -> ArgumentError: none of them is 'words'
 net.generate(X['words'], 3) -> ArgumentError: given=
 """
