@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from phitodeep import Sequential
+from phitodeep import Network, Sequential
 from phitodeep import layers as L
 from phitodeep.errors import ArgumentError, UnknownNameError
 from phitodeep.testing.examples import data, made
@@ -52,6 +52,21 @@ def test_every_symbol_can_be_edited(make, shape, tokens):
             assert found.loss == found.before
         db.restart()
         db.cont()
+
+
+def test_networks_show_each_input_and_each_loss():
+    uses = [(L.Dense(3, 3), ["a"], ["h"]), (L.Multiply(), ["h", "b"], ["y"])]
+    losses = {"y": "mse", "h": "huber"}
+    net = Network(["a", "b"], uses, ["y", "h"], loss_class=losses, dtype="float64", seed=0)
+    net.build(((3,), (3,)))
+    db = net.debug(*[tuple(RNG.standard_normal((2, 4, 3))) for _ in "Xy"])
+    assert db.where() == "forward of Network\n-> X1 = the input"
+    assert db.step() == "forward of Network\n-> X2 = the input"
+    assert [line[:2] for line in db.list().splitlines()[:3]] == ["  ", "->", "  "]
+    db.until("loss.y.L")
+    assert db.progress() == "forward ━━━━━━━━━━━━━━━━━━  loss ╸───  backward ──────────────────"
+    db.cont()
+    assert not any(row.dY or row.update for row in db.diff().rows)
 
 
 NESTED = [row for row in ONE_EACH if made(*row[:2]).children()]

@@ -384,7 +384,7 @@ class Debugger:
             return {}
         model, found = self._model.copy(), dict[str, dict[str, Array]]()
         for path, scope in self._scopes.items():
-            if path != "loss":
+            if not display.is_loss(path):
                 found[path] = _gradients(scope)
                 found |= {inner: layer.grads for inner, layer in run.below(scope)}
         for path, layer in model.walk():

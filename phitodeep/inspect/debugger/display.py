@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from phitodeep.derivations.language.run import Input, Position, Scope
+from phitodeep.derivations.language.run import Input, Position, Scope, names_of, symbols_of
 from phitodeep.derivations.language.step import Loop, Step, Through
 from phitodeep.inspect.entries import rms
 from phitodeep.inspect.trace import kind_of
@@ -29,7 +29,7 @@ def formula(step: Step) -> str:
     """A step as plain text."""
     if not isinstance(step, Input):
         return step.formula.replace("= layers.", "= ")
-    return f"{step.symbol} = {GIVEN[step.symbol]}"
+    return f"{step.symbol} = {GIVEN[step.symbol.rstrip('0123456789')]}"
 
 
 def listing(
@@ -59,11 +59,19 @@ def listing(
 
 def _rows(position: Position) -> Iterator[tuple[int, Step]]:
     """What the pass receives, then its steps, each with its depth in loops."""
-    given = "dY" if position.direction == "backward" else "P"
-    given = "X" if position.direction == "forward" and position.scope.path != "loss" else given
-    if (position.scope.path, position.direction) != ("loss", "backward"):
-        yield 0, Input(given, "given", lambda _: None)
+    scope, direction = position.scope, position.direction
+    if is_loss(scope.path):
+        given = names_of(scope, "P") if direction == "forward" else []
+    else:
+        given = symbols_of(scope.layer, "X" if direction == "forward" else "dY")
+    for symbol in given:
+        yield 0, Input(symbol, "given", lambda _: None)
     yield from _deep(getattr(position.scope.derivation, position.direction))
+
+
+def is_loss(path: str) -> bool:
+    """Whether a scope is that of the loss, or of one of several losses in it."""
+    return path.partition(".")[0] == "loss"
 
 
 def _deep(steps: Sequence[Step], depth: int = 0) -> Iterator[tuple[int, Step]]:
@@ -83,7 +91,7 @@ def _with_layer(step: Step, scope: Scope) -> str:
 def _same(step: Step, other: Step | None) -> bool:
     """Whether two steps are the same; each pass makes its own object for what it receives."""
     both_given = isinstance(step, Input) and isinstance(other, Input)
-    return step is other or both_given
+    return step is other or (both_given and step.symbol == getattr(other, "symbol", None))
 
 
 def _size(step: Step, scope: Scope) -> str:
@@ -126,7 +134,7 @@ def strip(model: Scope, position: Position | None) -> str:
     phases = ("forward", "loss", "backward")
     if position is None:
         now, share = len(phases), 0.0
-    elif position.scope.path == "loss":
+    elif is_loss(position.scope.path):
         now, share = 1, 0.5 if position.direction == "backward" else 0.0
     else:
         now, share = phases.index(position.direction), _share(model, position)
