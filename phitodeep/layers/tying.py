@@ -215,14 +215,10 @@ class Shared(Container):
 
     def _bound(self) -> Layer:
         """Return a replica of the layer that runs in this layer's frame, with its own parts."""
-        use = self._use
-        if (
-            use is None
-            or use._frame is not self._frame
-            or use._trainable is not self.layer._trainable
-        ):
+        use, now = self._use, (self._frame, self._seed_sequence, self.layer._trainable)
+        if use is None or (use._frame, use._seed, use._trainable) != now:
             use = self._use = Layer._replica(self.layer)
-            own = ("_frame", "_seed_sequence", "input_shape", "output_shape")
+            own = ("_frame", "_seed", "input_shape", "output_shape")
             vars(use).update({name: getattr(self, name) for name in own}, _original=self)
             if isinstance(use, Container):
                 inside = self.layer.children()

@@ -165,6 +165,18 @@ def test_a_layer_with_several_inputs_and_outputs_is_shared():
     assert check_gradients(net, tuple(rng.standard_normal((2, *s)) for s in ((4, 5), (3,), (3,))))
 
 
+def test_each_place_of_a_layer_draws_random_numbers_of_its_own():
+    layer = L.Dropout(0.5)
+    net = L.Wired(["x"], [(layer, ["x"], ["y"]), (L.Shared(layer), ["x"], ["z"])], ["y", "z"])
+    net.build((40,), seed=0)
+    with within(Call(step=0)):
+        first, *others = net.forward(np.ones((2, 40)))
+        net._set_seed(1)
+        others += net.forward(np.ones((2, 40)))
+    assert all((first != other).any() for other in others)
+    assert (others[0] != others[2]).any()
+
+
 def test_a_model_that_is_not_built_counts_shared_layers_that_make_their_parts():
     block = L.SwiGLU(3)
     assert L.Chain(L.Dense(4, 4), block, L.Shared(block)).count_params() == 4 * 4 + 4 + 3 * 3 * 4
