@@ -357,7 +357,7 @@ class Chain(Container):
         """A chain of the same layer objects, without `_last`."""
         end = self.layers[-1]
         nested = [] if end is self._last else [cast(Chain, end)._without_last()]
-        other = self._with_layers([*self.layers[:-1], *nested])
+        other = self._with_layers([*self.layers[:-1], *nested], self._numbers)
         other.output_shape = other.layers[-1].output_shape if other.layers else self.input_shape
         return other
 

@@ -265,6 +265,27 @@ def test_threads_change_no_bit(cut):
         assert same(trained(threads, loss, loss), wanted)
 
 
+@pytest.mark.parametrize("reads", ["h", "p"])
+def test_a_loss_takes_over_a_softmax_that_no_layer_reads(reads, cut):
+    A, y, T = RNG.standard_normal((6, 4)), RNG.integers(0, 3, 6), RNG.standard_normal((6, 3))
+
+    def trained(parts, **options):
+        cut(parts)
+        uses = [
+            (L.Dense(3), ["x"], ["h"]),
+            (L.Tanh(), ["h"], ["z"]),
+            (L.Softmax(), ["z"], ["p"]),
+            (L.Dense(3), [reads], ["y"]),
+        ]
+        losses = {"p": "categorical_cross_entropy", "y": "mse"}
+        net = Network(["x"], uses, ["p", "y"], loss_class=losses, seed=0, dtype="float64")
+        net.train(A, (y, T), epochs=2, verbose=0, **options)
+        return weights(net)
+
+    for one, other in zip(trained(1, shortcuts=False), trained(2), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
 def test_lora_in_a_nested_chain_is_trained():
     inner = L.Chain(L.Dense(8), L.Tanh(), L.Dense(4))
     uses = [(inner, ["x"], ["h"]), (L.Dense(4), ["x"], ["k"]), (L.Add(), ["h", "k"], ["y"])]
