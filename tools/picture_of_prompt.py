@@ -28,14 +28,13 @@ def session() -> str:
     page = (ROOT / "docs" / "debugger.md").read_text(encoding="utf-8")
     program = page.split("```python\n", 1)[1].split("```", 1)[0] + "\ndb.prompt()\n"
     ours, theirs = pty.openpty()
-    env = {
-        **os.environ,
-        "TERM": "xterm-256color",
-        "COLUMNS": str(WIDTH),
-        "PYTHONPATH": str(ROOT),
-    }
+    own = {"TERM": "xterm-256color", "COLUMNS": str(WIDTH), "PYTHONPATH": str(ROOT)}
     child = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=theirs, stdout=theirs, stderr=theirs, env=env
+        [sys.executable, "-c", program],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=os.environ | own,
     )
     os.close(theirs)
     shown = b""

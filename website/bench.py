@@ -10,7 +10,7 @@ import numpy as np
 
 from phitodeep.core.call import calling
 from phitodeep.core.types import Array
-from phitodeep.derivations.language.run import Scope, backward, forward, run
+from phitodeep.derivations.language.run import Scope, backward, forward, run, symbols_of
 from phitodeep.derivations.language.step import Derivation, Step
 from phitodeep.inspect.explorer.document import Writer
 from phitodeep.layers.base import Layer
@@ -26,11 +26,14 @@ class Bench:
 
     edited, sample = False, None
 
-    def __init__(self, layer: Layer, X: Array, dY: Array, extra: Sequence[Step] = ()) -> None:
+    def __init__(
+        self, layer: Layer, Xs: Sequence[Array], dY: Array, extra: Sequence[Step] = ()
+    ) -> None:
         self.model, self.replaced = layer, dict[Any, Any]()
         self.extra = tuple(extra)
+        self.given = inputs(layer, Xs) | {"dY": dY}
         with calling(step=0, first=0, training=True, caching=True, needs_dX=True):
-            self.whole = Scope(layer, X=X)
+            self.whole = Scope(layer, **inputs(layer, Xs))
             run(forward(self.whole))
             self.derivation = self.whole.derivation
             both = self.derivation
@@ -53,7 +56,7 @@ class Bench:
         writer.forward("")
         writer.backward("")
         return {
-            "samples": len(self["X"]),
+            "samples": len(self["dY"]),
             "live": writer.live,
             "parameters": writer.parameters,
             "scopes": writer.scopes,
@@ -70,16 +73,17 @@ class Bench:
         constants = _constants(document)
         layer = self.model
         found = []
-        for name in ("X", "dY", *layer.params):
+        for name in (*self.given, *layer.params):
             if np.asarray(self[name]).dtype.kind != "f":
                 continue
-            other, given = layer.copy(), {"X": self["X"], "dY": self["dY"]}
+            other, given = layer.copy(), self.given.copy()
             moved = 0.1 - 1.3 * self[name]
             if name in given:
                 given[name] = moved
             else:
                 other.set_weights({**other.get_weights(), name: moved})
-            if _constants(Bench(other, **given, extra=self.extra).document()) == constants:
+            *Xs, dY = given.values()
+            if _constants(Bench(other, Xs, dY, self.extra).document()) == constants:
                 found.append(name)
         return found
 
@@ -102,6 +106,16 @@ class _Writer(Writer):
         return {k: v for k, v in super().described(*args).items() if k not in DROPPED}
 
 
+def inputs(layer: Layer, Xs: Sequence[Array]) -> dict[str, Array]:
+    """The inputs by their symbols: X, or X1, X2, ... of several."""
+    return dict(zip(symbols_of(layer, "X"), Xs, strict=True))
+
+
+def one(values: Sequence[Any]) -> Any:
+    """A single value itself, or a tuple of several, as layers take and return them."""
+    return values[0] if len(values) == 1 else tuple(values)
+
+
 def _inside(scope: Scope) -> list[tuple[str, Scope]]:
     return [(scope.path, scope), *(pair for s in scope.inside.values() for pair in _inside(s))]
 
@@ -109,6 +123,7 @@ def _inside(scope: Scope) -> list[tuple[str, Scope]]:
 def _constants(document: dict[str, Any]) -> str:
     """All that the document stores, but the inputs and the parameters."""
     scopes = json.loads(json.dumps(document["scopes"]))
-    for name in ("X", "dY"):
-        scopes[""]["values"].pop(name, None)
+    for names in scopes[""]["receives"].values():
+        for name in names:
+            scopes[""]["values"].pop(name, None)
     return json.dumps(scopes)

@@ -13,10 +13,18 @@ import numpy as np
 
 from phitodeep import layers
 from phitodeep.derivations.language.step import Let, Step, Sum
-from phitodeep.testing.examples import cube, cube_gradient, embedding
+from phitodeep.testing.examples import cube, cube_gradient
+from website.bench import one
 from website.facts import read
 
-NAMES = {**vars(layers), "cube": cube, "cube_gradient": cube_gradient, "embedding": embedding}
+
+def built(layer: layers.Layer, *shape: int) -> layers.Layer:
+    """A layer at another place in a model, whose weights the example uses."""
+    layer.build(shape, seed=1, dtype=np.float64)
+    return layer
+
+
+NAMES = {**vars(layers), "cube": cube, "cube_gradient": cube_gradient, "built": built}
 
 
 class Check(NamedTuple):
@@ -33,7 +41,7 @@ class Facts(NamedTuple):
 
     question: str
     layer: str
-    X: Any
+    Xs: tuple[Any, ...]
     checks: tuple[Check, ...]
     exercise: str
     shown: tuple[str, ...] = ()
@@ -56,7 +64,8 @@ def _check(sentence: str, zero: str, before: Sequence[str] = (), *rest: float) -
 def _facts(row: dict[str, Any]) -> Facts:
     checks = (SHARED[check] if isinstance(check, str) else check for check in row.pop("checks"))
     extra = _steps(row.pop("extra", []))
-    return Facts(checks=tuple(_check(*check) for check in checks), extra=extra, **row)
+    Xs = row.pop("Xs", None) or (row.pop("X"),)
+    return Facts(checks=tuple(_check(*check) for check in checks), extra=extra, Xs=Xs, **row)
 
 
 KINDS = read("layers")
@@ -66,13 +75,16 @@ FACTS: dict[str, Facts] = {name: facts for kind in KINDS.values() for name, fact
 ALIASES = {facts.alias: name for name, facts in FACTS.items() if facts.alias}
 
 
-def example(facts: Facts) -> tuple[layers.Layer, Any, Any]:
-    """The built layer with parameters of one decimal, X and dY."""
+def example(facts: Facts) -> tuple[layers.Layer, list[Any], Any]:
+    """The built layer with parameters of one decimal, its inputs, and dY."""
     rng = np.random.default_rng(3)
-    drawn = isinstance(facts.X, dict)
-    X = rng.normal(size=facts.X["shape"]).round(1) if drawn else np.array(facts.X)
+    Xs = [
+        rng.normal(size=X["shape"]).round(1) if isinstance(X, dict) else np.array(X)
+        for X in facts.Xs
+    ]
     layer: layers.Layer = eval(facts.layer, NAMES)
-    layer.build(X.shape[1:], seed=4, dtype=np.float64)  # drops some numbers, and keeps some
+    shape = one([X.shape[1:] for X in Xs])
+    layer.build(shape, seed=4, dtype=np.float64)  # drops some numbers, and keeps some
     layer.set_weights(
         {
             path: (0.4 + np.abs(rng.normal(0.5, 0.5, A.shape)) if "var" in path or "gamma" in path
@@ -80,5 +92,5 @@ def example(facts: Facts) -> tuple[layers.Layer, Any, Any]:
             for path, A in layer.get_weights().items()
         }
     )  # fmt: skip
-    dY = rng.normal(size=(len(X), *(layer.output_shape or ()))).round(1)
-    return layer, X, dY
+    dY = rng.normal(size=(len(Xs[0]), *(layer.output_shape or ()))).round(1)
+    return layer, Xs, dY

@@ -14,11 +14,11 @@ import numpy as np
 from phitodeep import functional
 from phitodeep.core.call import calling
 from phitodeep.derivations.language.mathml import MATHML, MathML
-from phitodeep.derivations.language.step import Given, Let, Loop, Step
+from phitodeep.derivations.language.step import Derivation, Given, Let, Loop, Step
 from phitodeep.layers.base import Layer
 from phitodeep.model.builder import SequentialBuilder
 from website import arrays, options, parts
-from website.bench import Bench
+from website.bench import Bench, inputs
 from website.layer_facts import ALIASES, FACTS, KINDS, Check, Facts, example
 from website.layer_pictures import picture
 from website.mistakes import mistakes, verdict
@@ -37,8 +37,7 @@ def sections() -> list[Section]:
 
 
 def page(name: str) -> Page:
-    made = LayerPage(name)
-    return Page(f"layers/{link_of(name)}.md", made.content())
+    return Page(f"layers/{link_of(name)}.md", LayerPage(name).content())
 
 
 class LayerPage:
@@ -46,19 +45,18 @@ class LayerPage:
 
     def __init__(self, name: str) -> None:
         self.name, self.facts = name, FACTS[name]
-        self.layer, self.X, self.dY = example(self.facts)
+        self.layer, self.Xs, self.dY = example(self.facts)
         self.checks = checked(self.facts.checks)
-        self.bench = Bench(self.layer, self.X, self.dY, (*self.facts.extra, *self.checks))
+        self.bench = Bench(self.layer, self.Xs, self.dY, (*self.facts.extra, *self.checks))
+        self.inputs = inputs(self.layer, self.Xs)
         self.kind = next(kind for kind, facts in KINDS.items() if name in facts)
-        self.image = self.X.ndim == 4
+        self.image = any(X.ndim == 4 for X in self.Xs)
         self._scales()
 
     def _scales(self) -> None:
         """What is compared has one scale: the parts of a gradient, and the gradient."""
-        ways = [s.symbol for s in self.facts.extra]
-        whole = [*ways, "dX"] if ways else []
-        common = arrays.scale_of(*(self.bench[s] for s in whole)) if whole else 0.0
-        self.scales = dict.fromkeys(whole, common)
+        whole = [*(s.symbol for s in self.facts.extra), "dX"] if self.facts.extra else []
+        self.scales = dict.fromkeys(whole, arrays.scale_of(*(self.bench[s] for s in whole)))
 
     def content(self) -> str:
         cls = type(self.layer)
@@ -107,15 +105,15 @@ class LayerPage:
     def workbench(self) -> str:
         """Both passes with their numbers, and what the script needs to run them again."""
         names = [*self.layer.params, *self.layer.tied]
-        back = {
-            step.symbol for step in self.bench.derivation.backward if not isinstance(step, Loop)
-        }
-        back |= {s.symbol for loop in self.bench.derivation.backward if isinstance(loop, Loop)
-                 for s in loop.body} | {s.symbol for s in self.facts.extra}  # fmt: skip
+        steps = Derivation([], self.bench.derivation.backward).every()
+        back = {step.symbol for step in (*steps, *self.facts.extra)}
         shown = self.facts.shown
         lanes = {
-            "Forward": ["X", *names, *(s for s in shown if s not in back), "Y"],
-            "Backward": ["dY", *(s for s in shown if s in back), "dX", *(f"d{n}" for n in names)],
+            "Forward": [*self.inputs, *names, *(s for s in shown if s not in back), "Y"],
+            "Backward": [
+                *("dY", *(s for s in shown if s in back)),
+                *(f"d{name}" for name in (*self.inputs, *names)),
+            ],
         }
         rows = "".join(
             f'<div class="wb-lane"><p class="wb-title">{title}</p><div class="wb-arrays">'
@@ -123,11 +121,8 @@ class LayerPage:
             for title, symbols in lanes.items()
         )
         movable = self.bench.movable()
-        data = {
-            "document": self.bench.document() if movable else None,
-            "movable": movable,
-            "blank": self.facts.blank,
-        }
+        document = self.bench.document() if movable else None
+        data = {"document": document, "movable": movable, "blank": self.facts.blank}
         return (
             f'<section class="wb" aria-label="{self.name} with numbers">{rows}'
             f'<p class="wb-help">{self.help(movable)}</p>{parts.data(data)}</section>'
@@ -170,13 +165,9 @@ class LayerPage:
             "These are the layer's own `steps()`, in the order in which they run, with the numbers "
             "of the example. Point at a step to light up what it reads and what it computes."
         ]
-        forward, backward = self.bench.derivation
-        for title, steps, method in (
-            ("Forward", forward, "forward"),
-            ("Backward", backward, "backward"),
-        ):
+        for steps, method in zip(self.bench.derivation, ("forward", "backward"), strict=True):
             listed = f'<ol class="wb-steps">{self.steps(steps)}</ol>'
-            blocks += [f"### {title}", parts.pair(listed, code(cls, method))]
+            blocks += [f"### {method.capitalize()}", parts.pair(listed, code(cls, method))]
         return blocks
 
     def steps(self, steps: Any) -> str:
@@ -213,36 +204,40 @@ class LayerPage:
             return (
                 "The derivation belongs to the functions that you give, so you check it yourself."
             )
-        found = mistakes(self.layer, self.X, self.bench.derivation, self.facts.mistakes)
+        if self.layer.surrogate:
+            return "The checker expects the slope of Y: it cannot tell mistakes from the purpose."
+        found = mistakes(self.layer, self.Xs, self.bench.derivation, self.facts.mistakes)
         if not found:
             return "Nothing can be left out: this layer only moves or copies numbers."
         return "The checker's answer to the likeliest mistakes:\n\n" + "\n\n".join(
-            f'<p class="wb-broken"><strong>{m.step.mathml}, {coded(m.sentence)}</strong></p>'
+            f'<p class="wb-broken"><strong>{m.step.mathml}, {parts.coded(m.sentence)}</strong></p>'
             f'<pre class="wb-said"><code>{escape(m.verdict)}</code></pre>'
             for m in found
         )
 
     def verdict(self) -> str:
         return (
-            "The build compared the layer's gradients with central differences in float64, as "
-            f"[check_gradients](../api/testing.md) does:\n\n"
-            f"<pre><code>{escape(verdict(self.layer, self.X))}</code></pre>"
+            "[check_gradients](../api/testing.md) compares the layer's gradients with central "
+            "differences in float64. When this page was built, it said:\n\n"
+            f"<pre><code>{escape(verdict(self.layer, self.Xs))}</code></pre>"
         )
 
     def cost(self) -> str:
         small = self.layer.copy()
-        small.cast(np.float32)
+        for layer in {small, *(owner for owner, _ in small.tied.values())}:
+            layer.cast(np.float32)
         with calling(step=0, caching=True, training=True):
-            small.forward(self.X if self.facts.tokens else self.X.astype(np.float32))
+            small.forward(*(self.Xs if self.facts.tokens else [X.astype("f4") for X in self.Xs]))
         kept = {id(A): A.nbytes for _, part in small.walk() for A in part.cache.values()
                 if isinstance(A, np.ndarray)}  # fmt: skip
-        cells = int(np.prod(self.X.shape))
+        cells = sum(X.size for X in self.Xs)
+        shapes = ", ".join(f"{name} {X.shape}" for name, X in self.inputs.items())
         return (
-            f"| for the example, X {self.X.shape} | |\n|---|---:|\n"
+            f"| for the example, {shapes} | |\n|---|---:|\n"
             f"| operations of a forward pass, per sample | {small.flops():,} |\n"
             f"| parameters | {small.count_params():,} |\n"
             f"| bytes kept for the backward pass, in float32 | {sum(kept.values()):,} |\n"
-            f"| bytes of X, in float32 | {4 * cells:,} |"
+            f"| bytes of {' and '.join(self.inputs)}, in float32 | {4 * cells:,} |"
         )
 
     def see_also(self) -> str:
@@ -280,11 +275,6 @@ def typeset(step: Step) -> tuple[str, str]:
     if step.formula == f"{step.symbol} = {step.words}":  # words, which can go on a second line
         return BLOCK.whole(MATHML.symbol(step.symbol) + "<mo>=</mo>"), step.words
     return step.written(BLOCK), step.words if step.words not in step.formula else ""
-
-
-def coded(sentence: str) -> str:
-    """A sentence as HTML, with what stands in backticks as code."""
-    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(sentence))
 
 
 def summary(cls: type) -> str:
@@ -358,7 +348,7 @@ def index() -> str:
 
 
 def card(name: str, facts: Facts, alias: str = "") -> str:
-    layer, X, _ = example(facts)
+    layer, Xs, _ = example(facts)
     said = f"Another name of {name}." if alias else escape(facts.question)
-    drawn = picture(name, layer, X, name in KINDS["Activations"])
+    drawn = picture(name, layer, Xs, name in KINDS["Activations"])
     return parts.card(link_of(name), drawn, alias or name, said)

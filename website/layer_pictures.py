@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,17 @@ WIDTH, HEIGHT = 200, 80
 BY_ROW = ("Softmax", "LogSoftmax")  # activations that are no function of one number
 
 
-def picture(name: str, layer: Layer, X: Array, curve: bool) -> str:
+def picture(name: str, layer: Layer, Xs: Sequence[Array], curve: bool) -> str:
     if curve and name not in BY_ROW:
         return _curve(name, layer)
     with calling(step=0, training=True):
-        Y = layer.forward(X)
+        Y = layer.forward(*Xs)
+    width = 84 / len(Xs)
     return parts.svg(
         WIDTH,
         HEIGHT,
         f"What {name} makes of the example",
-        _tiles(X, 4, 84),
+        *(_tiles(X, 4 + k * width, width - 4 * (len(Xs) > 1)) for k, X in enumerate(Xs)),
         '<path class="wb-arrow" d="M92 40h14m-5 -5l5 5l-5 5"/>',
         _tiles(np.asarray(Y), 112, 84),
     )

@@ -13,12 +13,14 @@ import linecache
 import re
 from functools import cache
 from html import escape
+from textwrap import dedent
 from typing import Any, NamedTuple
 
 from course import make_notebooks as course
 from course.make_notebooks import BLANK, LESSONS, Cell
 from phitodeep.plots.svg import Drawing
 from website.pages import Page, Section
+from website.parts import coded
 
 FOLDER = "lessons"
 AHA = re.compile(r"^> \*\*Aha\.\*\* (.*(?:\n> .*)*)", re.M)
@@ -160,21 +162,15 @@ def callout(found: re.Match[str]) -> str:
 def exercise(lesson: Lesson, source: str) -> str:
     """The class with its blank, and the solution, folded."""
     blank = course.blank(source)
-    (solution,) = (found[2] for found in course.SOLUTION.finditer(source + "\n"))
+    (solution,) = (dedent(found[2]).rstrip() for found in course.SOLUTION.finditer(source + "\n"))
     assert BLANK.splitlines()[0] in blank
     return (
         f"```python\n{blank}\n```\n\n"
         f"Write your code into [the notebook]({lesson.file}.ipynb), which grades it.\n\n"
         '<details class="pd-answer" markdown="1">'
-        f"<summary>The solution</summary>\n\n```python\n{dedented(solution)}\n```\n\n</details>\n\n"
+        f"<summary>The solution</summary>\n\n```python\n{solution}\n```\n\n</details>\n\n"
         "With the solution, the grader says:"
     )
-
-
-def dedented(source: str) -> str:
-    lines = source.rstrip().splitlines()
-    space = min(len(line) - len(line.lstrip()) for line in lines if line.strip())
-    return "\n".join(line[space:] for line in lines)
 
 
 def figure(picture: Page, caption: str) -> str:
@@ -230,10 +226,6 @@ def index(every: list[Lesson]) -> str:
         for lesson in every
     ]
     return INDEX.format("".join(rows))
-
-
-def coded(text: str) -> str:
-    return re.sub("`([^`]*)`", r"<code>\1</code>", escape(text, quote=False))
 
 
 INDEX = """# Lessons

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -12,9 +12,11 @@ from phitodeep.core.types import Array
 from phitodeep.derivations.language.notation import PLAIN
 from phitodeep.derivations.language.run import Position, Scope, backward, forward, gradients, run
 from phitodeep.derivations.language.step import Arrange, Derivation, Step, Through
+from phitodeep.errors import ArgumentError
 from phitodeep.layers.base import Layer
 from phitodeep.teach.mutations import mutations
 from phitodeep.testing import GradientError, check_gradients
+from website.bench import inputs, one
 
 MOST = 3
 DULL = ("without the factor `dY`", "with `dY` transposed", "with `V` transposed")
@@ -30,23 +32,23 @@ def broken(layer: Layer, symbol: str, wrong: Any) -> Layer:
     """A copy of a layer whose backward pass runs its derivation, with one step done wrongly."""
     kind = type(layer)
 
-    def go(self: Any, X: Array) -> Array:
-        vars(self)["seen"] = X.copy()
-        return kind.forward(self, X)
+    def go(self: Any, *Xs: Array) -> Array:
+        vars(self)["seen"] = inputs(self, [X.copy() for X in Xs])
+        return kind.forward(self, *Xs)
 
     def back(self: Any, dY: Array) -> Any:
         def edit(position: Position, value: Any) -> Any:
             here = position.scope is scope and position.direction == "backward"
             return wrong(position.seen) if here and position.step.symbol == symbol else value
 
-        scope = Scope(self, X=vars(self)["seen"])
+        scope = Scope(self, **vars(self)["seen"])
         run(forward(scope))
         run(backward(scope, dY), edit)
         parts = dict(self.walk())
         for path, gradient in gradients(scope).items():
             owner, _, name = path.rpartition(".")
             parts[owner].grad_array(name)[...] = gradient
-        return scope.find("dX")
+        return one([scope.find(f"d{X}") for X in vars(self)["seen"]])
 
     def steps(self: Layer) -> Derivation:
         return kind.steps(self)
@@ -56,23 +58,23 @@ def broken(layer: Layer, symbol: str, wrong: Any) -> Layer:
     return made
 
 
-def verdict(layer: Layer, X: Array) -> str:
+def verdict(layer: Layer, Xs: Sequence[Array]) -> str:
     """What the checker says: its report, or its error."""
     with np.errstate(all="ignore"):
         try:
-            return str(check_gradients(layer, X))
-        except GradientError as error:
+            return str(check_gradients(layer, one(Xs)))
+        except (GradientError, ArgumentError) as error:
             return str(error)
 
 
 def mistakes(
-    layer: Layer, X: Array, derivation: Derivation, wanted: tuple[tuple[str, str], ...]
+    layer: Layer, Xs: Sequence[Array], derivation: Derivation, wanted: Sequence[tuple[str, str]]
 ) -> list[Mistake]:
     """The wanted mistakes, or the likeliest that the checker finds."""
     found: list[Mistake] = []
     for step, sentence, wrong in candidates(derivation, wanted):
         try:
-            said = verdict(broken(layer, step.symbol, wrong), X)
+            said = verdict(broken(layer, step.symbol, wrong), Xs)
         except (ValueError, LookupError, NameError):  # this mistake does not even run
             said = ""
         if "has wrong gradients" in said:
@@ -85,7 +87,7 @@ def mistakes(
 
 
 def candidates(
-    derivation: Derivation, wanted: tuple[tuple[str, str], ...]
+    derivation: Derivation, wanted: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[Step, str, Any]]:
     """The step, the sentence and the function of each mistake to try."""
     back = [*Derivation([], derivation.backward).every()]

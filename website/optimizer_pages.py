@@ -152,17 +152,12 @@ def rules(facts: Facts) -> str:
     )
     own = [vars(c)["update"] for c in facts.cls.__mro__ if "update" in vars(c)][:1]
     code = [facts.cls.run] if facts.cls is LBFGS else own
-    shown = parts.code(*code, *(inner(kernel) for kernel in facts.code))
+    shown = parts.code(*code, *facts.code)
     text = (
         "A test runs these formulas next to the optimizer for five steps of random gradients and "
         "compares the results to 1e-12."
     )
     return f"{parts.pair(listed + known, shown)}\n\n{text}"
-
-
-def inner(kernel: Any) -> Any:
-    """The NumPy function of a kernel that may be compiled."""
-    return getattr(kernel, "__wrapped__", kernel)
 
 
 def one_rule(rule: Rule) -> str:
@@ -213,8 +208,7 @@ def memory(cls: type[Optimizer]) -> str:
 
 def index() -> str:
     """All paths on the narrow valley, and a list of all optimizers."""
-    found, blocks = paths(0), []
-    box = panel(VALLEYS[0])
+    found, box = paths(0), panel(VALLEYS[0])
     groups, legend = [], []
     for i, facts in enumerate(FACTS):
         name = facts.cls.__name__

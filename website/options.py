@@ -38,10 +38,7 @@ def arguments(cls: type) -> list[tuple[str, str]]:
     found, base = {}, cls
     while True:
         parameters = inspect.signature(base.__init__).parameters
-        found = {
-            **found,
-            **{name: p.default for name, p in parameters.items() if name not in found},
-        }
+        found |= {name: p.default for name, p in parameters.items() if name not in found}
         if "options" not in parameters:  # **options belong to the base class
             break
         base = base.__mro__[1]

@@ -66,6 +66,11 @@ def formulas(steps: Iterable[Step], symbols: Any) -> str:
     return f'<table class="pd-steps">{head}<tbody>{"".join(rows)}</tbody></table>'
 
 
+def coded(sentence: str) -> str:
+    """A sentence as HTML, with what stands in backticks as code."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(sentence, quote=False))
+
+
 def numbers(values: Any) -> str:
     """Numbers as short text: rows of an array on their own lines."""
     return np.array2string(
@@ -133,12 +138,8 @@ class Panel:
 
     def axes(self, x_label: str, y_label: str, numbers: bool = True) -> str:
         """A frame, the lines at 0, numbers and labels."""
-        left, top, right, bottom = (
-            self.left,
-            self.top,
-            self.left + self.width,
-            self.top + self.height,
-        )
+        left, top = self.left, self.top
+        right, bottom = left + self.width, top + self.height
         parts = [
             f'<rect class="pd-frame" x="{left}" y="{top}" '
             f'width="{self.width}" height="{self.height}"/>'

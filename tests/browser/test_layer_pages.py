@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from phitodeep.core.call import calling
+from phitodeep.core.types import each
 from tests.browser.conftest import axe
 from tests.browser.explorer import number
 from tests.rows import few
-from website.bench import Bench
+from website.bench import Bench, inputs
 from website.layer_facts import FACTS, example
 from website.layer_pages import link_of
 
@@ -47,7 +48,7 @@ def test_the_row_of_layer_norm_can_be_dragged_and_shifting_the_whole_row_changes
     assert moved[2] > -1
     assert moved[:2] == [1, 3]
     layer, _, dY = example(FACTS["LayerNorm"])
-    bench = Bench(layer, np.array([moved]), dY)
+    bench = Bench(layer, [np.array([moved])], dY)
     shown = list(map(number, numbers(page, "Y")))
     np.testing.assert_allclose(shown, bench["Y"][0], atol=0.006)
     assert page.locator(".wb-wrong").count() == 0
@@ -82,22 +83,24 @@ def test_the_keyboard_does_what_the_mouse_does(site_page):
     assert (check.inner_text(), hidden.inner_text()) == ("True for these numbers.", "?")
 
 
-MOVED = ["Dense", "Conv2D", "BatchNorm", "LSTM", "MultiHeadAttention", "GELU"]
+MOVED = ["Dense", "Conv2D", "Bilinear", "BatchNorm", "LSTM", "MultiHeadAttention", "GELU"]
 
 
 @pytest.mark.parametrize("name", few(MOVED, 3))
 def test_what_a_moved_number_changes_is_what_the_library_computes(site_page, name):
     page = site_page(f"layers/{link_of(name)}/")
     before = numbers(page, "Y")
-    for symbol in ("X", "dY"):
+    layer, Xs, dY = example(FACTS[name])
+    names = inputs(layer, Xs)
+    for symbol in (*names, "dY"):
         cells(page, symbol).first.focus()
         page.keyboard.press("PageUp")
-    layer, X, dY = example(FACTS[name])
-    X.flat[0] += 1
-    dY.flat[0] += 1
+    for array in (*Xs, dY):
+        array.flat[0] += 1
     with calling(step=0, first=0, training=True, caching=True, needs_dX=True):
-        found = {"Y": layer.forward(X), "dX": layer.backward(dY)}
-    found |= {f"d{parameter}": gradient for parameter, gradient in layer.grads.items()}
+        found = {"Y": layer.forward(*Xs)}
+        gradients = dict(zip(names, each(layer.backward(dY)), strict=True)) | layer.grads
+    found |= {f"d{name}": gradient for name, gradient in gradients.items()}
     assert numbers(page, "Y") != before
     for symbol, values in found.items():
         rows = zip(numbers(page, symbol), np.ravel(values), strict=True)

@@ -8,6 +8,7 @@ import pytest
 
 from phitodeep import layers
 from phitodeep.core.call import calling
+from phitodeep.core.types import each
 from phitodeep.derivations.language.step import Let
 from website import arrays, layer_pages
 from website.bench import Bench
@@ -22,10 +23,7 @@ KEPT = {"Embedding": {"X"}}  # symbols that other stored values follow from
 
 
 def test_every_public_layer_has_a_page_and_an_alias_says_so():
-    public = set(layers.__all__) - NOT_LAYERS - {"Shared", "Wired"}
-    # Pages show one X: docs/networks.md shows what merges several.
-    public -= {name for name in public if getattr(layers, name).inputs in (None, 2)}
-    public -= {"GradientReversal"}  # whose gradient is another one, on purpose
+    public = set(layers.__all__) - NOT_LAYERS
     missing = sorted(public - set(FACTS) - set(ALIASES))
     assert not missing, f"website/facts/layers.toml has no facts about {missing}"
     assert public == set(FACTS) | set(ALIASES)
@@ -40,21 +38,22 @@ def test_every_public_layer_has_a_page_and_an_alias_says_so():
 @pytest.mark.parametrize("name", FACTS)
 def test_a_page_computes_what_the_fast_passes_compute(name):
     page = LayerPage(name)
-    layer, X, dY, bench = page.layer, page.X, page.dY, page.bench
+    layer, dY, bench = page.layer, page.dY, page.bench
     assert type(layer).__name__ == name
-    wanted = set() if name in FIXED else {"X", "dY", *layer.params} - KEPT.get(name, set())
+    wanted = set() if name in FIXED else {*bench.given, *layer.params} - KEPT.get(name, set())
     assert set(bench.movable()) == wanted  # all but some numbers can be dragged
     assert page.eye().count("True here") == len(page.facts.checks) > 0
     assert page.facts.question.endswith("?")
     assert page.facts.exercise[-1] in "?."
     symbol, k = page.facts.blank
     assert k < np.size(bench[symbol])
-    own = {step.symbol for step in Bench(layer, X, dY).derivation.every()}
+    own = {step.symbol for step in Bench(layer, page.Xs, dY).derivation.every()}
     added = {step.symbol for step in (*page.facts.extra, *page.checks)}
     assert not own & added  # no check reads a symbol that it hides
     with calling(step=0, first=0, training=True, caching=True, needs_dX=True):
-        found = {"Y": layer.forward(X), "dX": layer.backward(dY)}
-    for symbol, array in (found | {f"d{n}": g for n, g in layer.grads.items()}).items():
+        found = {"Y": layer.forward(*page.Xs)}
+        gradients = dict(zip(page.inputs, each(layer.backward(dY)), strict=True)) | layer.grads
+    for symbol, array in (found | {f"d{n}": g for n, g in gradients.items()}).items():
         if array is not None:
             np.testing.assert_allclose(bench[symbol], array, rtol=1e-12, atol=1e-12)
 
@@ -63,7 +62,7 @@ def test_checks_become_steps_and_false_ones_stop_the_build():
     page = LayerPage("LayerNorm")
     wrong = Check("dX is dY", "dX - dY")
     page.facts = page.facts._replace(checks=(wrong,))
-    page.bench = Bench(page.layer, page.X, page.dY, checked((wrong,)))
+    page.bench = Bench(page.layer, page.Xs, page.dY, checked((wrong,)))
     with pytest.raises(AssertionError, match="not true: dX is dY"):
         page.eye()
     steps = checked((Check("a", "dX"), Check("b", "dY")))
@@ -80,10 +79,10 @@ def test_chance_broken_layers_and_cells_are_shown():
     text = LayerPage("LayerNorm").broken()
     assert "without the term <code>- through_mu</code>" in text
     assert "LayerNorm() has wrong gradients" in text
-    layer, X, _ = example(FACTS["LayerNorm"])
+    layer, Xs, _ = example(FACTS["LayerNorm"])
     right = broken(layer, "dX", lambda symbols: symbols["r"] * (
         symbols["g"] - symbols["through_mu"] - symbols["through_r"]))  # fmt: skip
-    assert "wrong" not in verdict(right, X)
+    assert "wrong" not in verdict(right, Xs)
     text = arrays.array("X", np.array([[1.0, -2.0], [0.5, -0.004]]))
     shown = re.findall(r'data-k="(\d)" style="--v:([-.\d]+)">([^<]+)<', text)
     assert shown[:2] == [("0", "0.5", "1"), ("1", "-1", "\u22122")]
@@ -92,7 +91,7 @@ def test_chance_broken_layers_and_cells_are_shown():
     assert "wb-bars" in arrays.array("X", np.ones((1, 3)))
 
 
-@pytest.mark.parametrize("name", ["LayerNorm", "Dense", "LSTM"])
+@pytest.mark.parametrize("name", ["LayerNorm", "Dense", "LSTM", "Bilinear"])
 def test_a_page_has_all_its_parts(name):
     text = str(layer_pages.page(name).content)
     for part in (

@@ -58,7 +58,9 @@ function start(bench) {
       given: Object.fromEntries(replaced.map(([name, tensor]) => [parameters[name], tensor])),
     });
     const own = next.get("");
-    for (const name of ["X", "dY"]) own.values.set(name, given.get(name) ?? scope.find(name));
+    for (const name of Object.values(data.document.scopes[""].receives).flat()) {
+      own.values.set(name, given.get(name) ?? scope.find(name));
+    }
     own.run("forward");
     own.run("backward");
     return next;
