@@ -5,14 +5,14 @@
     python benchmarks/results.py --only char_gpt names_mlp     # only these rows
 
 Each row states a model, how it was trained, the result it must reach, and the result it reached.
-Rows are kept in docs/results.json. The tables go to docs/_results.md, which docs/results.md
-includes, and the pictures that the examples draw go to docs/pictures.
+Rows are kept in docs/results.json. The tables go to docs/_results.md, which docs/results.md and
+docs/networks.md include, and the pictures that the examples draw go to docs/pictures.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import json
 import statistics
 import sys
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from machine import describe
 
-from phitodeep.data import load_mnist, make_moons
+from phitodeep.data import load_mnist
 from phitodeep.layers import Dense
 from phitodeep.layers.initialization import InitType, Xavier
 from phitodeep.loss import CategoricalCrossEntropy
@@ -124,31 +124,6 @@ def within_20_epochs(data: tuple[np.ndarray, ...], *_: Any) -> Row:
     return what, ">= 0.9786 within 20 epochs", shown, best[0] >= 0.9786
 
 
-def moons(*_: Any) -> Row:
-    X, y = make_moons(n=100, noise=0.1, seed=0)
-    model = (
-        SequentialBuilder(2, seed=0)
-        .dense(16)
-        .tanh()
-        .dense(16)
-        .tanh()
-        .dense(1)
-        .sigmoid()
-        .loss("binary_cross_entropy")
-        .optimizer(Adam(0.02))
-        .metrics("accuracy")
-        .batch(10)
-        .epochs(100)
-        .build()
-    )
-    history = model.train(X, y, verbose=0)
-    got = model.evaluate(X, y)["accuracy"]
-    losses = [train for train, _ in history]
-    shown = f"{got:.0%}, loss {losses[0]:.3f} -> {losses[49]:.5f} -> {losses[-1]:.5f}"
-    met = got == 1 and losses[-1] < losses[49] < losses[0] and model.count_params() == 337
-    return f"moons, 2-16-16-1 tanh, {model.count_params()} parameters", "100 %", shown, met
-
-
 def descent(*_: Any) -> Row:
     """Minimize (w - 5)^2, where w is the weight of a Dense layer with input 1."""
     layer = Dense(1, 1, bias=False)
@@ -170,16 +145,10 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 def run_example(name: str, **options: Any) -> Any:
     """Run an example's `main` and return its result."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.main(**options)
+    return importlib.import_module(name).main(**options)
 
 
 def picture(name: str) -> str:
-    (DOCS / "pictures").mkdir(exist_ok=True)
     return str(DOCS / "pictures" / f"{name}.png")
 
 
@@ -237,32 +206,85 @@ def diffusion_moons(*_: Any) -> Row:
     return what, "<= 19 of 20 random splits", f"{got:.6f} of {most:.6f}", got <= most
 
 
-def moons_picture(*_: Any) -> Row:
+def moons(*_: Any) -> Row:
     got = run_example("moons", picture=picture("moons"))
-    return "moons, from the example", "100 %", f"{got:.0%}", got == 1
+    return "moons, 2-16-16-1 tanh, 337 parameters", "100 %", f"{got:.0%}", got == 1
 
 
-DIGITS: tuple[Callable[..., Row], ...] = (
-    five_epochs,
-    quickstart_at_the_original_rate,
-    first_8000,
-    within_20_epochs,
-    moons,
-    descent,
-)
-SCRIPTS: tuple[Callable[..., Row], ...] = (
-    mnist_cnn,
-    char_gpt,
-    char_lstm,
-    names_bigram,
-    names_mlp,
-    names_transformer,
-    spirals,
-    moons_picture,
-    vae_mnist,
-    diffusion_moons,
-)
-TASKS = {task.__name__: task for task in (*DIGITS, *SCRIPTS)}
+def two_heads(*_: Any) -> Row:
+    digit, answer = run_example("two_heads")
+    what = "two inputs, two outputs: digits named, and questions about them answered"
+    return what, ">= 0.92; >= 0.94", f"{digit:.3f}; {answer:.3f}", digit >= 0.92 and answer >= 0.94
+
+
+def translation(*_: Any) -> Row:
+    got = run_example("translation")
+    what = "a toy language: encoder and decoder; translated without a mistake"
+    return what, ">= 0.95", f"{got:.3f}", got >= 0.95
+
+
+def unet_shapes(*_: Any) -> Row:
+    got = run_example("unet_shapes")
+    return (
+        "U-Net: shapes in noise; mean intersection over union",
+        ">= 0.9",
+        f"{got:.3f}",
+        got >= 0.9,
+    )
+
+
+def dense_and_gated(*_: Any) -> Row:
+    got = run_example("dense_and_gated")
+    what = "digits named, with dense connections and with gates for channels"
+    return what, ">= 0.93 for both", "{:.3f}; {:.3f}".format(*got), min(got) >= 0.93
+
+
+def siamese_digits(*_: Any) -> Row:
+    got = run_example("siamese_digits")
+    what = "siamese network: digits named by the nearest mean of ten examples"
+    return what, ">= 0.8", f"{got:.3f}", got >= 0.8
+
+
+def gan_moons(*_: Any) -> Row:
+    apart, usual = run_example("gan_moons")
+    what = "GAN: MMD of drawn moons and data, and of two samples of the data"
+    return what, "at most twice", f"{apart:.3f}; {usual:.3f}", apart <= 2 * usual
+
+
+def actor_critic(*_: Any) -> Row:
+    costs = run_example("actor_critic")
+    shown, shortest = "; ".join(f"{cost:.1f}" for cost in costs), 0.7
+    what = "actor and critic: the cost of a walk around a cliff, for 3 seeds"
+    return what, f"{shortest}, the shortest", shown, max(costs) < shortest + 0.05
+
+
+def two_head_autoencoder(*_: Any) -> Row:
+    left, named = run_example("two_head_autoencoder")
+    what = "autoencoder of digits, 16 numbers: variance that is left; digits named"
+    return what, "<= 55 %; >= 0.9", f"{left:.0%}; {named:.3f}", left <= 0.55 and named >= 0.9
+
+
+def multitask_table(*_: Any) -> Row:
+    alone, others = run_example("multitask_table")
+    what = "a target with few rows: accuracy alone, and with two other targets"
+    return what, "better by 0.1", f"{alone:.3f}; {others:.3f}", others >= alone + 0.1
+
+
+TABLES: dict[str, tuple[Callable[..., Row], ...]] = {
+    "digits": (
+        *(five_epochs, quickstart_at_the_original_rate, first_8000, within_20_epochs),
+        descent,
+    ),
+    "scripts": (
+        *(mnist_cnn, char_gpt, char_lstm, names_bigram, names_mlp, names_transformer),
+        *(spirals, moons, vae_mnist, diffusion_moons),
+    ),
+    "networks": (
+        *(two_heads, translation, unet_shapes, dense_and_gated, siamese_digits, gan_moons),
+        *(actor_critic, two_head_autoencoder, multitask_table),
+    ),
+}
+TASKS = {task.__name__: task for tasks in TABLES.values() for task in tasks}
 
 
 def table(rows: list[Result]) -> str:
@@ -279,15 +301,13 @@ def write(results: dict[str, Result], folder: Path) -> None:
     kept = json.loads(file.read_text()) if file.exists() else {}
     kept |= {name: asdict(result) for name, result in results.items()}
     file.write_text(json.dumps({name: kept[name] for name in TASKS if name in kept}, indent=1))
-    parts = [
-        [Result(**kept[task.__name__]) for task in tasks if task.__name__ in kept]
-        for tasks in (DIGITS, SCRIPTS)
-    ]
-    machines = dict.fromkeys(row.machine for rows in parts for row in rows)
-    (folder / "_results.md").write_text(
-        f"Created by `make results` on: {' And on: '.join(machines)}.\n\n{table(parts[0])}\n"
-        f"The scripts in `examples/`, each run in full:\n\n{table(parts[1])}"
-    )
+    parts = []
+    for name, tasks in TABLES.items():
+        rows = [Result(**kept[task.__name__]) for task in tasks if task.__name__ in kept]
+        machines = " And on: ".join(dict.fromkeys(row.machine for row in rows))
+        text = f"Created by `make results` on: {machines}.\n\n{table(rows)}"
+        parts.append(f"<!-- --8<-- [start:{name}] -->\n\n{text}\n<!-- --8<-- [end:{name}] -->\n")
+    (folder / "_results.md").write_text("\n".join(parts))
 
 
 def main() -> None:
@@ -296,7 +316,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=TASKS, metavar="ROW", default=list(TASKS))
     parser.add_argument("--out", type=Path, default=DOCS, help="where the tables go")
     options = parser.parse_args()
-    digits = {task.__name__ for task in DIGITS[:4]} & set(options.only)
+    sys.path.insert(0, str(EXAMPLES))
+    digits = {task.__name__ for task in TABLES["digits"][:4]} & set(options.only)
     data = load_mnist("full", folder=options.data) if digits else None
     met = True
     for name in options.only:

@@ -58,7 +58,8 @@ def walk(model: Network) -> float:
     return total
 
 
-def main(seed: int = 0, steps: int = 500, discount: float = 0.95) -> float:
+def trained(seed: int, steps: int, discount: float) -> float:
+    """Train a network and return the cost of its walk."""
     model, optimizer, rng = network(seed), Adam(0.01), np.random.default_rng(seed)
     states, one_hot = np.full(WORLDS, START), np.eye(ROWS * COLUMNS)
     for step in range(steps):
@@ -85,12 +86,15 @@ def main(seed: int = 0, steps: int = 500, discount: float = 0.95) -> float:
         d_scores = -error * (p - taken) + weight * p * (log_p + doubt)
         model.backward(d_scores / len(v), error / len(v))
         optimizer.step(model.layers)
-    found = walk(model)
-    print(f"seed {seed}: the walk costs {-found:.1f}, the shortest {0.1 * SHORTEST:.1f}")
-    return found
+    cost = -walk(model)
+    print(f"seed {seed}: the walk costs {cost:.1f}, the shortest {0.1 * SHORTEST:.1f}")
+    return cost
+
+
+def main(seeds: int = 3, steps: int = 500, discount: float = 0.95) -> list[float]:
+    return [trained(seed, steps, discount) for seed in range(seeds)]
 
 
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__).parse_args()
-    for seed in range(3):
-        main(seed)
+    main()

@@ -45,7 +45,7 @@ def network() -> Network:
     )
 
 
-def main(epochs: int = 8) -> dict[str, float]:
+def main(epochs: int = 8) -> tuple[float, float]:
     X, y, X_test, y_test = load_mnist()
     model = network()
     X, X_test = (images.reshape(-1, 28, 28) for images in (X, X_test))
@@ -54,8 +54,9 @@ def main(epochs: int = 8) -> dict[str, float]:
     found = model.evaluate(
         {"image": X_test, "question": asked_test}, {"digit": y_test, "answer": answers_test}
     )
-    print(f"digits named {found['digit_accuracy']:.3f}, answers {found['answer_accuracy']:.3f}")
-    return found
+    digit, answer = found["digit_accuracy"], found["answer_accuracy"]
+    print(f"digits named {digit:.3f}, answers {answer:.3f}")
+    return digit, answer
 
 
 if __name__ == "__main__":
