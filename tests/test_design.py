@@ -33,7 +33,7 @@ OWNERS = {
     "Layer": Dense(3, 2),
     "Loss": MeanSquaredError(),
     "Optimizer": Adam(),
-    "Sequential": Sequential(Dense(3, 2)),
+    **dict.fromkeys(("Model", "Sequential"), Sequential(Dense(3, 2))),
     "SequentialBuilder": phitodeep.SequentialBuilder(),
     "Call": phitodeep.Call(),
     "History": History(),

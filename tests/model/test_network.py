@@ -300,19 +300,6 @@ def test_lora_in_a_nested_chain_is_trained():
     assert changed == {f"0.layers.{k}.branches.1.{name}" for k in (0, 2) for name in "AB"}
 
 
-def test_probabilities_that_a_layer_reads_are_not_replaced_by_logits():
-    def trained(shortcuts):
-        uses = [(L.Dense(3), ["x"], ["l"]), (L.Softmax(), ["l"], ["p"]), (L.Dense(2), ["p"], ["q"])]
-        losses = {"p": "categorical_cross_entropy", "q": "mse"}
-        net = Network(["x"], uses, ["p", "q"], loss_class=losses, seed=0, dtype="float64")
-        net.train(X["image"][:, 0, :, 0], {"p": Y["digit"], "q": Y["box"]}, epochs=3, verbose=0,
-                  shortcuts=shortcuts)  # fmt: skip
-        return weights(net)
-
-    for a, b in zip(trained(True), trained(False), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-9)
-
-
 def test_the_losses_of_outputs_are_means_over_the_samples_that_have_targets():
     uses = [(L.Dense(1), ["x"], ["a"]), (L.Dense(1), ["x"], ["b"])]
     net = Network(
