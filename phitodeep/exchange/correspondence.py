@@ -88,6 +88,7 @@ TABLE: dict[type[Layer], Row] = {
     L.Maximum: merge("maximum", "Max"),
     L.Concat: merge("concat"),
     L.Dot: merge("dot")._replace(numpy=plain.dot),
+    L.Bilinear: Row(torch=pair("Bilinear", LAST, rows.bilinear, rows.BILINEAR)),
     # activations
     L.ReLU: Row(onnx=elementwise("Relu"), torch=pair("ReLU")),
     L.LeakyReLU: Row(
@@ -150,6 +151,9 @@ TABLE: dict[type[Layer], Row] = {
         Choice("rotation", PRODUCT),
         sequences.dot_product_attention,
         pair("own.ScaledDotProductAttention", LAST, rows.heads),
+    ),
+    L.CrossAttention: Row(
+        torch=pair("own.CrossAttention", LAST, rows.cross_attention, rows.CROSS_ATTENTION)
     ),
     L.RNN: Row(onnx=sequences.recurrent, torch=rows.recurrent("own.RNN")),
     L.LSTM: Row(onnx=sequences.recurrent, torch=rows.recurrent("own.LSTM")),
@@ -214,7 +218,7 @@ TABLE: dict[type[Layer], Row] = {
     L.ZeroPad2D: Row(torch=pair("ZeroPad2d", FIRST, rows.sides)),
     # layers that draw random numbers in training
     L.Dropout: Row(NOTHING, nothing, pair("Dropout", rate="p")),
-    L.GradientReversal: Row(NOTHING, nothing),
+    L.GradientReversal: Row(NOTHING, nothing, pair("own.GradientReversal", factor="factor")),
     L.SpatialDropout: Row(NOTHING, nothing, pair("Dropout#d", FIRST, rate="p")),
     L.GaussianNoise: Row(NOTHING, nothing, pair("own.GaussianNoise", std="std")),
     L.Reparameterize: Row(numpy=plain.latent_mean, torch=pair("own.Reparameterize", LAST)),

@@ -4,6 +4,7 @@ import numpy as np
 
 from phitodeep import layers as L
 from phitodeep.model import SequentialBuilder
+from phitodeep.model.network import Network
 
 
 def gated(builder, channels):
@@ -42,12 +43,51 @@ def ends():
     return builder.dropout(0.5).maximum("b", "a").average("b").output("late")
 
 
-NETWORKS = (two_heads, unet, twins, ends)
+def states():
+    """Recurrent layers that hand on their states, to layers at two places, in any order."""
+    cell = L.GRU(2, return_sequences=False, return_state=True, initial_state=True)
+    uses = [
+        (L.LSTM(2, return_state=True), ["a"], ["u", "h", "c"]),
+        (L.Dense(3), ["h"], ["h3"]),
+        (L.Dense(3), ["c"], ["c3"]),
+        (L.LSTM(3, initial_state=True), ["b", "h3", "c3"], ["v"]),
+        (cell, ["b", "h"], ["w", "g"]),
+        (L.Shared(cell), ["b", "g"], ["x", "k"]),
+        (L.Chain(L.Dense(3), L.GradientReversal(0.5)), ["x"], ["z"]),
+    ]
+    return wired(["a", "b"], uses, ["v", "u", "w", "k", "z"], (4, 3), (5, 3))
+
+
+def attending():
+    """Attention to another sequence, at two places and with shared keys, and products of steps."""
+    cross, product = L.CrossAttention(2, head_dim=3), L.Bilinear(4)
+    uses = [
+        (cross, ["a", "b"], ["u"]),
+        (L.Shared(cross), ["u", "b"], ["v"]),
+        (L.CrossAttention(4, kv_heads=2, bias=False), ["v", "v"], ["w"]),
+        (product, ["u", "w"], ["p"]),
+        (L.TimeDistributed(L.Shared(product)), ["v", "p"], ["q"]),
+        (L.TimeDistributed(L.Bilinear(1, bias=False)), ["q", "p"], ["s"]),
+    ]
+    return wired(["a", "b"], uses, ["q", "s"], (4, 4), (5, 3))
+
+
+def wired(takes, uses, returns, *shapes):
+    model = Network(takes, uses, returns, loss_class=dict.fromkeys(returns, "mse"))
+    model.build(shapes)
+    return model
+
+
+NETWORKS = (two_heads, unet, twins, ends, states, attending)
 
 
 def built(make, dtype="float64"):
     """The network with random weights and state, and an array for each input by name."""
-    model, rng = make().dtype(dtype).build(), np.random.default_rng(0)
+    model, rng = make(), np.random.default_rng(0)
+    if isinstance(model, Network):
+        model.cast(dtype)
+    else:
+        model = model.dtype(dtype).build()
     weights = model.get_weights()
     for path, a in weights.items():
         new = rng.uniform(0.5, 2, a.shape) if "var" in path else 0.5 * rng.standard_normal(a.shape)

@@ -20,7 +20,7 @@ from phitodeep.errors import ArgumentError
 from phitodeep.exchange.correspondence import check_exportable, form_of
 from phitodeep.exchange.numpy import plain
 from phitodeep.exchange.numpy.network import Line, Network, one_line
-from phitodeep.exchange.numpy.sources import Sources, literal
+from phitodeep.exchange.numpy.sources import Sources, literal, wrapped
 from phitodeep.exchange.tree import outer_names
 from phitodeep.layers.base import Layer
 
@@ -85,6 +85,7 @@ def written(model: Layer, name: str, samples: int) -> tuple[str, dict[str, Array
     pairs = zip(inputs, model._ins(), strict=True)
     built = [f"{port.name} {_shape(shape)}" for port, shape in pairs if None in port.sizes]
     example = f", here for {' and '.join(built)}" if built else ""
+    shapes = f"Where a layer changes the shape, the new one is next to it{example}."
     lines = [
         f'"""{_docstring(model, name, inputs, outputs)}"""',
         "",
@@ -111,7 +112,7 @@ def written(model: Layer, name: str, samples: int) -> tuple[str, dict[str, Array
         f"def network({', '.join(f'{v}: Array' for v in network.inputs)}) -> {_type(outputs)}:",
         f'    """Compute {Y} from {X}, layer by layer.',
         "",
-        f"    Where a layer changes the shape, the new one is next to it{example}.",
+        wrapped(shapes, "    ", "    "),
         '    """',
         *map(str, network.lines),
         f"    return {', '.join(each(network.result))}",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.core.types import Array, Shape, each, same
+from phitodeep.core.types import Array, Shape, each, one, same
 from phitodeep.errors import ArgumentError
 from phitodeep.exchange.numpy import plain
 from phitodeep.exchange.numpy.sources import WIDTH, literal, wrapped
@@ -101,7 +101,9 @@ class Network:
         self.taken = {*self.inputs, *outs}  # names of variables in use
         self.variables = {*self.taken, *LOOPS}  # all names of variables
         self.samples = "N"  # what the first axis counts
-        self.result = self.add(model, _one(self.inputs), _one(outs))
+        self.result = self.add(
+            model, one(self.inputs, len(takes) == 1), one(outs, len(returns) == 1)
+        )
 
     def add(self, layer: Layer, x: Names, y: Names) -> Names:
         """Add the lines that compute `layer` from the variable x, and return the one with Y.
@@ -130,7 +132,8 @@ class Network:
                 f"export_numpy: two functions have the name {name!r}: rename one of them."
             )
         given = () if builtin else self.arguments(form, layer, named, len(each(x)))
-        self.lines.append(Line(f"{y} = {'np.' * builtin}{name}", (*each(x), *given), comment))
+        code = f"{', '.join(each(y))} = {'np.' * builtin}{name}"
+        self.lines.append(Line(code, (*each(x), *given), comment))
         return y
 
     def arguments(
@@ -138,7 +141,9 @@ class Network:
     ) -> Iterator[str | Weight]:
         """Yield the function's arguments after X; those that are its defaults are left out."""
         by_name = False  # settings are passed by name, and so is what follows them
-        for p in list(inspect.signature(form).parameters.values())[inputs:]:
+        known = list(inspect.signature(form).parameters.values())
+        later = [p for p in known if p.kind is p.KEYWORD_ONLY]  # as in f(X, *states, W)
+        for p in later if any(p.kind is p.VAR_POSITIONAL for p in known) else known[inputs:]:
             ours = named.get(p.name, p.name)
             owner, name = layer.tied.get(ours, (layer, ours))
             if p.kind is p.POSITIONAL_ONLY:
@@ -296,16 +301,12 @@ def wired(network: Network, layer: Any, x: Names, y: Names) -> Names:
                 else stack.enter_context(network.variable(f"X_{name}"))
                 for name in run.gives
             ]
-            done = network.sequence(layers, _one(given), _one(made))
+            done = network.sequence(layers, one(given, len(given) == 1), one(made, len(made) == 1))
             found.update(zip(run.gives, each(done), strict=True))
         for name, out in outs.items():
             if found[name] != out:
                 network.statement(f"{out} = {found[name]}")
     return y
-
-
-def _one(names: Sequence[str]) -> Names:
-    return names[0] if len(names) == 1 else tuple(names)
 
 
 def attention(network: Network, layer: Any, x: str, y: str) -> str:
@@ -317,11 +318,16 @@ def attention(network: Network, layer: Any, x: str, y: str) -> str:
 
 def time_distributed(network: Network, layer: Any, x: str, y: str) -> str:
     before, network.samples = network.samples, f"{network.samples} T"
-    with network.variable("F") as name:
-        network.statement(f"{name} = {x}.reshape(-1, *{x}.shape[2:])", layer.layer.input_shape)
-        f = network.add(layer.layer, name, name)
+    Xs, Ys = each(x), each(y)
+    with ExitStack() as stack:
+        rows = [stack.enter_context(network.variable("F")) for _ in {*Xs, *Ys}]
+        for F, X, shape in zip(rows, Xs, layer.layer._ins(), strict=False):
+            network.statement(f"{F} = {X}.reshape(-1, *{X}.shape[2:])", shape)
+        ins, outs = (one(rows[: len(some)], len(some) == 1) for some in (Xs, Ys))
+        outs = network.add(layer.layer, ins, outs)
         network.samples = before
-        network.statement(f"{y} = {f}.reshape(*{x}.shape[:2], *{f}.shape[1:])", layer.output_shape)
+        for Y, F, shape in zip(Ys, each(outs), layer._outs(), strict=True):
+            network.statement(f"{Y} = {F}.reshape(*{Xs[0]}.shape[:2], *{F}.shape[1:])", shape)
     return y
 
 

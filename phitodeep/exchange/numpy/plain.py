@@ -181,20 +181,24 @@ def rotary_embedding(
 # --- attention ------------------------------------------------------------------------------------
 
 
+def by_head(A: Array, kv_heads: int, d: int) -> Array:
+    """A (N, T, heads d) as (N, k, heads per group, T, d): k heads of keys, each for a group."""
+    return A.reshape(*A.shape[:2], kv_heads, -1, d).transpose(0, 2, 3, 1, 4)
+
+
 def split_heads(QKV: Array, heads: int, kv_heads: int | None) -> list[Array]:
-    """Queries, keys and values, each (N, k, heads per group, T, d): QKV (N, T, (heads + 2 k) d).
+    """Queries, keys and values, each as in `by_head`: QKV (N, T, (heads + 2 k) d).
 
     QKV holds all queries, then all keys, then all values, head by head. There are k heads of keys
     and values, and each serves a group of query heads; k is `heads` by default.
     """
-    N, T, width = QKV.shape
     k = kv_heads or heads
-    d = width // (heads + 2 * k)
+    d = QKV.shape[-1] // (heads + 2 * k)
     parts = np.split(QKV, [heads * d, (heads + k) * d], axis=-1)
-    return [A.reshape(N, T, k, -1, d).transpose(0, 2, 3, 1, 4) for A in parts]
+    return [by_head(A, k, d) for A in parts]
 
 
-def attend(Q: Array, K: Array, V: Array, causal: bool) -> Array:
+def attend(Q: Array, K: Array, V: Array, causal: bool = False) -> Array:
     """softmax(Q K^T / sqrt(d)) V for each head, side by side: (N, T, D).
 
     Causal: position t attends to positions up to t only.
@@ -230,47 +234,93 @@ def rotary_dot_product_attention(
     return attend(Q, K, V, causal)
 
 
+def cross_attention(
+    X1: Array,
+    X2: Array,
+    Wq: Array,
+    Wkv: Array,
+    Wo: Array,
+    bq: Array | None = None,
+    bkv: Array | None = None,
+    bo: Array | None = None,
+    *,
+    heads: int,
+    kv_heads: int | None = None,
+) -> Array:
+    """Attention with the queries of X1 (N, T, D), and the keys and values of X2 (N, S, E)."""
+    k, d = kv_heads or heads, len(Wo) // heads
+    K, V = (by_head(A, k, d) for A in np.split(dense(X2, Wkv, bkv), 2, axis=-1))
+    return dense(attend(by_head(dense(X1, Wq, bq), k, d), K, V), Wo, bo)
+
+
 # --- recurrent layers -----------------------------------------------------------------------------
+# They begin with the states that are given after X, or with 0. With return_state, they also return
+# the states after the last step.
 
 
-def rnn(X: Array, Wx: Array, Wh: Array, b: Array, return_sequences: bool = True) -> Array:
+def rnn(
+    X: Array,
+    *start: Array,
+    Wx: Array,
+    Wh: Array,
+    b: Array,
+    return_sequences: bool = True,
+    return_state: bool = False,
+) -> Any:
     """h_t = tanh(x_t Wx + h_{t-1} Wh + b): X (N, T, D) -> all h (N, T, H), or the last (N, H)."""
-    h, Y = np.zeros((len(X), len(Wh)), X.dtype), []
+    (h,), Y = start or np.zeros((1, len(X), len(Wh)), X.dtype), []
     for A in (X @ Wx + b).swapaxes(0, 1):  # step by step
         h = np.tanh(A + h @ Wh)
         Y.append(h)
-    return np.stack(Y, axis=1) if return_sequences else h
+    out = np.stack(Y, axis=1) if return_sequences else h
+    return (out, h) if return_state else out
 
 
-def lstm(X: Array, Wx: Array, Wh: Array, b: Array, return_sequences: bool = True) -> Array:
-    """LSTM: X (N, T, D) -> all h (N, T, H), or the last h (N, H).
+def lstm(
+    X: Array,
+    *start: Array,
+    Wx: Array,
+    Wh: Array,
+    b: Array,
+    return_sequences: bool = True,
+    return_state: bool = False,
+) -> Any:
+    """LSTM: X (N, T, D) -> all h (N, T, H), or the last h (N, H); its states are h and c.
 
     The gates are the four parts of A = x_t Wx + h_{t-1} Wh + b (N, 4 H).
     """
-    h = c = np.zeros((len(X), len(Wh)), X.dtype)
-    Y = []
+    (h, c), Y = start or np.zeros((2, len(X), len(Wh)), X.dtype), []
     for A in (X @ Wx + b).swapaxes(0, 1):  # step by step
         i, f, g, o = np.split(A + h @ Wh, 4, axis=1)
         c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
         h = sigmoid(o) * np.tanh(c)
         Y.append(h)
-    return np.stack(Y, axis=1) if return_sequences else h
+    out = np.stack(Y, axis=1) if return_sequences else h
+    return (out, h, c) if return_state else out
 
 
 def gru(
-    X: Array, Wx: Array, Wh: Array, b: Array, bh: Array, return_sequences: bool = True
-) -> Array:
+    X: Array,
+    *start: Array,
+    Wx: Array,
+    Wh: Array,
+    b: Array,
+    bh: Array,
+    return_sequences: bool = True,
+    return_state: bool = False,
+) -> Any:
     """GRU: X (N, T, D) -> all h (N, T, H), or the last h (N, H).
 
     The gates are the three parts of A = x_t Wx + b and U = h_{t-1} Wh + bh, both (N, 3 H).
     """
-    h, Y = np.zeros((len(X), len(Wh)), X.dtype), []
+    (h,), Y = start or np.zeros((1, len(X), len(Wh)), X.dtype), []
     for A in (X @ Wx + b).swapaxes(0, 1):  # step by step
         (ar, az, an), (ur, uz, un) = np.split(A, 3, axis=1), np.split(h @ Wh + bh, 3, axis=1)
         z = sigmoid(az + uz)
         h = (1 - z) * np.tanh(an + sigmoid(ar + ur) * un) + z * h
         Y.append(h)
-    return np.stack(Y, axis=1) if return_sequences else h
+    out = np.stack(Y, axis=1) if return_sequences else h
+    return (out, h) if return_state else out
 
 
 # --- convolutions and pools -----------------------------------------------------------------------
@@ -514,6 +564,12 @@ def latent_mean(X: Array) -> Array:
 def dot(X1: Array, X2: Array) -> Array:
     """The products of vectors on the last axis, (..., 1)."""
     return np.einsum("...d,...d->...", X1, X2)[..., None]
+
+
+def bilinear(X1: Array, X2: Array, W: Array, b: Array | None = None) -> Array:
+    """y_k = x1^T W_k x2 + b_k on the last axis: X1 (..., D1), X2 (..., D2), W (D1, D2, K)."""
+    Y = np.einsum("...j,...jk->...k", X2, np.tensordot(X1, W, axes=1))
+    return Y if b is None else Y + b
 
 
 # --- what surrounds the network -------------------------------------------------------------------

@@ -12,7 +12,7 @@ from phitodeep import layers as L
 from phitodeep import loss as losses
 from phitodeep.core.call import Event, calling, watching
 from phitodeep.core.table import Table, Tabled
-from phitodeep.core.types import Array, each
+from phitodeep.core.types import Array, each, one
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.exchange.torch.layouts import LAST, outer, to_ours, to_theirs
 from phitodeep.exchange.torch.library import load
@@ -112,7 +112,7 @@ def compare_with_torch(model: Any, X: Any, y: Any) -> Comparison:
         model.backward(*each(ours.given("dY", "", result(P)[1])))
     name = type(model.loss).__name__
     rows = list(ours.rows())
-    value, dP = result(_one(theirs.arrays["Y"][""]))
+    value, dP = result(one(theirs.arrays["Y"][""], model.outputs == 1))
     if loss is not None:
         rows.append(_row("loss", name, "L", np.asarray(value), np.asarray(loss)))
         rows += _rows("loss", name, "dP", dP, theirs.arrays["dY"][""])
@@ -141,10 +141,6 @@ def _rows(path: str, layer: str, kind: str, ours: Any, theirs: Arrays) -> list[R
     ]
 
 
-def _one(values: Sequence[Any]) -> Any:
-    return values[0] if len(values) == 1 else tuple(values)
-
-
 def _size(array: Array) -> float:
     return float(np.abs(array).max(initial=0))
 
@@ -167,7 +163,9 @@ class _Theirs:
     def _keep(self, path: str, module: Any) -> None:
         """Keep the input and the output of a module when it runs."""
         module.register_forward_pre_hook(lambda _, args: self._kept("X", path, args))
-        module.register_forward_hook(lambda _, args, Y: _one(self._kept("Y", path, each(Y))))
+        module.register_forward_hook(
+            lambda _, args, Y: one(self._kept("Y", path, each(Y)), not isinstance(Y, tuple))
+        )
 
     def _kept(self, kind: str, path: str, tensors: Any) -> Any:
         """Return aliases of tensors, whose gradients are those of this one use.
@@ -203,9 +201,9 @@ class _Theirs:
         Ys = self._kept("Y", "", tuple(found.values()) if isinstance(found, dict) else (found,))
         pairs = zip(Ys, returns, strict=True)
         Ps = [Y.movedim(1, -1) if layout != LAST else Y for Y, layout in pairs]
-        loss = torch_loss(torch, model.loss, _one(Ps), T)
+        loss = torch_loss(torch, model.loss, one(Ps, len(Ps) == 1), T)
         if loss is None:
-            dPs = each(gradient(_one([P.detach().numpy() for P in Ps])))
+            dPs = each(gradient(one([P.detach().numpy() for P in Ps], len(Ps) == 1)))
             torch.autograd.backward(Ps, [torch.from_numpy(np.array(dP)) for dP in dPs])
         else:
             loss.backward()
@@ -227,7 +225,7 @@ class _Theirs:
         tensor = tensor_of(place.module, there)
         found = self.torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
         array = move.back(found.numpy())
-        flattened = name == "W" and not isinstance(place.takes, str)
+        flattened = name == "W" and isinstance(place.takes, np.ndarray)
         return array[np.argsort(place.takes)] if flattened else array
 
 

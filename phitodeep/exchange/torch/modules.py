@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from phitodeep.core.types import each, on_each, one
 from phitodeep.functional.rotary import Rope
 
 
@@ -135,8 +136,9 @@ class Parallel(Module):
 class TimeDistributed(Module):
     """Apply `layer` to each step."""
 
-    def forward(self, X: Tensor) -> Tensor:
-        return self.layer(X.flatten(0, 1)).unflatten(0, X.shape[:2])
+    def forward(self, *Xs: Tensor) -> Any:
+        Y = self.layer(*[X.flatten(0, 1) for X in Xs])
+        return on_each(lambda A: A.unflatten(0, Xs[0].shape[:2]), Y)
 
 
 # --- moving elements -----------------------------------------------------------------------------
@@ -252,6 +254,16 @@ class GaussianNoise(Module):
         return X + self.std * torch.randn_like(X) if self.training else X
 
 
+class GradientReversal(Module):
+    """Return X; backward, multiply its gradient by -`factor`."""
+
+    def forward(self, X: Tensor) -> Tensor:
+        Y = X.clone()
+        if Y.requires_grad:
+            Y.register_hook(lambda dY: -self.factor * dY)
+        return Y
+
+
 class Reparameterize(nn.Module):
     def forward(self, X: Tensor) -> Tensor:
         M, S = X.chunk(2, -1)
@@ -289,15 +301,21 @@ class RandomCrop(Module):
 
 
 class _Last(nn.Module):
-    """A recurrent module that returns its outputs (N, T, H), or only its last state (N, H)."""
+    """A recurrent module that returns its outputs (N, T, H), or only its last state (N, H).
 
-    def __init__(self, return_sequences: bool, **sizes: int) -> None:
+    It may be given the states before the first step; with `return_state`, it also returns those
+    after the last step, each (N, H).
+    """
+
+    def __init__(self, return_sequences: bool, return_state: bool, **sizes: int) -> None:
         super().__init__(**sizes, batch_first=True)
-        self.return_sequences = return_sequences
+        self.return_sequences, self.return_state = return_sequences, return_state
 
-    def forward(self, X: Tensor) -> Tensor:
-        Y, _ = super().forward(X)
-        return Y if self.return_sequences else Y[:, -1]
+    def forward(self, X: Tensor, *start: Tensor) -> Any:
+        given = [state[None] for state in start]
+        Y, ends = super().forward(X, one(given, len(given) == 1) if given else None)
+        Y = Y if self.return_sequences else Y[:, -1]
+        return (Y, *[end[0] for end in each(ends)]) if self.return_state else Y
 
 
 define("", _Last, "RNN", "LSTM", "GRU")
@@ -358,10 +376,14 @@ class ScaledDotProductAttention(Module):
 
     def forward(self, X: Tensor) -> Tensor:
         h, k = self.heads, self.kv_heads
-        Q, K, V = X.unflatten(-1, (h + 2 * k, -1)).transpose(1, 2).split([h, k, k], 1)
+        return self.attend(*X.unflatten(-1, (h + 2 * k, -1)).transpose(1, 2).split([h, k, k], 1))
+
+    def attend(self, Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
+        """Return the attention of Q (N, heads, T, d), K and V (N, kv_heads, S, d)."""
+        n = self.heads // self.kv_heads
         if self.rope is not None:
             Q, K = self.rope(Q), self.rope(K)
-        K, V = K.repeat_interleave(h // k, 1), V.repeat_interleave(h // k, 1)
+        K, V = K.repeat_interleave(n, 1), V.repeat_interleave(n, 1)
         p = self.dropout if self.training else 0.0
         Z = F.scaled_dot_product_attention(Q, K, V, dropout_p=p, is_causal=self.causal)
         return Z.transpose(1, 2).flatten(2)  # from (N, heads, T, d)
@@ -378,6 +400,25 @@ class MultiHeadAttention(nn.Module):
 
     def forward(self, X: Tensor) -> Tensor:
         return self.out(self.attention(self.qkv(X)))
+
+
+class CrossAttention(nn.Module):
+    """The queries are those of X1, the keys and values those of X2."""
+
+    def __init__(
+        self, dim: int, memory: int, size: int, heads: int, kv_heads: int, bias: bool, **given: Any
+    ) -> None:
+        super().__init__()
+        self.q = nn.Linear(dim, heads * size, bias=bias)
+        self.kv = nn.Linear(memory, 2 * kv_heads * size, bias=bias)
+        self.attention = ScaledDotProductAttention(heads=heads, kv_heads=kv_heads, **given)
+        self.out = nn.Linear(heads * size, dim, bias=bias)
+
+    def forward(self, X1: Tensor, X2: Tensor) -> Tensor:
+        h, k = self.attention.heads, self.attention.kv_heads
+        Q = self.q(X1).unflatten(-1, (h, -1)).transpose(1, 2)
+        KV = self.kv(X2).unflatten(-1, (2 * k, -1)).transpose(1, 2)
+        return self.out(self.attention.attend(Q, *KV.split(k, 1)))
 
 
 # --- other layers --------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ class Move(NamedTuple):
     back: Callable[[Array], Array]
 
 
-def _moved(ours: tuple[int, int], theirs: tuple[int, int]) -> Move:
+def _moved(ours: tuple[int, ...], theirs: tuple[int, ...]) -> Move:
     return Move(lambda W: np.moveaxis(W, ours, theirs), lambda W: np.moveaxis(W, theirs, ours))
 
 
@@ -88,10 +88,17 @@ SCALE = {"gamma": ("weight", SAME)}
 FACTORS = {name: (name, SAME) for name in "AB"}
 NORM = {**SCALE, "beta": ("bias", SAME)}
 BATCH = {**NORM, **{n: (n, SAME) for n in ("running_mean", "running_var")}}
-ATTENTION = {
-    **{f"W{a}": (f"{name}.weight", TRANSPOSED) for a, name in (("qkv", "qkv"), ("o", "out"))},
-    **{f"b{a}": (f"{name}.bias", SAME) for a, name in (("qkv", "qkv"), ("o", "out"))},
-}
+BILINEAR = {"W": ("weight", _moved((-1,), (0,))), "b": ("bias", SAME)}
+
+
+def _products(**names: str) -> dict[str, tuple[str, Move]]:
+    """Return where the W and b of products are: modules by the names of the products."""
+    weights = {f"W{ours}": (f"{theirs}.weight", TRANSPOSED) for ours, theirs in names.items()}
+    return weights | {f"b{ours}": (f"{theirs}.bias", SAME) for ours, theirs in names.items()}
+
+
+ATTENTION = _products(qkv="qkv", o="out")
+CROSS_ATTENTION = _products(q="q", kv="kv", o="out")
 _RECURRENT = {
     "Wx": ("weight_ih_l0", TRANSPOSED),
     "Wh": ("weight_hh_l0", TRANSPOSED),
@@ -142,8 +149,12 @@ def _pool(layer: Any) -> dict[str, Any]:
 
 
 def recurrent(theirs: str) -> Pair:
-    names = {"units": "hidden_size", "return_sequences": "return_sequences"}
-    return pair(theirs, LAST, width("input_size"), _RECURRENT)._replace(settings=names)
+    names = {"units": "hidden_size", **{n: n for n in ("return_sequences", "return_state")}}
+    return pair(theirs, LAST, _features, _RECURRENT)._replace(settings=names)
+
+
+def _features(layer: Any) -> dict[str, Any]:
+    return {"input_size": len(layer.Wx)}
 
 
 def linear(layer: Any) -> dict[str, Any]:
@@ -158,7 +169,16 @@ def heads(layer: Any) -> dict[str, Any]:
 
 def attention(layer: Any) -> dict[str, Any]:
     size = len(layer.Wo) // layer.heads
-    return {"dim": layer.input_shape[-1], "size": size, "bias": layer.bias, **heads(layer)}
+    return {"dim": layer.Wo.shape[1], "size": size, "bias": layer.bias, **heads(layer)}
+
+
+def cross_attention(layer: Any) -> dict[str, Any]:
+    return {"memory": len(layer.Wkv), **attention(layer)}
+
+
+def bilinear(layer: Any) -> dict[str, Any]:
+    sizes = dict(zip(("in1_features", "in2_features", "out_features"), layer.W.shape, strict=True))
+    return {**sizes, "bias": layer.bias}
 
 
 def positions(layer: Any) -> dict[str, Any]:

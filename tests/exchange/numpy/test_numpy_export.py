@@ -32,7 +32,7 @@ from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
 from phitodeep.testing.examples import data, made
 from tests import random_networks
-from tests.exchange.rows import EACH, WITHOUT_FORM
+from tests.exchange.rows import EACH
 from tests.exchange.several import NETWORKS, built, predicted
 from tests.random_networks import Centred, Gate, Ladder, Maker, drawn
 from tests.rows import LONG
@@ -40,7 +40,6 @@ from tests.rows import LONG
 PRECISION = {"float64": 1e-12, "float32": 3e-6}  # compared with the largest output
 # its functions may do anything; base classes; what its layer has
 NOT_EXPORTED = {"Lambda", "Layer", "Param", "State", "Shared"}
-NOT_EXPORTED |= {kind.__name__ for kind in WITHOUT_FORM}
 NOT_OVERFLOWING = (
     "CELU ELU GELU HardSigmoid HardSwish HardTanh LeakyReLU LogSoftmax Mish PReLU ReLU SELU SiLU "
     "Sigmoid Softmax Softplus Softsign Tanh"

@@ -20,13 +20,11 @@ from phitodeep.functional.rotary import DynamicRope
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
 from tests.exchange import several
-from tests.exchange.rows import WITHOUT_FORM
 from tests.random_networks import Gate, Ladder, Scale
 
 NEWEST = onnx.defs.onnx_opset_version()
 # its functions may do anything; base classes; what its layer has
 NOT_EXPORTED = {"Lambda", "Layer", "Param", "State", "Shared"}
-NOT_EXPORTED |= {kind.__name__ for kind in WITHOUT_FORM}
 
 
 def built(*parts, shape, **settings):

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from phitodeep import layers as L
+from phitodeep.core.types import each, numbered, one
 from phitodeep.exchange.torch.layouts import outer, to_ours, to_theirs
 from phitodeep.exchange.torch.pairs import moves_of
 from phitodeep.exchange.torch.write.writing import tensor_of, write
@@ -26,19 +27,21 @@ def tensor(A, layout=None):
 def their_passes(layer, X, dY, training):
     """Y, dX and all gradients of the layer's module, by our paths, as ours."""
     written = write(layer)
-    start, end = outer(layer.input_shape), outer(layer.output_shape)
-    given = tensor(X, start)
-    Y = written.module.train(training).requires_grad_(True)(given)
-    Y.backward(tensor(dY, end).detach())
-    found = {"Y": to_ours(Y.detach().numpy(), end)}
-    if given.requires_grad:
-        found["dX"] = to_ours(given.grad.numpy(), start)
+    starts, ends = map(outer, layer._ins()), [outer(shape) for shape in layer._outs()]
+    given = tuple(map(tensor, each(X), starts))
+    Y = written.module.train(training).requires_grad_(True)(*given)
+    Y = tuple(Y.values()) if isinstance(Y, dict) else each(Y)
+    torch.autograd.backward(Y, [y.detach() for y in map(tensor, each(dY), ends)])
+    Y = [to_ours(y.detach().numpy(), end) for y, end in zip(Y, ends, strict=True)]
+    dX = [x.grad if x.grad is None else to_ours(x.grad.numpy(), outer(x.shape[1:])) for x in given]
+    found = numbered("Y", one(Y, len(Y) == 1)) | numbered("dX", one(dX, len(dX) == 1))
+    found = {name: a for name, a in found.items() if a is not None}
     for path, part in layer.walk():
         for name, (there, move) in moves_of(part).items() if path in written.places else ():
             place = written.places[path]
             if name in part.params:
                 array = move.back(tensor_of(place.module, there).grad.numpy())
-                if name == "W" and not isinstance(place.takes, str):
+                if name == "W" and isinstance(place.takes, np.ndarray):
                     array = array[np.argsort(place.takes)]
                 found[f"{path}.{name}".removeprefix(".")] = array
     return found

@@ -9,6 +9,7 @@
     Average              Div(Add, n)
     Concat               Concat on its axis
     Dot                  ReduceSum(Mul(X1, X2), axis of the features)
+    Bilinear             Add(Einsum(X1, W, X2), b), with the equation "...i,ijk,...j->...k"
     Wired                its layers in their order
     TimeDistributed      Reshape to (N T, ...), the layer, Reshape back to (N, T, ...)
 
@@ -62,6 +63,12 @@ def dot(g: Graph, layer: Any, *xs: Value) -> Value:
     return reduced(g, "ReduceSum", g.node("Mul", first, second), [axis], keepdims=1)
 
 
+def bilinear(g: Graph, layer: Any, x: Value, other: Value) -> Value:
+    x, other = g.ordered(x), g.ordered(other)
+    y = g.node("Einsum", x, g.param(layer, "W"), other, equation="...i,ijk,...j->...k")
+    return g.node("Add", y, g.param(layer, "b")) if layer.bias else y
+
+
 FORMS: dict[str, Form] = {
     "add": two_at_a_time("Add"),
     "multiply": two_at_a_time("Mul"),
@@ -78,12 +85,16 @@ def wired(g: Graph, layer: Any, *xs: Value) -> Any:
     return outs[0] if len(outs) == 1 else outs
 
 
-def time_distributed(g: Graph, layer: Any, x: Value) -> Value:
-    x = g.ordered(x)
-    T = g.sizes(layer)[0][0]
-    flat = g.node("Reshape", x, [-1, *layer.input_shape[1:]])
-    y = g.ordered(g.add(layer.layer, flat._replace(tokens=x.tokens)))
-    if T is not None:
-        return g.node("Reshape", y, [-1, T, *layer.output_shape[1:]])
-    parts = [g.constant([-1]), g.length(layer, x), g.constant(layer.output_shape[1:])]
-    return g.node("Reshape", y, g.node("Concat", *parts, axis=0))
+def time_distributed(g: Graph, layer: Any, *xs: Value) -> Any:
+    xs, T, outs = tuple(map(g.ordered, xs)), g.sizes(layer)[0][0], list[Value]()
+    flat = [
+        g.node("Reshape", x, [-1, *shape[1:]])._replace(tokens=x.tokens)
+        for x, shape in zip(xs, layer._ins(), strict=True)
+    ]
+    for y, (_, *inner) in zip(several(g.add(layer.layer, *flat)), layer._outs(), strict=True):
+        shape: Any = [-1, T, *inner]
+        if T is None:
+            parts = [g.constant([-1]), g.length(layer, xs[0]), g.constant(inner)]
+            shape = g.node("Concat", *parts, axis=0)
+        outs.append(g.node("Reshape", g.ordered(y), shape))
+    return outs[0] if len(outs) == 1 else outs

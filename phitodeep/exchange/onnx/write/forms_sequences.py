@@ -26,9 +26,12 @@ These values are written once for all layers whose sequences have the same numbe
                           Z = Reshape(Transpose(MatMul(Softmax(S), V), [0, 2, 1, 3]), [0, 0, h d])
                           With fewer heads of keys (k) than of queries (h), two axes stand for the
                           heads: (k, h / k) in Q and Z, and (k, 1) in K and V
+    CrossAttention        Q = Add(MatMul(X1, Wq), bq)    K, V = Split(Add(MatMul(X2, Wkv), bkv)),
+                          then as above
     RNN, LSTM, GRU        RNN, LSTM or GRU(X, W, R, B), where X is (T, N, D), then Squeeze(Y, [1]);
                           with return_sequences=False, Squeeze(Y_h, [0]). B holds b, and then bh or
-                          zeros; the GRU has linear_before_reset=1
+                          zeros; the GRU has linear_before_reset=1. States are unsqueezed before
+                          it and squeezed after it: Squeeze(Y_h, [0]), Squeeze(Y_c, [0])
     Bidirectional         the same with direction="bidirectional", then ReduceSum over the
                           directions for "add", or Reshape(Transpose(.), [0, 0, -1]) for "concat"
 """
@@ -36,6 +39,7 @@ These values are written once for all layers whose sequences have the same numbe
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -122,14 +126,32 @@ def rotated(g: Graph, x: Value, half: int, cos: Value, sin: Value) -> Value:
 
 
 def attention(g: Graph, layer: Any, x: Value) -> Value:
-    bqkv, bo = (g.param(layer, n) if layer.bias else None for n in ("bqkv", "bo"))
-    QKV = product(g, g.ordered(x), g.param(layer, "Wqkv"), bqkv)
-    return product(g, dot_product_attention(g, layer, QKV), g.param(layer, "Wo"), bo)
+    Z = dot_product_attention(g, layer, projected(g, layer, x, "qkv"))
+    return projected(g, layer, Z, "o")
+
+
+def cross_attention(g: Graph, layer: Any, x: Value, memory: Value) -> Value:
+    Q, KV = projected(g, layer, x, "q"), projected(g, layer, memory, "kv")
+    size = (layer.kv_heads or layer.heads) * layer._head_size()
+    K, V = g.several("Split", KV, [size, size], outputs=2, axis=-1)
+    return projected(g, layer, attended(g, layer, x, [Q, K, V]), "o")
+
+
+def projected(g: Graph, layer: Any, x: Value, name: str) -> Value:
+    """Write x W + b, for the W and b of this name, such as "o"."""
+    b = g.param(layer, f"b{name}") if layer.bias else None
+    return product(g, g.ordered(x), g.param(layer, f"W{name}"), b)
 
 
 def dot_product_attention(g: Graph, layer: Any, x: Value) -> Value:
     x, h, k, d = g.ordered(x), layer.heads, layer.kv_heads or layer.heads, layer._head_size()
     parts = g.several("Split", x, [h * d, k * d, k * d], outputs=3, axis=-1)
+    return attended(g, layer, x, parts)
+
+
+def attended(g: Graph, layer: Any, x: Value, parts: list[Value]) -> Value:
+    """Write the attention of queries, keys and values, for the steps of x."""
+    h, k, d = layer.heads, layer.kv_heads or layer.heads, layer._head_size()
     heads = [(k, h // k), (k, 1), (k, 1)] if k < h else [(h,)] * 3
     n = len(heads[0])
     Q, K, V = (
@@ -164,15 +186,19 @@ GATES = {  # the order of the gates in the operator, as indices of ours
 }
 
 
-def recurrent(g: Graph, layer: Any, x: Value) -> Value:
-    Y, last = directions(g, layer, [layer], x, "forward")
+def recurrent(g: Graph, layer: Any, x: Value, *starts: Value) -> Any:
+    Y, *ends = directions(g, layer, [layer], x, "forward", starts)
+    shown = ends if layer.return_state else [] if layer.return_sequences else ends[:1]
+    ends = [g.node("Squeeze", end, [0]) for end in shown]
     if layer.return_sequences:
-        return g.node("Squeeze", Y, [1])._replace(order=STEPS_FIRST)
-    return g.node("Squeeze", last, [0])
+        ends.insert(0, g.node("Squeeze", Y, [1])._replace(order=STEPS_FIRST))
+    elif layer.return_state:
+        ends.insert(0, ends[0])
+    return ends if layer.return_state else ends[0]
 
 
 def bidirectional(g: Graph, layer: Any, x: Value) -> Value:
-    Y, last = directions(g, layer, [layer.layer, layer.reverse], x, "bidirectional")
+    Y, last, *_ = directions(g, layer, [layer.layer, layer.reverse], x, "bidirectional")
     if layer.layer.return_sequences:
         order, y, axis, perm, shape = STEPS_FIRST, Y, 1, [0, 2, 1, 3], [0, 0, -1]
     else:
@@ -184,9 +210,12 @@ def bidirectional(g: Graph, layer: Any, x: Value) -> Value:
 
 
 def directions(
-    g: Graph, layer: Layer, cells: list[Any], x: Value, direction: str
-) -> tuple[Value, Value]:
-    """Write the operator; return all states (T, directions, N, H), and the last (.., N, H)."""
+    g: Graph, layer: Layer, cells: list[Any], x: Value, direction: str, starts: Sequence[Value] = ()
+) -> list[Value]:
+    """Write the operator, which begins with some states (N, H), or 0.
+
+    Return h of all steps (T, directions, N, H), and the last h, and c, (directions, N, H).
+    """
     op, gates, attributes = GATES[cells[0].cell]
 
     def rows(A: Array) -> Array:
@@ -201,13 +230,15 @@ def directions(
     B = np.stack([biases(cell) for cell in cells])
     named = {"Wx": W, "Wh": R, "b": B}
     x = g.ordered(x, STEPS_FIRST)
-    Y, last, *_ = g.several(
+    before = [g.node("Unsqueeze", start, [0]) for start in starts]
+    return g.several(
         op,
         x._replace(order=None),
         *(g.array(layer, name, a) for name, a in named.items()),
+        *([Value("")] if before else []),  # the lengths of the sequences
+        *before,
         outputs=3 if op == "LSTM" else 2,
         hidden_size=cells[0].units,
         direction=direction,
         **attributes,
     )
-    return Y, last

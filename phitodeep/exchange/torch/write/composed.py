@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from phitodeep import layers as L
-from phitodeep.core.types import each
+from phitodeep.core.types import each, one
 from phitodeep.exchange.torch.layouts import FIRST, LAST, Layout, outer
 from phitodeep.layers.base import Layer
 
@@ -40,8 +40,15 @@ def parallel(writer: Any, layer: L.Parallel, path: str, layout: Layout) -> Made:
 
 
 def time_distributed(writer: Any, layer: Any, path: str, layout: Layout) -> Made:
-    inside, _ = writer.alone(layer.layer, _below(path, "layer"), LAST, LAST)
-    return writer.own.TimeDistributed(layer=inside), LAST
+    inner, below, ends = layer.layer, _below(path, "layer"), (LAST,) * layer.outputs
+    if layer.inputs == layer.outputs == 1:
+        return writer.own.TimeDistributed(layer=writer.alone(inner, below, LAST, LAST)[0]), LAST
+    takes, returns = (
+        tuple([f"{a}{k}" for k in range(len(some))])
+        for a, some in (("X", each(layout)), ("Y", ends))
+    )
+    inside = _between(writer, takes, [(inner, below, takes, returns)], returns, each(layout), ends)
+    return writer.own.TimeDistributed(layer=inside), one(ends, layer.outputs == 1)
 
 
 def bidirectional(writer: Any, layer: Any, path: str, layout: Layout) -> Made:
@@ -53,10 +60,31 @@ def bidirectional(writer: Any, layer: Any, path: str, layout: Layout) -> Made:
 
 
 def wired(writer: Any, layer: L.Wired, path: str, layout: Any) -> Made:
-    """Between values, one for each layout in which a module takes it: "maps" and "maps.last"."""
-    layouts = dict(zip(layer.takes, each(layout), strict=True))
-    named = None if path else layer.returns
-    module = writer.own.Wired(takes=layer.takes, returns=(), uses=[], named=named)
+    uses = [
+        (part, _below(path, f"layers.{k}"), reads, gives)
+        for k, (part, reads, gives) in enumerate(layer.uses)
+    ]
+    ends = [outer(shape) for shape in layer._outs()]
+    module = _between(writer, layer.takes, uses, layer.returns, each(layout), ends)
+    module.named = None if path else layer.returns
+    made = writer.own.Chain(layers=module) if path else module
+    return made, one(ends, layer.outputs == 1)
+
+
+def _between(
+    writer: Any,
+    takes: Any,
+    uses: Any,
+    returns: Any,
+    start: Sequence[Layout],
+    ends: Sequence[Layout],
+) -> Any:
+    """Return the module of layers between values, each with its path and what it reads and gives.
+
+    There is a value for each layout in which a module takes it: "maps" and "maps.last".
+    """
+    layouts = dict(zip(takes, start, strict=True))
+    module = writer.own.Wired(takes=takes, returns=(), uses=[], named=None)
 
     def add(name: str, part: Any, reads: Any, gives: Any) -> None:
         module.add_module(name, part)
@@ -69,25 +97,20 @@ def wired(writer: Any, layer: L.Wired, path: str, layout: Any) -> Made:
             add(other.replace(".", "_"), writer.moving(wanted), [name], [other])
         return other
 
-    for k, (part, reads, gives) in enumerate(layer.uses):
-        wanted = writer.wanted(part, _one([layouts[name] for name in reads]))
+    for k, (part, path, reads, gives) in enumerate(uses):
+        wanted = writer.wanted(part, one([layouts[name] for name in reads], part.inputs == 1))
         reads = tuple(map(moved, reads, each(wanted)))
-        made, returns = writer.place(part, _below(path, f"layers.{k}"), wanted)
+        made, given = writer.place(part, path, wanted)
         add(f"{k}", made, reads, gives)
-        layouts.update(zip(gives, each(returns), strict=True))
-    ends = [outer(shape) for shape in layer._outs()]
-    module.returns = tuple(map(moved, layer.returns, ends))
-    return (writer.own.Chain(layers=module) if path else module), _one(ends)
+        layouts.update(zip(gives, each(given), strict=True))
+    module.returns = tuple(map(moved, returns, ends))
+    return module
 
 
 def merge(how: str, writer: Any, layer: Layer, path: str, layout: Any) -> Made:
     axis = layer._along() if isinstance(layer, L.Concat) else len(layer.output_shape or ())
     returns = each(layout)[0]
     return writer.own.Merge(how=how, dim=_axis(axis, layer, returns)), returns
-
-
-def _one(layouts: Sequence[Layout]) -> Any:
-    return layouts[0] if len(layouts) == 1 else tuple(layouts)
 
 
 def softmax(writer: Any, layer: Any, path: str, layout: Layout) -> Made:

@@ -17,7 +17,7 @@ import numpy as np
 
 from phitodeep import layers as L
 from phitodeep.core.files import atomic_write, check_path
-from phitodeep.core.types import each
+from phitodeep.core.types import each, one
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.exchange.correspondence import check_exportable
 from phitodeep.exchange.torch.layouts import (
@@ -165,7 +165,8 @@ class _Writer:
             return self.made[layer.layer].takes
         form = module_of(layer)
         if isinstance(layout, tuple):
-            alike = FIRST if FIRST in layout and isinstance(form, Composed) else LAST
+            images = isinstance(form, Composed) and form.layout == "any" and FIRST in layout
+            alike = FIRST if images else LAST
             return tuple([alike if len(shape) > 1 else LAST for shape in layer._ins()])
         if len(layer.input_shape or ()) < 2:
             return layout
@@ -192,6 +193,8 @@ class _Writer:
             module = self.leaf(layer, form)
             if isinstance(layer, L.Flatten) and layout == FIRST:
                 returns = flat_order(layer.input_shape or ())
+            elif (layer.inputs, layer.outputs) != (1, 1):
+                returns = one([LAST] * layer.outputs, layer.outputs == 1)
             elif not isinstance(layout, str) and not isinstance(layer, L.Dense):
                 returns = layout
         else:
@@ -220,7 +223,7 @@ class _Writer:
             if name not in arrays:
                 continue
             array = arrays[name]
-            if not isinstance(layout, str) and name == "W":
+            if isinstance(layout, np.ndarray) and name == "W":
                 array = array[layout]
             array = np.ascontiguousarray(move.there(array))
             tensor_of(module, place).data.copy_(self.torch.from_numpy(array))
