@@ -148,7 +148,7 @@ class Reshape(Module):
     """Give each sample another `shape`."""
 
     def forward(self, X: Tensor) -> Tensor:
-        return X.reshape(len(X), *self.shape)
+        return X.reshape(X.shape[0], *self.shape)  # len(X) would fix the number of samples
 
 
 class Permute(Module):

@@ -281,7 +281,7 @@ def export_torch(model: Layer, path: str | os.PathLike[str]) -> None:
         example = np.zeros((2, *shape), np.int64 if tokens else model.dtype)
         given.append(torch.tensor(to_theirs(example, outer(shape))))
         sizes.append({0: batch})
-        if named(shape, tokens).startswith("NT"):
+        if named(shape, tokens).startswith("NT") and shape[0] > 1:
             sizes[-1][1] = torch.export.Dim.AUTO
     sizes = [tuple(sizes)] if isinstance(model, L.Wired) else sizes  # of `forward(*Xs)`
     with warnings.catch_warnings():
