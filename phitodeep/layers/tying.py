@@ -163,7 +163,6 @@ class Shared(Container):
     """
 
     is_shared = True  # its settings are those of the layer
-    inputs: Any = None  # those of the layer, which may be several
     refers_to = ("layer", "_use")  # which the model holds at another path
     _use: Layer | None = None  # a replica of the layer that runs in this layer's frame
 
