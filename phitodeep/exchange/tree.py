@@ -8,22 +8,25 @@ dominator of the merge). They become the branches of a container: Residual, Skip
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+from phitodeep.core.types import each
 from phitodeep.errors import ArgumentError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Chain, Parallel, Residual, SkipConcat
 from phitodeep.layers.merging import Add, Concat, Multiply
 from phitodeep.layers.tying import Shared
-from phitodeep.layers.wiring import Wired
+from phitodeep.layers.wiring import Wired, check_name
 
 DEEPEST = 100  # containers inside each other
 MERGES = {"add": Add, "multiply": Multiply, "concat": Concat}
 
 
 class NoTreeError(ArgumentError):
-    """The graph is not a tree of containers, but it may be a network: see `as_wired`."""
+    """The graph is not a tree of containers, but it may be a network: see `as_model`."""
 
 
 class Operation(NamedTuple):
@@ -31,14 +34,14 @@ class Operation(NamedTuple):
 
     name      for error messages
     inputs    the names of the values that it reads, without constants
-    output    the name of the value that it computes
+    output    the name of the value that it computes, or a tuple of several
     does      a layer, or the way to merge several values, as in Parallel: "add", "multiply" or
               "concat" (on the last axis)
     """
 
     name: str
     inputs: tuple[str, ...]
-    output: str
+    output: str | tuple[str, ...]
     does: Layer | str
 
 
@@ -48,40 +51,71 @@ def as_layers(operations: Iterable[Operation], start: str, end: str) -> list[Lay
     The operations are in an order in which they can run. Those that `end` does not depend on are
     left out. A graph that is not a tree of containers is refused with the name of an operation.
     """
-    made = {operation.output: operation for operation in operations}
-    needed = _needed(made, start, end)
-    return _Tree([made[value] for value in made if value in needed], start).layers(start, end)
+    return _Tree(_needed(operations, [start], [end]), start).layers(start, end)
 
 
-def _needed(made: dict[str, Operation], start: str, end: str) -> set[str]:
-    """Return the values that `end` depends on."""
-    needed, todo = {start}, [(end, "the output")]
+def _needed(
+    operations: Iterable[Operation], starts: Sequence[str], ends: Sequence[str]
+) -> list[Operation]:
+    """Return the operations that `ends` depend on."""
+    made = {value: operation for operation in operations for value in each(operation.output)}
+    needed, todo = {*starts}, [(end, "the output") for end in ends]
     while todo:
         value, reader = todo.pop()
         if value in needed:
             continue
         if value not in made:
             raise ArgumentError(f"{reader} reads {value!r}, which no operation computes.")
-        needed.add(value)
+        needed.update(each(made[value].output))
         todo += [(v, f"the operation {made[value].name!r}") for v in made[value].inputs]
-    return needed
+    return [made[v] for v in made if v in needed and v == each(made[v].output)[0]]
 
 
-def as_wired(operations: Iterable[Operation], start: str, end: str) -> tuple[Any, Any, Any]:
-    """Return the same as the arguments of a network with a name for each value."""
-    made = {operation.output: operation for operation in operations}
-    needed, names = _needed(made, start, end), {start: "input"}
-    names |= {value: f"value_{n}" for n, value in enumerate(made, 1)} | {end: "output"}
+def as_model(
+    operations: Sequence[Operation], starts: dict[str, str], ends: Sequence[tuple[str, str]],
+    sequential: Callable[..., Any], network: Callable[..., Any], **options: Any,
+) -> Any:  # fmt: skip
+    """Return a `sequential` of layers if the graph is a tree of them, and else a `network`.
+
+    `starts` are the inputs with their names, and `ends` the same of the outputs. The only input is
+    called "input", and the only output "output".
+    """
+    if len(starts) == len(ends) == 1:
+        with suppress(NoTreeError):
+            (start,), ((end, _),) = starts, ends
+            return sequential(*as_layers(operations, start, end), **options)
+    found = _needed(operations, [*starts], [value for value, _ in ends])
+    values = [value for operation in found for value in each(operation.output)]
+    takes, returns = _named(starts.values(), "input"), _named([n for _, n in ends], "output")
+    names = {value: f"value_{n}" for n, value in enumerate(values, 1)}
+    names |= {v: r for (v, _), r in zip(ends, returns, strict=True)}
+    names |= dict(zip(starts, takes, strict=True))
     uses = [
         (
             does if isinstance(does, Layer) else MERGES[does](),
             [names[read] for read in inputs],
-            [names[value]],
+            [names[value] for value in each(output)],
         )
-        for value, (_, inputs, _, does) in made.items()
-        if value in needed
+        for _, inputs, output, does in found
     ]
-    return ["input"], uses, ["output"]
+    for (value, _), name in zip(ends, returns, strict=True):  # an input, or an output again
+        if names[value] != name:
+            uses.append((Chain(), [names[value]], [name]))
+    return network(takes, uses, returns, **options)
+
+
+def _named(given: Iterable[str], kind: str) -> list[str]:
+    """Return the names of a file, if those of values can be such, or else "input_1" and so on."""
+    names = [re.sub(r"\W", "_", name) for name in given]
+    if len(names) == 1:
+        return [kind]
+    try:
+        known: list[str] = []
+        for name in names:
+            check_name(name, known, kind)
+    except ArgumentError:
+        return [f"{kind}_{n}" for n in range(1, len(names) + 1)]
+    return names
 
 
 class _Tree:
@@ -93,7 +127,7 @@ class _Tree:
     """
 
     def __init__(self, operations: list[Operation], start: str) -> None:
-        self.made = {operation.output: operation for operation in operations}
+        self.made: dict[Any, Operation] = {op.output: op for op in operations}
         self.forks: dict[str, str] = {}
         self.depths = {start: 0}
         taken: dict[str, str] = {}  # values inside branches, and the merge of those branches
@@ -102,8 +136,10 @@ class _Tree:
                 raise ArgumentError(
                     f"the operation {operation.name!r} does not depend on the input."
                 )
-            if isinstance(operation.does, Layer) and operation.does.inputs != 1:
-                raise NoTreeError(f"the operation {operation.name!r} reads several values.")
+            if isinstance(operation.output, tuple) or (
+                isinstance(operation.does, Layer) and operation.does.inputs != 1
+            ):
+                raise NoTreeError(f"{operation.name!r} reads or gives several values.")
             paths = [self._check(value, operation, taken) for value in operation.inputs]
             while len(set(paths)) > 1:  # step back from the deepest until the paths meet
                 i = max(range(len(paths)), key=lambda i: self.depths[paths[i]])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from phitodeep.core.types import Shape
 from phitodeep.exchange.onnx.read.from_onnx import read_onnx
 from phitodeep.exchange.torch.compare import compare_with_torch as compare_with_torch
 from phitodeep.exchange.torch.read.reading import read_torch
@@ -42,13 +41,17 @@ def from_onnx(path: str | os.PathLike[str]) -> Sequential | Network:
     return model
 
 
-def from_torch(module: Any, input_shape: Shape) -> Sequential:
+def from_torch(module: Any, input_shape: Any) -> Sequential | Network:
     """Return a model that computes what a torch.nn.Module computes, with copies of its weights.
 
         model = phitodeep.io.from_torch(module, (28, 28, 1))
 
     input_shape    the shape of one of phitodeep's samples: channels last, without the batch, such
-                   as (height, width, C), (T, D) or (T,) for tokens
+                   as (height, width, C), (T, D) or (T,) for tokens; of several inputs, a tuple
+                   of shapes in the order of forward's arguments, or a dict by their names
+
+    A module that is no tree of branches, or has several inputs or outputs, becomes a `Network`, and
+    a module that is used twice a `Shared` layer.
 
     The module's own input has the same axes, except that images are (N, C, H, W), and so are
     sequences (N, C, T) if the first module takes channels first, as Conv1d does. A module from
@@ -62,5 +65,5 @@ def from_torch(module: Any, input_shape: Shape) -> Sequential:
     Raises an ArgumentError that names the module or the operation that has no counterpart, or that
     has an option without one. The page "PyTorch" of the documentation lists what is supported.
     """
-    model: Sequential = read_torch(module, input_shape, Sequential)
+    model: Sequential | Network = read_torch(module, input_shape, Sequential, Network)
     return model

@@ -2,7 +2,9 @@
 
 import numpy as np
 
+from phitodeep import inference
 from phitodeep import layers as L
+from phitodeep.core.types import each
 from phitodeep.model import SequentialBuilder
 from phitodeep.model.network import Network
 
@@ -104,3 +106,9 @@ def predicted(model, X):
     """The predictions by name."""
     found = model.predict(X if model.inputs > 1 else X[model.takes[0]])
     return found if model.outputs > 1 else {model.returns[0]: found}
+
+
+def results(model, X):
+    """The outputs in order, whatever their names."""
+    with inference():
+        return dict(enumerate(each(model.forward(*X.values()))))

@@ -93,7 +93,7 @@ class Wired(Module):
         values = dict(zip(self.takes, Xs, strict=True))
         for name, reads, gives in self.uses:
             outs = getattr(self, name)(*[values[value] for value in reads])
-            values.update(zip(gives, outs if isinstance(outs, tuple) else [outs], strict=True))
+            values.update(zip(gives, outs if len(gives) > 1 else [outs], strict=True))
         found = tuple([values[name] for name in self.returns])
         if len(found) == 1:
             return found[0]

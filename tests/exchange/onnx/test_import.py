@@ -15,6 +15,7 @@ from phitodeep.model import architectures as models
 from phitodeep.model.network import Network
 from phitodeep.testing.examples import data, made
 from tests.conftest import noted
+from tests.exchange import several
 from tests.exchange.onnx.graphs import mangled
 from tests.exchange.rows import EACH
 from tests.random_networks import KINDS, Centred, Gate, Ladder, Maker, Scale, drawn
@@ -123,6 +124,17 @@ def test_branches_that_share_values_come_back_as_a_network(tmp_path):
     assert kinds(again) == kinds(model)
     X = np.random.default_rng(0).standard_normal((4, 5, 4, 2))
     assert_same(model.predict(X), again.predict(X), 1e-12)
+
+
+@pytest.mark.parametrize("make", several.NETWORKS[:4])
+def test_networks_with_several_inputs_and_outputs_come_back(make, tmp_path):
+    model, X = several.built(make)
+    model.export_onnx(tmp_path / "a.onnx")
+    again = from_onnx(tmp_path / "a.onnx")
+    if model.inputs > 1:
+        assert again.takes == model.takes
+    for k, Y in several.results(model, X).items():
+        assert_same(Y, several.results(again, X)[k], 1e-9)
 
 
 def test_random_networks_come_back(tmp_path):

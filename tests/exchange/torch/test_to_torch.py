@@ -21,6 +21,7 @@ from phitodeep.exchange.correspondence import TABLE
 from phitodeep.exchange.torch import modules
 from phitodeep.exchange.torch.layouts import outer, to_ours
 from phitodeep.exchange.torch.pairs import counterpart
+from phitodeep.exchange.torch.write.writing import export_torch
 from phitodeep.functional.rotary import LongRope, Rope, YarnRope
 from phitodeep.io import from_torch, to_torch
 from phitodeep.model.network import Network
@@ -29,7 +30,7 @@ from phitodeep.testing.examples import EXAMPLES, TOKENS, cube, cube_gradient, da
 from phitodeep.testing.examples import passes as our_passes
 from tests import random_networks
 from tests.conftest import assert_same
-from tests.exchange.several import NETWORKS, built, predicted
+from tests.exchange.several import NETWORKS, built, predicted, results, unet
 from tests.exchange.torch.support import draws, tensor, their_passes
 from tests.random_networks import Centred, Gate, Ladder, Maker, Scale
 
@@ -48,16 +49,13 @@ def test_every_layer_and_back(row):
     layer = made(make, shape)
     X, dY = data(layer, shape, tokens)
     before = layer.get_weights()
-    if not any(
-        isinstance(part, L.Wired | L.Shared) for _, part in layer.walk()
-    ):  # most of them are no trees, which alone come back
-        model = from_torch(to_torch(layer), shape[1:])
-        with inference():
-            expected = layer.forward(X)
-        found = model.predict(X)
-        small = found.dtype == np.float32  # a module without parameters
-        precision = {"rtol": 1e-5, "atol": 1e-6} if small else {"rtol": 1e-10, "atol": 1e-12}
-        np.testing.assert_allclose(found, expected, **precision)
+    model = from_torch(to_torch(layer), shape[1:])
+    with inference():
+        expected = layer.forward(X)
+    found = model.predict(X)
+    small = found.dtype == np.float32  # a module without parameters
+    precision = {"rtol": 1e-5, "atol": 1e-6} if small else {"rtol": 1e-10, "atol": 1e-12}
+    np.testing.assert_allclose(found, expected, **precision)
     assert_same(layer.get_weights(), before, rtol=0)
     check_passes(layer, X, dY, training=False)
     single = isinstance(layer, L.BatchNorm) and shape[0] == 1  # PyTorch refuses a single row
@@ -90,10 +88,23 @@ def test_networks_take_their_inputs_in_order_and_return_outputs_by_name(make):
         np.testing.assert_allclose(y, Y, rtol=1e-9, atol=1e-12, err_msg=name)
     spare = sum(a.numel() for a in module.parameters() if not a.requires_grad)  # second biases
     assert sum(a.numel() for a in module.parameters()) == model.count_params() + spare
+    again = from_torch(module, model.input_shape)
+    assert again.count_params() == model.count_params()
+    assert_same(results(again, X), results(model, X), rtol=1e-9, atol=1e-12)
     if not draws(model):
         shapes = tuple([a.shape for a in X.values()])
         dY = data(model, shapes if len(shapes) > 1 else shapes[0])[1]
         check_passes(model, one([*X.values()], len(X) == 1), dY, training=True)
+
+
+def test_a_written_program_takes_any_number_of_samples(tmp_path):
+    model, X = built(unet)
+    export_torch(model, tmp_path / "net.pt2")
+    program = torch.export.load(tmp_path / "net.pt2").module()
+    given = tensor(*X.values(), "first").detach()
+    for n in (1, 5):
+        Y = to_ours(program(given[:n]).detach().numpy(), "first")
+        np.testing.assert_allclose(Y, model.predict(*[A[:n] for A in X.values()]), rtol=1e-9, atol=1e-12)
 
 
 def test_networks_inside_each_other_and_layouts_by_name():

@@ -41,28 +41,30 @@ class Plan(NamedTuple):
 
 
 class RelayoutError(Exception):
-    """The input of the model should have its axes in another order; `order` counts the graph's."""
+    """Input `which` should have its axes in another order; `order` counts the graph's."""
 
-    def __init__(self, order: Sequence[int]) -> None:
-        super().__init__(order)
-        self.order = tuple(order)
+    def __init__(self, which: str, order: Sequence[int]) -> None:
+        super().__init__(which, order)
+        self.which, self.order = which, tuple(order)
 
 
 class Writer:
     """The layers so far.
 
-    operations    for `as_layers`
+    orders        those of the axes of inputs that differ from the graph's, by the input's name
+    operations    for `as_model`
     weights       the layers that have parameters, each with its arrays
     """
 
-    def __init__(self, it: Interpreter, order: Sequence[int] | None) -> None:
-        self.it, self.batch, self.order = it, it.batch, order
-        groups = it.input.groups
-        layout = groups if order is None else tuple(groups[i] for i in order)
-        self.placed = {it.input: Placed("input", layout)}
+    def __init__(self, it: Interpreter, orders: Mapping[str, Sequence[int]]) -> None:
+        self.it, self.batch, self.orders = it, it.batch, orders
+        self.placed = dict[Step, Placed]()
+        for step in it.inputs:
+            order = orders.get(step.name, range(len(step.groups)))
+            self.placed[step] = Placed(step.name, tuple(step.groups[i] for i in order))
         self.operations: list[Operation] = []
         self.weights: list[tuple[Layer, dict[str, Array]]] = []
-        self.at: Step = it.input  # the step that is being written
+        self.at: Step = it.inputs[0]  # the step that is being written
 
     # --- adding layers ---------------------------------------------------------------------
 
@@ -85,6 +87,17 @@ class Writer:
         inputs = tuple(v.value for v in values)
         self.operations.append(Operation(self.at.name, inputs, value, does))
         return Placed(value, layout)
+
+    def several(
+        self, layer: Layer, values: Sequence[Placed], layouts: Sequence[Groups]
+    ) -> list[Placed]:
+        """Add a layer that reads several values, or gives several with these layouts."""
+        made = self.add(layer, values, layouts[0])
+        if len(layouts) == 1:
+            return [made]
+        names = tuple([f"{made.value}.{k}" for k in range(len(layouts))])
+        self.operations[-1] = self.operations[-1]._replace(output=names)
+        return [*map(Placed, names, layouts)]
 
     # --- the order of axes -----------------------------------------------------------------
 
@@ -171,15 +184,16 @@ class Writer:
         return ((self.batch,), *((axis,) for axis in lead))
 
     def vote(self, x: Placed, view: View, order: Sequence[int]) -> None:
-        """If the view is the input as the graph takes it, let our input have this order of axes.
+        """If the view is an input as the graph takes it, let our input have this order of axes.
 
         Only operators whose channels or steps must be first vote, so that the model takes images
         with the channels last although the graph takes them first.
         """
-        groups = self.it.input.groups
-        as_given = expanded(x.layout) == expanded(groups) == expanded(view.groups)
-        if self.order is None and as_given and len(order) == len(groups) > 2:
-            raise RelayoutError(order)
+        for step in self.it.inputs:
+            groups, known = expanded(step.groups), step.name in self.orders
+            as_given = expanded(x.layout) == groups == expanded(view.groups)
+            if x.value == step.name and as_given and len(order) == len(groups) > 2 and not known:
+                raise RelayoutError(step.name, order)
 
 
 def _runs(have: Groups, want: Groups) -> list[Group]:

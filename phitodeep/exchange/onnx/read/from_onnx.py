@@ -3,8 +3,8 @@
 The file is read by `reading.py`. `interpreting.py` turns its nodes into steps, without constants
 and rearrangements: the function of each operator says which axes its output has, and which layer
 computes it. `RULES` recognise layers that a graph writes with several operators. `building.py` adds
-the layers. `as_layers` makes a tree of them, or `as_wired` a network. At last, `verifying.py`
-compares the values of the model with those of the graph.
+the layers. `as_model` makes a tree of them, or a network. At last, `verifying.py` compares the
+outputs of the model with those of the graph.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.core.types import Shape
+from phitodeep.core.types import Shape, one
 from phitodeep.errors import DataError, PhitodeepError, locate
 from phitodeep.exchange.onnx.read import activations, attention, norms, products, sequences
 from phitodeep.exchange.onnx.read import operators as operators
@@ -28,7 +28,7 @@ from phitodeep.exchange.onnx.read.interpreting import Interpreter
 from phitodeep.exchange.onnx.read.reading import File
 from phitodeep.exchange.onnx.read.values import LabelError, Step, View
 from phitodeep.exchange.onnx.read.verifying import check_values
-from phitodeep.exchange.tree import NoTreeError, as_layers, as_wired
+from phitodeep.exchange.tree import as_model
 from phitodeep.layers.random import shapes_only
 
 Rule = Callable[[Step], Plan | None]
@@ -44,6 +44,7 @@ RULES: list[tuple[Rule, str]] = [  # patterns, and the kinds of steps that may e
     (sequences.rotary, "Concat"),
     (norms.scale_and_shift, "Add Sub Mul Div"),
     (products.two_classes, "Concat"),
+    (products.dot, "ReduceSum"),
     (products.merge, "Add Sub Mul Max"),
 ]
 RULES_OF: dict[str, list[Rule]] = {}
@@ -66,7 +67,7 @@ def read_onnx(
     `network` makes it of layers between named values, if they are no tree.
     """
     file = File(path)
-    unknown = sum(n is None for n in file.inputs[0].sizes[1:]) if len(file.inputs) == 1 else 0
+    unknown = any(isinstance(n, str) for given in file.inputs for n in given.sizes[1:])
     refused: list[tuple[int, PhitodeepError]] = []
     for steps in STEPS if unknown else STEPS[:1]:
         attempt = _Import(file, model, network, steps)
@@ -91,84 +92,79 @@ class _Import:
         self.progress = 0
 
     def model(self) -> Any:
-        order: tuple[int, ...] | None = None
+        orders: dict[str, tuple[int, ...]] = {}
         while True:
             try:
                 with np.errstate(all="ignore"):
-                    return self._model(order)
-            except RelayoutError as wanted:  # at most once: then the order is known
-                order = wanted.order
+                    return self._model(orders)
+            except RelayoutError as wanted:  # at most once for each input: then the order is known
+                orders[wanted.which] = wanted.order
 
-    def _sizes(self, batch_at: int) -> Iterator[Size]:
-        """Yield the probes for the axes of unknown size, in the order of the input's axes."""
-        sizes = self.file.inputs[0].sizes if self.file.inputs else []
-        rest = chain(self.steps, repeat(ONE))
-        for i, size in enumerate(sizes):
-            if size is None:
-                yield BATCHES if i == batch_at else next(rest)
-
-    def _model(self, order: tuple[int, ...] | None) -> Any:
-        batch_at = 0 if order is None else order[0]
-        it = Interpreter(self.file, list(self._sizes(batch_at)), batch_at)
-        out = self._output(it)
+    def _model(self, orders: dict[str, tuple[int, ...]]) -> Any:
+        batches = [orders.get(f"the input {i.name!r}", (0,))[0] for i in self.file.inputs]
+        probes, unknown = chain(self.steps, repeat(ONE)), dict[str, Size]()
+        for given, batch_at in zip(self.file.inputs, batches, strict=True):
+            for i, size in enumerate(given.sizes):
+                if isinstance(size, str) and size not in unknown:
+                    unknown[size] = BATCHES if i == batch_at else next(probes)
+        it = Interpreter(self.file, unknown, batches)
+        outs = self._outputs(it)
         self.progress = 1
-        plans = _plans(out.step)
+        plans = _plans([out.step for out in outs.values()])
         self.progress = 2
-        given = self.file.inputs[0].type  # 1 is float32, 11 is float64
+        types = {given.type for given in self.file.inputs}  # 1 is float32, 11 is float64
         tables = [step.array(1).dtype for step in plans if step.op == "Embedding"]
-        double = given == 11 or (given != 1 and np.dtype(np.float64) in tables)
-        dtype = np.float64 if double else np.float32
+        double = 11 in types or (1 not in types and np.dtype(np.float64) in tables)
         with shapes_only():
-            w = Writer(it, order)
+            w = Writer(it, orders)
             for step in sorted(plans, key=lambda s: s.index):
                 w.at = step
                 plan = plans[step]
                 with _named(step):
                     w.placed[step] = plan.write(w, [w.placed[x.step] for x in plan.inputs])
-            w.at = out.step
-            end = _last(w, out, w.placed[out.step])
-            ends = "input", end.value
-            try:
-                model = self.new(*as_layers(w.operations, *ends), dtype=dtype)
-            except NoTreeError:
-                model = self.network(*as_wired(w.operations, *ends), dtype=dtype)
-            model.build(_sample_shape(w, model))
+            ends = {}
+            for name, out in outs.items():
+                w.at = out.step
+                ends[name] = _last(w, out, w.placed[out.step])
+            starts = {s.name: i.name for s, i in zip(it.inputs, self.file.inputs, strict=True)}
+            model = as_model(
+                w.operations,
+                starts,
+                [(end.value, name) for name, end in ends.items()],
+                self.new,
+                self.network,
+                dtype=np.float64 if double else np.float32,
+            )
+            model.build(one([_sample_shape(w, s, model) for s in it.inputs], len(it.inputs) == 1))
         self.progress = 3
         _install(model, w)
-        check_values(self.file, it, w, out)
+        check_values(self.file, it, w, model, [(n, outs[n], end) for n, end in ends.items()])
         return model
 
-    def _output(self, it: Interpreter) -> View:
-        """Return the output of the graph that the model computes."""
+    def _outputs(self, it: Interpreter) -> dict[str, View]:
+        """Return the outputs of the graph that the model computes."""
         values = {name: it.values.get(name) for name in self.file.outputs}
         found: dict[str, View] = {}
         refused: list[DataError] = []
         for name, value in values.items():
             if isinstance(value, View) and not value.step.integers:
-                if not any(value.is_(other) for other in found.values()):
-                    found[name] = value
+                found[name] = value
             elif isinstance(value, DataError):
                 refused.append(value)
-            elif value is None or not isinstance(value, View):
+            elif not isinstance(value, View):
                 where = f"the output {name!r} of {self.file.path}"
                 refused.append(DataError(f"{where} does not depend on its input."))
         serious = [error for error in refused if not isinstance(error, LabelError)]
         if serious or (refused and not found):
             raise (serious or refused)[0]
-        if len(found) != 1:
-            names = ", ".join(repr(name) for name in (found or self.file.outputs))
-            raise DataError(
-                f"{self.file.path} has the outputs {names}: a model returns one array of numbers. "
-                "Export the network with a single output."
-            )
-        (view,) = found.values()
-        return view
+        if not found:
+            raise DataError(f"{self.file.path} has no output with numbers.")
+        return found
 
 
-def _plans(end: Step) -> dict[Step, Plan]:
-    """Return the plan of each step that the output depends on."""
+def _plans(todo: list[Step]) -> dict[Step, Plan]:
+    """Return the plan of each step that these depend on."""
     plans: dict[Step, Plan] = {}
-    todo = [end]
     while todo:
         step = todo.pop()
         if step.op == "Input" or step in plans:
@@ -207,19 +203,18 @@ def _named(step: Step) -> Iterator[None]:
 def _last(w: Writer, out: View, placed: Placed) -> Placed:
     """Return the output, with its axes as in the graph, or with the features last."""
     given, have = expanded(out.groups), expanded(placed.layout)
-    if w.order is None or len(given) != len(have) or set(given) != set(have):
+    if not w.orders or len(given) != len(have) or set(given) != set(have):
         return w.arranged(placed, out.groups)
-    if len(given) == len(w.order):
-        last = tuple(given[i] for i in w.order)
+    for order in w.orders.values():
+        last = tuple(given[i] for i in order) if len(given) == len(order) else ((),)
         if last[0] == have[0] and have != given:
             return w.arranged(placed, last)
     return placed
 
 
-def _sample_shape(w: Writer, model: Any) -> Shape:
+def _sample_shape(w: Writer, step: Step, model: Any) -> Shape:
     """Return the shape of one sample, with the most steps that a model takes if it has a limit."""
-    groups = w.placed[w.it.input].layout[1:]
-    sizes = [size_of(group) for group in groups]
+    sizes = [size_of(group) for group in w.placed[step].layout[1:]]
     shape = [size[0] for size in sizes]
     if sizes and len(set(sizes[0])) > 1 and model.max_steps is not None:
         shape[0] = model.max_steps

@@ -14,7 +14,7 @@ time that a hostile file takes is more than a small multiple of its size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,15 @@ import numpy as np
 from phitodeep.core.types import Array
 from phitodeep.errors import DataError, PhitodeepError
 from phitodeep.exchange.onnx.read.axes import PROBES, Axis, Group, Size, new, same
-from phitodeep.exchange.onnx.read.reading import FLOATS, INTEGERS, MOST_AXES, TYPES, File, Node
+from phitodeep.exchange.onnx.read.reading import (
+    FLOATS,
+    INTEGERS,
+    MOST_AXES,
+    TYPES,
+    File,
+    Input,
+    Node,
+)
 from phitodeep.exchange.onnx.read.values import (
     Constant,
     LabelError,
@@ -252,11 +260,12 @@ def handles(*ops: str) -> Callable[[Handler], Handler]:
 class Interpreter:
     """The values of a graph.
 
-    unknown    for each axis of unknown size of the input, its size in each probe
-    batch      the axis of the samples; `batch_at` is its place in the input
+    unknown    for each axis of unknown size of the inputs, by name, its size in each probe
+    inputs     the steps that stand for the inputs
+    batch      the axis of the samples; `batch_at` are its places in the inputs
     """
 
-    def __init__(self, file: File, unknown: Sequence[Size], batch_at: int = 0) -> None:
+    def __init__(self, file: File, unknown: Mapping[str, Size], batch_at: Sequence[int]) -> None:
         self.file, self.opset = file, file.opset
         self.budget = Budget(file.size)
         self.steps: list[Step] = []
@@ -264,19 +273,21 @@ class Interpreter:
             name: a if isinstance(a, DataError) else Constant((a,))
             for name, a in file.constants.items()
         }
-        self.input = self._input(unknown, batch_at)
+        if not file.inputs:
+            raise DataError(f"{file.path} has no inputs.")
+        first = file.inputs[0].sizes[: batch_at[0] + 1][-1:] or [1]
+        self.batch = Axis(self._size(first[0], unknown))
+        pairs = zip(file.inputs, batch_at, strict=True)
+        self.inputs = [self._input(given, unknown, at) for given, at in pairs]
         for node in file.nodes:
             self._run(node)
 
-    def _input(self, unknown: Sequence[Size], batch_at: int) -> Step:
-        """Return the step that stands for the only input."""
-        if len(self.file.inputs) != 1:
-            names = ", ".join(repr(i.name) for i in self.file.inputs[:9]) or "none"
-            raise DataError(
-                f"{self.file.path} has the inputs {names}: a model takes exactly one. Export the "
-                "network with a single input."
-            )
-        given = self.file.inputs[0]
+    @staticmethod
+    def _size(n: int | str, unknown: Mapping[str, Size]) -> Size:
+        return unknown[n] if isinstance(n, str) else same(n)
+
+    def _input(self, given: Input, unknown: Mapping[str, Size], batch_at: int) -> Step:
+        """Return the step that stands for an input."""
         if given.type not in FLOATS | INTEGERS:
             raise DataError(
                 f"the input {given.name!r} of {self.file.path} holds elements of type "
@@ -287,14 +298,14 @@ class Interpreter:
                 f"the input {given.name!r} of {self.file.path} must have the batch as its first "
                 f"axis, followed by features, got {len(given.sizes)} axes."
             )
-        rest = iter(unknown)
-        sizes = [next(rest) if n is None else same(n) for n in given.sizes]
+        sizes = [self._size(n, unknown) for n in given.sizes]
         groups: list[Group] = [new(size) for size in sizes]
-        groups[batch_at] = (Axis(sizes[batch_at]),)
-        self.batch = groups[batch_at][0]
+        if sizes[batch_at] != self.batch.size:
+            raise DataError(f"the inputs of {self.file.path} have different numbers of samples.")
+        groups[batch_at] = (self.batch,)
         whole = given.type in INTEGERS
         name = f"the input {given.name!r}"
-        step = Step("Input", name, (), tuple(groups), 0, whole, None, {})
+        step = Step("Input", name, (), tuple(groups), len(self.steps), whole, None, {})
         self.steps.append(step)
         self.values[given.name] = step.output
         return step

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from phitodeep import layers as L
 from phitodeep.core.types import Array
 from phitodeep.errors import DataError
-from phitodeep.exchange.onnx.read.axes import expanded, leaves, size_of
+from phitodeep.exchange.onnx.read.axes import Group, expanded, leaves, size_of
 from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer, translated
 from phitodeep.exchange.onnx.read.norms import reflected, vector
 from phitodeep.exchange.onnx.read.values import Step, View
@@ -54,27 +52,65 @@ def dense_parts(step: Step) -> tuple[View | None, Array | None, Array | None]:
 # --- merges --------------------------------------------------------------------------------------
 
 
+MERGES: dict[str, type[L.Layer]] = {
+    "add": L.Add,
+    "subtract": L.Subtract,
+    "multiply": L.Multiply,
+    "average": L.Average,
+    "maximum": L.Maximum,
+}
+HOW = {"Add": "add", "Sub": "subtract", "Mul": "multiply", "Max": "maximum"}
+IN_CONTAINERS = ("add", "multiply")
+
+
 def merge(step: Step) -> Plan | None:
-    """A sum, a difference, a product or the larger of two views with the same sizes."""
-    views = step.views()
-    if not views:
-        return None
+    """A sum, a difference, a product or the larger of two views."""
+    return merging(step, HOW[step.op]) if step.views() else None
+
+
+def merging(step: Step, how: str) -> Plan:
+    """Return the plan of a layer that merges the views of a step; axes of size 1 are repeated."""
+    views, sizes = step.views(), [size_of(group) for group in step.groups]
+    whole = [i for i, view in enumerate(views) if view.sizes() == sizes]
+    alike = len(whole) == len(views)
 
     def write(w: Writer, placed: list[Placed]) -> Placed:
+        out = expanded(placed[0].layout)
         try:
-            layouts = [translated(placed[0].layout, views[0], view) for view in views]
-        except (DataError, KeyError, ValueError):
+            if alike:
+                layouts = [translated(out, views[0], view) for view in views]
+            else:
+                i = whole[0] if whole else 0
+                have, mine = expanded(placed[i].layout), expanded(views[i].groups)
+                axes = [mine.index(g) for g in have] if {*have} == {*mine} else [*range(len(mine))]
+                layouts = [tuple([view.groups[k] for k in axes]) for view in views]
+                out = tuple([step.groups[k] for k in axes])
+        except (DataError, KeyError, ValueError, IndexError):
             raise DataError(
                 f"{step.name} combines values of different shapes, which no layer does."
             ) from None
         arranged = [w.arranged(p, layout) for p, layout in zip(placed, layouts, strict=True)]
-        how: dict[str, Any] = {
-            "Sub": L.Subtract(),
-            "Max": L.Maximum(),
-            "Add": "add",
-            "Mul": "multiply",
-        }
-        return w.add(how[step.op], arranged, expanded(placed[0].layout))
+        return w.add(how if alike and how in IN_CONTAINERS else MERGES[how](), arranged, out)
+
+    return Plan(tuple(views), write)
+
+
+def dot(step: Step) -> Plan | None:
+    """The sum of the products of two views along one axis."""
+    product = step.view().made_by("Mul")
+    views, along = product.views() if product else [], leaves(step.settings["reduced"])
+    if not views or views[0].sizes() != views[1].sizes():
+        return None
+    return dotted(views, along) if along in expanded(views[0].groups) else None
+
+
+def dotted(views: list[View], along: Group) -> Plan:
+    """Return the plan of a Dot of two views along an axis."""
+
+    def write(w: Writer, placed: list[Placed]) -> Placed:
+        first, _ = w.features(placed[0], along, exact=True)
+        second = w.arranged(placed[1], translated(first.layout, *views))
+        return w.add(L.Dot(), [first, second], (*expanded(first.layout)[:-1], ()))
 
     return Plan(tuple(views), write)
 

@@ -49,11 +49,11 @@ class Node(NamedTuple):
 
 
 class Input(NamedTuple):
-    """What a graph reads. A size that the file leaves open is None."""
+    """What a graph reads. A size that the file leaves open is the name of the axis."""
 
     name: str
     type: int
-    sizes: list[int | None]
+    sizes: list[int | str]
 
 
 class File:
@@ -127,7 +127,10 @@ class File:
         dims = tensor.shape.dim
         if len(dims) > MOST_AXES:
             raise DataError(f"the input {info.name!r} of {self.path} has {len(dims)} axes.")
-        sizes = [d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else None for d in dims]
+        sizes: list[int | str] = []
+        for i, d in enumerate(dims):
+            free = d.dim_param if d.dim_param not in ("", *sizes) else f"{info.name} {i}"
+            sizes.append(d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else free)
         return Input(info.name, tensor.elem_type, sizes)
 
     def _node(self, node: Any) -> Node:

@@ -1,29 +1,26 @@
 """Whether a model computes what its graph computes: both are run on a small random input.
 
 The importer refuses what it does not understand, so the two agree unless it has a fault. This is a
-safety net for such a fault: ONNX's own reference evaluator computes the graph, and the outputs of
-all steps that became layers are compared. Only the nodes that the importer understood are run, and
+safety net for such a fault: ONNX's own reference evaluator computes the graph, and the outputs are
+compared. Only the nodes that the importer understood are run, and
 only if the graph is small, so a hostile file cannot make this expensive.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from phitodeep.core.call import inference
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, each
 from phitodeep.errors import DataError
 from phitodeep.exchange.onnx.read.axes import Groups, expanded, flat, size_of
 from phitodeep.exchange.onnx.read.building import Placed, Writer
 from phitodeep.exchange.onnx.read.interpreting import CANNOT, Interpreter
 from phitodeep.exchange.onnx.read.reading import TYPES, File, Node
-from phitodeep.exchange.onnx.read.values import View
-from phitodeep.exchange.tree import Operation
-from phitodeep.layers.base import Layer
+from phitodeep.exchange.onnx.read.values import Step, View
 
 LARGEST_FILE = 1 << 25  # bytes
 MOST_ELEMENTS = 1 << 21  # of all values together
@@ -32,37 +29,36 @@ MOST_NODES = 2000
 TOLERANCE = 1e-4  # relative to the largest element
 
 
-def check_values(file: File, it: Interpreter, w: Writer, out: View) -> None:
-    """Raise a DataError that names the first node whose output the layers compute differently."""
-    nodes = _needed(file, it, out)
+def check_values(
+    file: File, it: Interpreter, w: Writer, model: Any, outs: list[tuple[str, View, Placed]]
+) -> None:
+    """Raise a DataError that names the first output that the model computes differently.
+
+    `outs` are the outputs in the graph and in the model.
+    """
+    nodes = _needed(file, [name for name, _, _ in outs])
     if any(_misjudged(file.nodes[i], it) for i in nodes):
         return
     sizes = [size_of(flat(step.groups))[0] for step in it.steps]
-    layers = [op.does for op in w.operations if isinstance(op.does, Layer)]
     if (
         file.size > LARGEST_FILE
         or len(nodes) > MOST_NODES
         or sum(sizes) > MOST_ELEMENTS
-        or sum(layer.flops() for layer in layers) > MOST_OPERATIONS
+        or model.flops() > MOST_OPERATIONS
     ):
         return
-    X = _random(it)
-    ours = _run(w, X)
-    names = {
-        name: value
-        for name, value in it.values.items()
-        if isinstance(value, View) and value.step in w.placed and not value.step.integers
-    }
-    theirs = _evaluated(file, nodes, X, it, list(names))
-    for name, view in names.items():
-        if name not in theirs:
-            continue
-        placed = w.placed[view.step]
-        a = _rearranged(ours[placed.value], placed, view.groups)
-        if not _agree(a, theirs[name]):
+    pairs = [*zip(file.inputs, it.inputs, strict=True)]
+    X = {given.name: _random(it, step, given.type) for given, step in pairs}
+    theirs = _evaluated(file, nodes, X, [name for name, _, _ in outs])
+    with inference():
+        places = [w.orders.get(step.name, range(len(step.groups))) for step in it.inputs]
+        starts = [A.transpose(at) for A, at in zip(X.values(), places, strict=True)]
+        ours = each(model.forward(*map(np.ascontiguousarray, starts)))
+    for (name, view, placed), Y in zip(outs, ours, strict=True):
+        if name in theirs and not _agree(_rearranged(Y, placed, view.groups), theirs[name]):
             raise DataError(
-                f"{view.step.name}: its layers would compute something else than the graph. "
-                "Please report this file."
+                f"{view.step.name}, whose output is {name!r}: the model would compute something "
+                "else than the graph. Please report this file."
             )
 
 
@@ -82,48 +78,26 @@ def _misjudged(node: Node, it: Interpreter) -> bool:
     )
 
 
-def _needed(file: File, it: Interpreter, out: View) -> list[int]:
-    """Return the places of the nodes that the output depends on."""
+def _needed(file: File, todo: list[str]) -> list[int]:
+    """Return the places of the nodes that these values depend on."""
     made = {name: i for i, node in enumerate(file.nodes) for name in node.outputs}
-    ends = [name for name, v in it.values.items() if isinstance(v, View) and v.is_(out)]
-    needed, todo = set[int](), [made[name] for name in ends if name in made]
+    needed = set[int]()
     while todo:
-        i = todo.pop()
-        if i not in needed:
+        i = made.get(todo.pop(), -1)
+        if i >= 0 and i not in needed:
             needed.add(i)
-            todo += [made[name] for name in file.nodes[i].inputs if name in made]
+            todo += file.nodes[i].inputs
     return sorted(needed)
 
 
-def _random(it: Interpreter) -> Array:
+def _random(it: Interpreter, step: Step, kind: int) -> Array:
     """Return an input of the graph, of the sizes of the first probe."""
-    step, rng = it.input, np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     shape = [size_of(group)[0] for group in step.groups]
-    dtype = TYPES[it.file.inputs[0].type]
     if step.integers or any(s.op == "Tokens" for s in it.steps):
         tables = [s.array(1) for s in it.steps if s.op == "Embedding"]
-        return rng.integers(0, min(map(len, tables), default=2), shape).astype(dtype)
-    return rng.standard_normal(shape).astype(dtype)
-
-
-def _run(w: Writer, X: Array) -> Mapping[str, Array]:
-    """Return the values of all layers and merges."""
-    start = X if w.order is None else X.transpose(w.order)
-    values = {"input": np.ascontiguousarray(start)}
-    with inference():
-        for op in w.operations:
-            values[op.output] = _computed(op, [values[name] for name in op.inputs])
-    return values
-
-
-def _computed(op: Operation, inputs: list[Array]) -> Array:
-    if isinstance(op.does, Layer):
-        output: Array = op.does.forward(*inputs)
-        return output
-    if op.does == "concat":
-        return np.concatenate(inputs, axis=-1)
-    merge = np.add if op.does == "add" else np.multiply
-    return merge(*inputs)
+        return rng.integers(0, min(map(len, tables), default=2), shape).astype(TYPES[kind])
+    return rng.standard_normal(shape).astype(TYPES[kind])
 
 
 def _rearranged(a: Array, placed: Placed, wanted: Groups) -> Array:
@@ -144,7 +118,7 @@ def _agree(a: Array, b: Any) -> bool:
 
 
 def _evaluated(
-    file: File, nodes: list[int], X: Array, it: Interpreter, names: list[str]
+    file: File, nodes: list[int], X: dict[str, Array], names: list[str]
 ) -> dict[str, Any]:
     """Return the values with these names, computed by ONNX's reference evaluator."""
     import onnx
@@ -156,7 +130,7 @@ def _evaluated(
     graph = onnx.helper.make_graph(
         [file.proto.graph.node[i] for i in nodes],
         "needed",
-        [i for i in file.proto.graph.input if i.name == file.inputs[0].name],
+        [i for i in file.proto.graph.input if i.name in X],
         [onnx.ValueInfoProto(name=name) for name in wanted],
         [
             onnx.numpy_helper.from_array(value, name)
@@ -167,7 +141,7 @@ def _evaluated(
     opsets, version = file.proto.opset_import, file.proto.ir_version
     model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=version)
     try:
-        found = ReferenceEvaluator(model).run(wanted, {file.inputs[0].name: X})
+        found = ReferenceEvaluator(model).run(wanted, X)
     except CANNOT:
         return {}
     return dict(zip(wanted, found, strict=True))

@@ -21,5 +21,6 @@ OTHER = {  # parameters of functions, after X, that differ from those of their m
 }
 POOL = "kernel_size stride padding dilation ceil_mode return_indices"
 OTHER |= dict.fromkeys(["MaxPool1d", "MaxPool2d"], POOL)
-ALIASES = {"multiply": "mul", "swapaxes": "transpose", "swapdims": "transpose", "concat": "cat"}
-ALIASES |= {"moveaxis": "movedim", "concatenate": "cat", "max_pool1d_with_indices": "max_pool1d"}
+ALIASES = {"multiply": "mul", "subtract": "sub", "swapaxes": "transpose", "swapdims": "transpose"}
+ALIASES |= {"moveaxis": "movedim", "concat": "cat", "concatenate": "cat"}
+ALIASES |= {"max_pool1d_with_indices": "max_pool1d"}

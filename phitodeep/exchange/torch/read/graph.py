@@ -16,14 +16,14 @@ from phitodeep.errors import ArgumentError, DataError
 from phitodeep.exchange.onnx.read import operators as operators
 from phitodeep.exchange.onnx.read import windows as windows
 from phitodeep.exchange.onnx.read.axes import Axis, Group, Groups, expanded, leaves, new, same
-from phitodeep.exchange.onnx.read.building import Placed, Writer
+from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer
 from phitodeep.exchange.onnx.read.interpreting import HANDLERS, Budget, Call
 from phitodeep.exchange.onnx.read.products import merge
 from phitodeep.exchange.onnx.read.reading import OPSETS, Node
 from phitodeep.exchange.onnx.read.values import Step, Value, View
 from phitodeep.exchange.torch.read.functions import ALIASES, CHANNELS_FIRST, FUNCTIONS
 from phitodeep.exchange.torch.read.leaves import Leaves, described
-from phitodeep.exchange.tree import as_layers
+from phitodeep.exchange.tree import as_model
 from phitodeep.layers.base import Layer
 
 T = TypeVar("T")
@@ -40,13 +40,9 @@ class Operator(Call):
     """An operator of ONNX that adds its layers as soon as it is read."""
 
     def step(self, *args: Any, **settings: Any) -> View:
-        it: Any = self.it
         made = super().step(*args, **settings)
-        writer: Writer = it.writer
-        plan: Any = made.step.plan or merge(made.step)
-        placed = [writer.placed[view.step] for view in plan.inputs]
-        writer.placed[made.step] = plan.write(writer, placed)
-        return made
+        it: Any = self.it
+        return it.planned(made.step, made.step.plan or merge(made.step))
 
 
 class Graph:
@@ -78,7 +74,7 @@ class Graph:
                         self.functions[getattr(home, written)] = ALIASES.get(name, name)
         self.modules: dict[type, Callable[..., Any]] = {}  # what is read in a way of its own
         self.embeddings: dict[Any, Any] = {}  # by their weights
-        self.used: dict[Any, str] = {}  # parameters that have become those of a layer
+        self.used: dict[Any, Any] = {}  # the path and the module of parameters that layers have
         self.prefix = ""  # of paths
         self.values: dict[Any, Any] = {}
         self.slices: dict[Step, tuple[Step, int, int]] = {}
@@ -88,18 +84,19 @@ class Graph:
     def is_leaf(self, module: Any) -> bool:
         return self.leaves.is_leaf(module) or type(module) in self.modules
 
-    def trace(self, module: Any, example: Any) -> None:
+    def trace(self, module: Any, examples: dict[str, Any]) -> None:
         """Trace the module in training, and in evaluation with one sample more.
 
         The two traces may differ only in dropout and in the number of samples.
         """
-        self.example, more = example, self.torch.cat([example, example[:1]])
-        self.graph, self.root = self.tracing.graph_of(module, example, self.is_leaf, True)
+        more = {name: self.torch.cat([A, A[:1]]) for name, A in examples.items()}
+        self.graph, self.root = self.tracing.graph_of(module, examples, self.is_leaf, True)
         nodes = list(self.graph.nodes)
         evaluated = list(self.tracing.graph_of(module, more, self.is_leaf, False)[0].nodes)
         self.place = {node: i for i, node in enumerate(nodes)}
         self.dropped: dict[Any, bool] = {}  # functional dropouts: whether they drop in training
-        same, counts = len(nodes) == len(evaluated), (len(example), len(more))
+        first, *_ = examples
+        same, counts = len(nodes) == len(evaluated), (len(examples[first]), len(more[first]))
         for node, other in zip(nodes, evaluated, strict=False):
             if (self.function(node) or "").startswith("dropout"):
                 self.dropped[node] = _training(node)
@@ -109,8 +106,8 @@ class Graph:
         if not same:
             raise ArgumentError(
                 "from_torch: the module's forward does other steps in training than in evaluation, "
-                f"apart from dropout, or other steps for {len(more)} samples than for "
-                f"{len(example)}: no layer does that."
+                f"apart from dropout, or other steps for {counts[1]} samples than for "
+                f"{counts[0]}: no layer does that."
             )
 
     def _alike(self, node: Any, other: Any, counts: tuple[int, int]) -> bool:
@@ -133,9 +130,9 @@ class Graph:
             pair == counts or pair[0] == pair[1] for pair in others
         )
 
-    def begins_channels_first(self) -> bool:
-        """Return whether the first module that looks at positions takes (N, C, T)."""
-        todo = [node for node in self.graph.nodes if node.op == "placeholder"]
+    def begins_channels_first(self, name: str) -> bool:
+        """Return whether the first module that looks at positions of an input takes (N, C, T)."""
+        todo = [node for node in self.graph.nodes if node.op == "placeholder" and node.name == name]
         for node in todo:
             for user in node.users:
                 module = self._module_of(user)
@@ -146,41 +143,58 @@ class Graph:
                     todo.append(user)
         return False
 
-    def read(self, start: int, end: Callable[[int], int] | None) -> list[Layer]:
-        """Return the layers of the traced graph.
+    def read(self, starts: Sequence[int], end: Callable[[int], int] | None, **makers: Any) -> Any:
+        """Return what `as_model` makes of the traced graph.
 
-        `start` is the axis of the channels in the input, and `end` returns it for an output with
+        `starts` are the axes of the channels in the inputs, and `end` returns it for an output with
         so many axes. If it is None, the axis that is last in ours has the channels.
         """
+        self._begin([node for node in self.graph.nodes if node.op == "placeholder"], starts)
+        ends: list[tuple[str, str]] = []
         for node in self.graph.nodes:
-            if node.op == "placeholder":
-                self._begin(node, start)
-            elif node.op == "output":
-                found = self.values.get(node.args[0]) if is_node(node.args[0]) else None
-                if not isinstance(found, View | Unknown):
-                    self.fail(node, "must be a single value that depends on the input")
-                view = self.value(node, node.args[0])
-                last = self.placed(view)
-                channels = self._channels(view) if end is None else end(len(view.groups) - 1)
-                result = self.writer.arranged(last, channels_last(view.groups, channels))
+            if node.op == "output":
+                for name, value in self._outputs(node).items():
+                    view = self.value(node, value)
+                    last = self.placed(view)
+                    channels = self._channels(view) if end is None else end(len(view.groups) - 1)
+                    last = self.writer.arranged(last, channels_last(view.groups, channels))
+                    ends.append((last.value, name))
             elif node.op != "get_attr" and any(n in self.values for n in node.all_input_nodes):
-                self.writer.at = Step(node.op, self.path(node), (), (), 0, False, None, {})
+                self.writer.at = self.new_step(node, (), ())
                 self.values[node] = found = self._step(node)
                 if isinstance(found, View) and len(found.groups) < 2:
                     self.fail(
                         node, "leaves one number without an axis for each sample: keep an axis"
                     )
-        return as_layers(self.writer.operations, "input", result.value)
+        names = {step.name: step.name for step in self.inputs}
+        return as_model(self.writer.operations, names, ends, **makers)
 
-    def _begin(self, node: Any, channels: int) -> None:
-        """Make the value of the input."""
-        batch, *sizes = map(same, self.example.shape)
-        self.batch = Axis(batch)
-        groups = ((self.batch,), *map(new, sizes))
-        self.input = Step("Input", "input", (), groups, 0, False, None, {})
+    def _outputs(self, node: Any) -> dict[str, Any]:
+        """Return the outputs by name, which may be the parts of a value."""
+        given = node.args[0]
+        if isinstance(given, tuple | list):
+            given = {f"output_{k}": value for k, value in enumerate(given, 1)}
+        found = given if isinstance(given, dict) else {"output": given}
+        for value in found.values():
+            if not is_node(value) or not isinstance(self.values.get(value), View | Unknown):
+                self.fail(node, "must be values that depend on the input")
+        return found
+
+    def _begin(self, nodes: list[Any], starts: Sequence[int]) -> None:
+        """Make the values of the inputs."""
+        shapes = [[same(n) for n in node.meta["value"].shape] for node in nodes]
+        self.batch = Axis(shapes[0][0])
+        self.inputs = [
+            Step("Input", node.name, (), ((self.batch,), *map(new, sizes)), 0, False, None, {})
+            for node, (_, *sizes) in zip(nodes, shapes, strict=True)
+        ]
+        orders = {
+            step.name: channels_last(range(len(step.groups)), start)
+            for step, start in zip(self.inputs, starts, strict=True)
+        }
         it: Any = self
-        self.writer = Writer(it, channels_last(range(len(groups)), channels))
-        self.values[node] = self.input.output
+        self.writer = Writer(it, orders)
+        self.values |= {node: s.output for node, s in zip(nodes, self.inputs, strict=True)}
 
     def _channels(self, view: View) -> int:
         """Return which axis is last in ours, apart from axes of size 1."""
@@ -251,16 +265,16 @@ class Graph:
         raise ArgumentError(f"from_torch: {kind}(path {self.path(node)!r}) {why}.")
 
     def _check_parameters(self, node: Any, module: Any) -> None:
-        """Refuse parameters that another layer has already."""
+        """Refuse parameters that another module has already."""
         for name, parameter in module.named_parameters():
             tied = parameter in self.embeddings and isinstance(module, self.torch.nn.Linear)
-            if parameter in self.used and not tied:
+            path, owner = self.used.setdefault(parameter, (self.path(node), module))
+            if owner is not module and not tied:
                 self.fail(
                     node,
-                    f"shares its {name} with {self.used[parameter]!r}: only a Linear may share "
-                    "its weight, and only with an Embedding",
+                    f"shares its {name} with {path!r}: only a Linear may share its weight, and "
+                    "only with an Embedding; or use one module twice",
                 )
-            self.used.setdefault(parameter, self.path(node))
 
     def _module_of(self, node: Any) -> Any:
         """Return the module of a step, or one like the function that it calls."""
@@ -288,7 +302,7 @@ class Graph:
         self, node: Any, layers: Sequence[Layer], x: Placed, layout: Groups, groups: Iterable[Group]
     ) -> View:
         """Add layers after a value; return their output, which has these axes in this layout."""
-        step = Step(node.op, self.path(node), (), tuple(groups), 0, False, None, {})
+        step = self.new_step(node, (), groups)
         for layer in layers:
             x = self.writer.layer(layer, x, layout)
         self.writer.placed[step] = x._replace(layout=layout)
@@ -302,6 +316,15 @@ class Graph:
         except DataError as error:
             self.fail(node, str(error))
         return found
+
+    def planned(self, step: Step, plan: Plan) -> View:
+        """Add the layers of a plan; return the output of the step."""
+        placed = [self.writer.placed[view.step] for view in plan.inputs]
+        self.writer.placed[step] = plan.write(self.writer, placed)
+        return step.output
+
+    def new_step(self, node: Any, inputs: Sequence[View], groups: Iterable[Group]) -> Step:
+        return Step(node.op, self.path(node), inputs, tuple(groups), 0, False, None, {})
 
     def placed(self, view: View) -> Placed:
         """Return where a value is in our layers, as it is."""

@@ -19,7 +19,7 @@ from phitodeep.exchange.torch.rows import SAME, TRANSPOSED, Move, Pair
 from phitodeep.layers.base import Layer
 
 Arrays = dict[str, Array]
-MAY_LACK = {"b", "bqkv", "bo"}  # parameters that a layer may be without
+MAY_LACK = {"b", "bqkv", "bq", "bkv", "bo"}  # parameters that a layer may be without
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -74,6 +74,7 @@ class Leaves:
         self.looked_into |= {torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer}
         self.looked_into |= {own.Permute, own.Reshape}  # axes that return to their place vanish
         self.path = ""
+        self.shared: dict[Any, list[Layer]] = {}  # of modules with parameters
 
     def is_leaf(self, module: Any) -> bool:
         """Return whether a module becomes layers as a whole; others are looked into."""
@@ -86,6 +87,8 @@ class Leaves:
     def layers(self, module: Any, path: str, make: Callable[[Any], list[Layer]]) -> list[Layer]:
         """Return what `make` makes of a module; errors name its path."""
         self.path = path
+        if module in self.shared:
+            return [L.Shared(layer) for layer in self.shared[module]]
         try:
             for part in module.modules():
                 if any(getattr(part, kind) for kind in HOOKS):
@@ -95,7 +98,11 @@ class Leaves:
                         "has parametrizations, which no layer has: replace them by their values "
                         "with torch.nn.utils.parametrize.remove_parametrizations"
                     )
-            return make(module)
+            loads = len(self.loads)
+            layers = make(module)
+            if len(self.loads) > loads:
+                self.shared[module] = layers
+            return layers
         except (Refused, PhitodeepError) as wrong:
             why = f" {wrong}." if isinstance(wrong, Refused) else f": {wrong}"
             message = f"from_torch: {described(module)} (path {path!r}){why}"
@@ -159,7 +166,7 @@ class Leaves:
 
     # --- recurrent modules -----------------------------------------------------------------------
 
-    def recurrent(self, module: Any, return_sequences: bool = True) -> list[Layer]:
+    def recurrent(self, module: Any, return_sequences: bool = True, **states: bool) -> list[Layer]:
         """Return one layer for each layer of a recurrent module, with dropout between them."""
         _require(module, batch_first=True, bias=True, proj_size=0, nonlinearity="tanh")
         kind = getattr(L, module.mode.removesuffix("_TANH"))
@@ -168,7 +175,8 @@ class Leaves:
             last = i == module.num_layers - 1
             if made and module.dropout:
                 made.append(L.Dropout(module.dropout))
-            cell = kind(module.hidden_size, return_sequences=return_sequences or not last)
+            shown = return_sequences or not last
+            cell = kind(module.hidden_size, return_sequences=shown, **states)
             if module.bidirectional:
                 both = L.Bidirectional(cell)
                 self._load_cell(both.reverse, module, f"_l{i}_reverse")

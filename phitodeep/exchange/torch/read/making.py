@@ -137,7 +137,11 @@ def _heads(module: Any) -> Settings:
 def _attention(kind: Any, module: Any, settings: Settings) -> list[Layer]:
     given, width, dim = _heads(module.attention), module.out.in_features, module.out.out_features
     given["head_dim"] = None if width == dim else width // module.attention.heads
-    return [kind(bias=module.qkv.bias is not None, **given)]
+    return [kind(bias=module.out.bias is not None, **given)]
+
+
+def _cross_attention(kind: Any, module: Any, settings: Settings) -> list[Layer]:
+    return _attention(lambda causal, rope, **given: kind(**given), module, settings)
 
 
 MAKE: dict[type[Layer], Callable[[Any, Any, Settings], list[Layer]]] = {
@@ -157,6 +161,8 @@ MAKE: dict[type[Layer], Callable[[Any, Any, Settings], list[Layer]]] = {
     L.RandomCrop: _crop,
     L.ScaledDotProductAttention: lambda kind, m, settings: [kind(**_heads(m))],
     L.MultiHeadAttention: _attention,
+    L.CrossAttention: _cross_attention,
+    L.Bilinear: lambda kind, m, settings: [kind(m.out_features, bias=m.bias is not None)],
     L.RotaryEmbedding: lambda kind, m, settings: [kind(m.rope.base)],
     L.LowRank: lambda kind, m, settings: [kind(m.B.shape[1], m.B.shape[0], **settings)],
     L.PositionalEmbedding: lambda kind, m, settings: [kind(len(m.weight))],

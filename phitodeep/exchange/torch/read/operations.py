@@ -34,6 +34,9 @@ class Reader(TensorFunctions):
             nn.Linear: self._linear_module,
             **dict.fromkeys([own.GlobalAvgPool, own.GlobalMaxPool], self._global_pool),
             own.TimeDistributed: self._time_distributed,
+            **dict.fromkeys([nn.Bilinear, own.CrossAttention], self._joint),
+            **dict.fromkeys([own.RNN, own.LSTM, own.GRU], self._states),
+            own.Merge: self._merged,
         }
 
     def _module(self, node: Any, module: Any, X: Any, *args: Any, **kwargs: Any) -> Any:
@@ -44,6 +47,10 @@ class Reader(TensorFunctions):
             return special(node, module, X, *args, **kwargs)
         if args or kwargs:
             self.fail(node, "is called with more than its input, which is not supported")
+        return self.alone(node, module, X)
+
+    def alone(self, node: Any, module: Any, X: Any) -> View:
+        """A module of one value."""
         view = self.value(node, X)
         layers = self.leaves.layers(module, self.path(node), self.leaves.of)
         if isinstance(module, self.torch.nn.Embedding):
@@ -91,7 +98,9 @@ class Reader(TensorFunctions):
                 )
             return self._dense(node, [L.TiedDense(embedding)], X)
         layers = self.leaves.layers(module, self.path(node), self.leaves.of)
-        return self._dense(node, layers, X, self.leaves.loads[-1][2])
+        alone = [n.target for n in self.graph.nodes].count(node.target) == 1 and not self.prefix
+        alone &= not isinstance(layers[0], L.Shared)
+        return self._dense(node, layers, X, self.leaves.loads[-1][2] if alone else None)
 
     def do_linear(self, node: Any, X: Any, weight: Any, bias: Any = None) -> View:
         embedding = self.embeddings.get(weight.meta["value"]) if is_node(weight) else None
@@ -134,17 +143,61 @@ class Reader(TensorFunctions):
         axes = [j for j in range(1, len(view.groups)) if j != channel]
         return self.reduced(node, view, type(module).__name__, axes, False)
 
-    def _time_distributed(self, node: Any, module: Any, X: Any) -> View:
-        view = self.value(node, X)
-        example = X.meta["value"].flatten(0, 1)
+    def _time_distributed(self, node: Any, module: Any, *Xs: Any) -> Any:
+        views = [self.value(node, X) for X in Xs]
+        examples = {f"X{k}": X.meta["value"].flatten(0, 1) for k, X in enumerate(Xs)}
         inner = Reader(self.torch, self.own, self.tracing, self.leaves)
         inner.embeddings, inner.used = self.embeddings, self.used
         inner.prefix = self.path(node) + "."
-        inner.trace(module.layer, example)
-        layers = inner.read(example.ndim - 1, lambda count: count)
-        layer = layers[0] if len(layers) == 1 else L.Chain(*layers)
-        groups = self.groups(node, view)
-        return self.written(node, [L.TimeDistributed(layer)], self.ordered(view), groups, groups)
+        inner.trace(module.layer, examples)
+        layer = inner.read(
+            [A.ndim - 1 for A in examples.values()],
+            lambda count: count,
+            sequential=lambda *layers: layers[0] if len(layers) == 1 else L.Chain(*layers),
+            network=L.Wired,
+        )
+        return self.joint(node, L.TimeDistributed(layer), views)
+
+    def joint(self, node: Any, layer: Any, views: list[View]) -> Any:
+        """Add a layer that reads several values, or gives several, with their axes in order."""
+        found, (samples, steps, *_) = node.meta["value"], (*views[0].groups, ())
+        outs = []
+        for value in found if isinstance(found, tuple) else [found]:
+            groups = [samples, *(new(same(n)) for n in value.shape[1:])]
+            if value.ndim > 2 and size_of(groups[1]) == size_of(steps):
+                groups[1] = steps
+            outs.append(self.new_step(node, views, groups))
+        placed = self.writer.several(
+            layer, [self.ordered(view) for view in views], [step.groups for step in outs]
+        )
+        self.writer.placed.update(zip(outs, placed, strict=True))
+        given = [step.output for step in outs]
+        return given if isinstance(found, tuple) else given[0]
+
+    def _joint(self, node: Any, module: Any, *Xs: Any) -> Any:
+        """Modules of several values."""
+        (layer,) = self.leaves.layers(module, self.path(node), self.leaves.of)
+        return self.joint(node, layer, [self.value(node, X) for X in Xs])
+
+    def _merged(self, node: Any, module: Any, *Xs: Any) -> View:
+        if module.how == "concat":
+            return self.do_cat(node, Xs, module.dim)
+        return self.merged(node, module.how, *Xs, dim=module.dim)
+
+    def _states(self, node: Any, module: Any, *Xs: Any) -> Any:
+        if len(Xs) == 1 and not module.return_state:
+            return self.alone(node, module, *Xs)
+        (layer,) = self.leaves.layers(
+            module,
+            self.path(node),
+            lambda m: self.leaves.recurrent(
+                m,
+                m.return_sequences,
+                return_state=m.return_state,
+                initial_state=len(Xs) > 1,
+            ),
+        )
+        return self.joint(node, layer, [self.value(node, X) for X in Xs])
 
     # --- recurrent modules -------------------------------------------------------------------
 
@@ -159,13 +212,13 @@ class Reader(TensorFunctions):
         width = new(same(module.hidden_size * (2 if module.bidirectional else 1)))
         groups = (*view.groups[: 1 if last else 2], width)
         out = self.written(node, layers, x, groups, groups)
-        states: Any = self._states(node, module, out, last)
+        states: Any = self._ends(node, module, out, last)
         if module.mode == "LSTM":
             states = [states, Unknown("reads the cell state, which no layer returns")]
         whole = Unknown("uses outputs of which only the last step is known", out) if last else out
         return [whole, states]
 
-    def _states(self, node: Any, module: Any, out: View, last: bool) -> list[Any]:
+    def _ends(self, node: Any, module: Any, out: View, last: bool) -> list[Any]:
         """Return the state of each layer and direction after all its steps."""
         H, directions = module.hidden_size, 2 if module.bidirectional else 1
         hidden = Unknown("reads a state that is not the last layer's")

@@ -8,50 +8,58 @@ turns them into layers. Values in the graph may have their axes in another order
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from inspect import signature
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from phitodeep.core.checks import check_shape
-from phitodeep.core.types import Shape
+from phitodeep.core.types import Shape, one
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
 from phitodeep.exchange.torch.layouts import IMAGE
 from phitodeep.exchange.torch.library import load
 from phitodeep.exchange.torch.read.leaves import Leaves
 from phitodeep.exchange.torch.read.operations import Reader
+from phitodeep.training.inputs import in_order
 
 
-def read_torch(module: Any, input_shape: Shape, model: Callable[..., Any]) -> Any:
-    """Return what `model` makes of the layers of a module: see `phitodeep.io.from_torch`."""
-    torch = load("from_torch")[0]
+def read_torch(module: Any, input_shape: Any, model: Any, network: Any) -> Any:
+    """Return what `model` makes of the layers of a module: see `phitodeep.io.from_torch`.
+
+    `network` makes it of layers between named values, if they are no tree.
+    """
+    torch, own, tracing = load("from_torch")
     if not isinstance(module, torch.nn.Module):
         raise ArgumentTypeError(f"from_torch takes a torch.nn.Module, got {module!r}.")
-    shape = check_shape(input_shape, "from_torch input_shape")
+    declared = getattr(module, "input_layout", None)
+    names = [*declared] if isinstance(declared, dict) else [*signature(module.forward).parameters]
+    shapes = input_shape
+    if isinstance(shapes, dict):
+        names = names[: len(shapes)]
+        shapes = in_order(shapes, tuple(names), "the shapes")
+    several = isinstance(shapes, tuple | list) and any(isinstance(s, tuple | list) for s in shapes)
+    shapes = [check_shape(s, "from_torch input_shape") for s in (shapes if several else [shapes])]
+    layouts = declared.values() if isinstance(declared, dict) else [declared] * len(shapes)
     try:
         module = copy.deepcopy(module).cpu()
     except RuntimeError as error:  # of weights that were computed, as by the old weight_norm
         raise ArgumentError(f"from_torch: the module cannot be copied: {error}") from None
     double = any(p.dtype == torch.float64 for p in module.parameters())
-    module = module.double() if double else module.float()
-    return _read(module, shape, "float64" if double else "float32", model)
-
-
-WRONG_INPUT = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)  # of a module
-
-
-def _read(module: Any, shape: Shape, dtype: str, model: Callable[..., Any]) -> Any:
-    torch, own, tracing = load("from_torch")
-    declared = getattr(module, "input_layout", None)
+    module, dtype = (module.double(), "float64") if double else (module.float(), "float32")
     errors: list[Exception] = []
-    for start, tokens in _inputs(shape, declared):
-        sizes = shape if start == len(shape) else (shape[-1], *shape[:-1])
-        example = torch.zeros(
-            tracing.BATCH, *sizes, dtype=torch.long if tokens else getattr(torch, dtype)
-        )
+    for inputs in product(*map(_inputs, shapes, layouts)):
+        examples = {
+            name: torch.zeros(
+                tracing.BATCH,
+                *(shape if start == len(shape) else (shape[-1], *shape[:-1])),
+                dtype=torch.long if tokens else getattr(torch, dtype),
+            )
+            for name, shape, (start, tokens) in zip(names, shapes, inputs, strict=False)
+        }
         reader = Reader(torch, own, tracing, Leaves(torch, own, float(np.finfo(dtype).eps)))
         try:
-            reader.trace(module, example)
+            reader.trace(module, examples)
         except torch.fx.proxy.TraceError as error:
             raise ArgumentError(
                 "from_torch: forward has control flow that depends on values, so it cannot be "
@@ -63,22 +71,29 @@ def _read(module: Any, shape: Shape, dtype: str, model: Callable[..., Any]) -> A
         except WRONG_INPUT as error:
             errors.append(error)
             continue
-        if declared is None and start == 2 == len(shape) and reader.begins_channels_first():
+        starts = [start for start, _ in inputs]
+        if declared is None and any(
+            start == 2 == len(shape) and reader.begins_channels_first(name)
+            for name, shape, start in zip(names, shapes, starts, strict=False)
+        ):
             continue
-        layers = reader.read(start, None if declared is None else _channels)
-        return _loaded(model(*layers, dtype=dtype), reader.leaves, shape)
+        end = None if declared is None else _channels
+        made = reader.read(starts, end, sequential=model, network=network, dtype=dtype)
+        return _loaded(made, reader.leaves, one(shapes, not several))
     raise ArgumentError(
-        f"from_torch: the module does not take samples of shape {shape}, with the channels last: "
-        f"{errors[-1] if 'indices' in str(errors[0]) else errors[0]}"
+        f"from_torch: the module does not take samples of shape {input_shape}, with the channels "
+        f"last: {errors[-1] if 'indices' in str(errors[0]) else errors[0]}"
     )
 
 
-def _inputs(shape: Shape, declared: str | None) -> Iterator[tuple[int, bool]]:
-    """Yield the axis of the channels that the input may have, and whether it may hold tokens."""
+WRONG_INPUT = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)  # of a module
+
+
+def _inputs(shape: Shape, declared: str | None) -> list[tuple[int, bool]]:
+    """Return the axis of the channels that an input may have, and whether it may hold tokens."""
     starts = [_channels(len(shape)), *([1] if declared is None and len(shape) == 2 else [])]
-    for tokens in [True] if declared in ("NT", "N") else [False, True]:
-        for start in starts:
-            yield start, tokens
+    kinds = [True] if declared in ("NT", "N") else [False, True]
+    return [(start, tokens) for tokens in kinds for start in starts]
 
 
 def _channels(count: int) -> int:
@@ -86,7 +101,7 @@ def _channels(count: int) -> int:
     return 1 if count == IMAGE else count
 
 
-def _loaded(model: Any, leaves: Leaves, shape: Shape) -> Any:
+def _loaded(model: Any, leaves: Leaves, shape: Any) -> Any:
     """Return the model, built, with the arrays of the modules in it."""
     model.build(shape)
     inside = {layer for _, layer in model.walk()}

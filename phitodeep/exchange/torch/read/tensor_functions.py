@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from phitodeep import layers as L
-from phitodeep.exchange.onnx.read.axes import new, number, regrouped, same
-from phitodeep.exchange.onnx.read.values import Constant, Step, View
+from phitodeep.errors import DataError
+from phitodeep.exchange.onnx.read.axes import leaves, new, number, regrouped, same
+from phitodeep.exchange.onnx.read.products import dotted, merging
+from phitodeep.exchange.onnx.read.values import Constant, Step, View, broadcast
 from phitodeep.exchange.torch.read.graph import Graph, is_node
 from phitodeep.exchange.torch.read.leaves import array
 
@@ -128,7 +130,7 @@ class TensorFunctions(Graph):
 
     def do_max(self, node: Any, X: Any, dim: int, keepdim: bool = False) -> Any:
         if is_node(dim):
-            self.fail(node, "compares two values, which no layer does")
+            return self.do_maximum(node, X, dim)
         return [self.do_mean(node, X, dim, keepdim), None]
 
     def reduced(self, node: Any, view: View, name: str, axes: Sequence[int], keepdim: bool) -> View:
@@ -172,20 +174,35 @@ class TensorFunctions(Graph):
                 return self.value(node, X)
             if is_node(other) and other not in self.values:
                 return self._plus_positions(node, X, other)
-        return self._merge(node, A, B, "Add")
+        return self.merged(node, "add", A, B)
 
-    def do_mul(self, node: Any, A: Any, B: Any) -> Any:
-        return self._merge(node, A, B, "Mul")
+    def do_sub(self, node: Any, A: Any, B: Any) -> View:
+        return self.merged(node, "subtract", A, B)
 
-    def _merge(self, node: Any, A: Any, B: Any, op: str) -> View:
-        views = [self.value(node, X) for X in (A, B)]
-        first, second = (tuple(X.meta["value"].shape[1:]) for X in (A, B))
-        if first != second:
+    def do_mul(self, node: Any, A: Any, B: Any) -> View:
+        return self.merged(node, "multiply", A, B)
+
+    def do_maximum(self, node: Any, A: Any, B: Any) -> View:
+        return self.merged(node, "maximum", A, B)
+
+    def merged(self, node: Any, how: str, *Xs: Any, dim: int = -1) -> View:
+        """Return values merged element by element, or their dot product along `dim`."""
+        views = [self.value(node, X) for X in Xs]
+        try:
+            groups = broadcast(views)
+            if how == "dot":
+                axis = dim % len(groups)
+                groups[axis] = ()
+                return self.planned(
+                    self.new_step(node, views, groups), dotted(views, leaves(views[0].groups[axis]))
+                )
+            return self.planned(step := self.new_step(node, views, groups), merging(step, how))
+        except DataError:
+            shapes = " and ".join(str(tuple(X.meta["value"].shape[1:])) for X in Xs)
             self.fail(
                 node,
-                f"merges samples of shapes {first} and {second}; only equal shapes are supported",
+                f"merges samples of shapes {shapes}; only equal sizes, and 1, are supported",
             )
-        return self.operator(node, op, views)
 
     def _plus_positions(self, node: Any, X: Any, other: Any) -> View:
         """Add a constant (T, D): learnt or fixed vectors for each position."""
@@ -204,8 +221,8 @@ class TensorFunctions(Graph):
         layer.trainable = table is not None and table.requires_grad
         if table is not None:
             if table in self.used:
-                self.fail(node, f"shares its weight with {self.used[table]!r}")
-            self.used[table] = self.path(node)
+                self.fail(node, f"shares its weight with {self.used[table][0]!r}")
+            self.used[table] = self.path(node), None
         self.leaves.loads.append((layer, self.path(node), {"W": W}))
         return self.written(node, [layer], self.ordered(view), view.groups, view.groups)
 

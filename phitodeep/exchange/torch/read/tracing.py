@@ -18,14 +18,14 @@ BATCH = 3  # samples of the example
 
 
 class Root(nn.Module):
-    """The module to trace, with a single argument."""
+    """The module to trace."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
-    def forward(self, X: Any) -> Any:
-        return self.module(X)
+    def forward(self, *Xs: Any) -> Any:
+        return self.module(*Xs)
 
 
 class Sized(fx.Proxy):
@@ -53,6 +53,10 @@ class Sized(fx.Proxy):
     def __len__(self) -> int:
         return len(self.value)
 
+    def __iter__(self) -> Any:
+        known = isinstance(self.value, tuple | list)
+        return iter([self[i] for i in range(len(self))]) if known else super().__iter__()
+
     def __iadd__(self, other: Any) -> Any:
         return self._in_place(operator.iadd, other)
 
@@ -68,12 +72,16 @@ class Sized(fx.Proxy):
 
 
 class Tracer(fx.Tracer):
-    """Traces a module for an example; `leaf` says which modules are not looked into."""
+    """Traces a module for examples by name; `leaf` says which modules are not looked into."""
 
-    def __init__(self, example: torch.Tensor, leaf: Callable[[nn.Module], bool]) -> None:
+    def __init__(self, examples: dict[str, torch.Tensor], leaf: Callable[[Any], bool]) -> None:
         super().__init__(autowrap_modules=())
-        self.example, self.leaf = example, leaf
+        self.examples, self.leaf = examples, leaf
         self.computing = False  # the value of a step: nothing is traced meanwhile
+
+    def create_args_for_root(self, root_fn: Any, *_: Any, **__: Any) -> Any:
+        inputs = [self.create_proxy("placeholder", name, (), {}) for name in self.examples]
+        return root_fn, [self.root, *inputs]
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return self.leaf(m)
@@ -108,7 +116,7 @@ class Tracer(fx.Tracer):
 
     def _value(self, node: fx.Node) -> Any:
         if node.op == "placeholder":
-            return self.example
+            return self.examples[str(node.target)]
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._known)
         if node.op == "get_attr":
             return operator.attrgetter(str(node.target))(self.root)
@@ -120,7 +128,7 @@ class Tracer(fx.Tracer):
 
 
 def graph_of(
-    module: nn.Module, example: torch.Tensor, leaf: Callable[[nn.Module], bool], training: bool
+    module: nn.Module, examples: dict[str, Any], leaf: Callable[[nn.Module], bool], training: bool
 ) -> tuple[fx.Graph, Root]:
     """Return the graph of a module in training or evaluation mode, and what it was traced on.
 
@@ -134,6 +142,6 @@ def graph_of(
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return Tracer(example, leaf).trace(root), root
+            return Tracer(examples, leaf).trace(root), root
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
