@@ -185,7 +185,7 @@ class Shared(Container):
 
     @property
     def tied(self) -> dict[str, tuple[Layer, str]]:
-        return {name: (self.layer, name) for name in self.layer.params}
+        return self.layer.tied | {name: (self.layer, name) for name in self.layer.params}
 
     def children(self) -> dict[str, Layer]:
         return dict(self._parts)

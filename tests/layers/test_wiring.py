@@ -165,6 +165,13 @@ def test_a_layer_with_several_inputs_and_outputs_is_shared():
     assert check_gradients(net, tuple(rng.standard_normal((2, *s)) for s in ((4, 5), (3,), (3,))))
 
 
+def test_scores_that_are_shared_add_to_the_gradient_of_the_embedding():
+    words = L.Embedding(5, 5)
+    scores = L.TiedDense(words)
+    net = L.Chain(words, L.Tanh(), scores, L.Tanh(), L.Shared(scores))
+    assert check_gradients(net, np.array([[0, 4, 2], [1, 1, 3]]))
+
+
 def test_each_place_of_a_layer_draws_random_numbers_of_its_own():
     layer = L.Dropout(0.5)
     net = L.Wired(["x"], [(layer, ["x"], ["y"]), (L.Shared(layer), ["x"], ["z"])], ["y", "z"])
