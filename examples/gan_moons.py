@@ -3,14 +3,14 @@
 python examples/gan_moons.py [--picture gan.png]        # the picture needs phitodeep[plot]
 
 The critic learns to tell real points from drawn ones. The generator gets its gradient through the
-critic: dX of the critic is dP of the generator.
+critic: dX of the critic is dP of the generator. The last weights go round in circles, so the points
+are drawn with an average of the weights (`ema`).
 """
 
 import argparse
 
 import numpy as np
 
-from phitodeep.core.call import calling
 from phitodeep.data import make_moons
 from phitodeep.loss import BinaryCrossEntropyWithLogits
 from phitodeep.model import Sequential, SequentialBuilder
@@ -39,22 +39,19 @@ def main(steps: int = 4000, batch: int = 128, picture: str | None = None) -> tup
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     rng = np.random.default_rng(0)
     generator, critic, loss = network(4, 2, 0), network(2, 1, 1), BinaryCrossEntropyWithLogits()
-    average = generator.copy()  # of the last weights, which go round in circles
-    drawing, telling = Adam(0.0005, beta1=0.5), Adam(0.001, beta1=0.5)
+    optimizer, critic_optimizer = Adam(0.0005, beta1=0.5, ema=0.998), Adam(0.001, beta1=0.5)
     real, false = np.ones((batch, 1)), np.zeros((batch, 1))
-    for step in range(steps):
+    for _ in range(steps):
         drawn = generator.forward(rng.standard_normal((batch, 4)))
         points = np.concatenate([X[rng.integers(0, len(X), batch)], drawn])
         P = critic.forward(points)
-        with calling(needs_dX=False):
-            critic.backward(loss.loss_gradient(P, np.concatenate([0.9 * real, false])))
-        telling.step(critic.layers)
+        critic.backward(loss.loss_gradient(P, np.concatenate([0.9 * real, false])))
+        critic_optimizer.step(critic.layers)
         dX = critic.backward(loss.loss_gradient(critic.forward(drawn), real))
         generator.backward(dX)
-        drawing.step(generator.layers)
-        mixed = zip(average.get_weights().items(), generator.get_weights().values(), strict=True)
-        average.set_weights({name: a + (new - a) / min(step + 1, 500) for (name, a), new in mixed})
-    found = average.predict(rng.standard_normal((1000, 4)))
+        optimizer.step(generator.layers)
+    with optimizer.averaged(generator.layers):
+        found = generator.predict(rng.standard_normal((1000, 4)))
     apart, usual = mmd(X[:1000], found), mmd(X[:1000], X[1000:2000])
     print(f"drawn points are {apart:.3f} from the data, and two samples of the data {usual:.3f}")
     if picture is not None:
