@@ -409,12 +409,9 @@ def symbols_of(layer: Layer, direction: str) -> list[str]:
 
 def symbols_by_pass(subject: Any, call: Call) -> dict[str, list[str]]:
     """What a layer or a loss receives and computes in each direction, each symbol once."""
-    received = [*numbered("P", getattr(subject, "outputs", None))], list[str]()
-    if isinstance(subject, Layer):
-        received = run.symbols_of(subject, "X"), run.symbols_of(subject, "dY")
     with within(call):
-        passes = zip(DIRECTIONS, received, run.derivation_of(subject), strict=True)
+        passes = zip(run.received(subject).items(), run.derivation_of(subject), strict=True)
         return {
             direction: list(dict.fromkeys([*given, *computed(steps)]))
-            for direction, given, steps in passes
+            for (direction, given), steps in passes
         }

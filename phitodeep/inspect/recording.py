@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from phitodeep.core.call import Call, Event, Watch, calling, current, watching, within
-from phitodeep.core.checks import as_real
 from phitodeep.core.types import Array
 from phitodeep.errors import DivergenceError, OrderError
 from phitodeep.inspect.hooks import active
@@ -116,9 +113,9 @@ def prepared(
     If the model is not built yet, it is built for X.
     """
     model._check()
-    if model.input_shape is None:
-        model.build(np.shape(as_real(X, "X"))[1:])
     data = validate(model, model.loss, X, y, sample_weight, lengths)
+    if model.input_shape is None:
+        model.build(data.sample)
     data = data._pick(lambda _, A: A.copy())  # the caller may change the arrays later
     return data, model.copy(), Call(step=model.optimizer.t, mask=data.mask)
 

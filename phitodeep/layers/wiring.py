@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from keyword import iskeyword
 from typing import Any, ClassVar, NamedTuple, Self, cast
+from unicodedata import normalize
 
 import numpy as np
 
@@ -79,9 +80,21 @@ class Wired(Container):
     ) -> None:  # fmt: skip
         super().__init__()
         self.checkpoint = check_flag(checkpoint, f"{type(self).__name__} checkpoint")
-        self.layers = self._held([layer for layer, _, _ in uses])
-        self.wires = [(tuple(reads), tuple(gives)) for _, reads, gives in uses]
-        self.takes, self.returns = tuple(takes), tuple(returns)
+        who = type(self).__name__
+        layers, self.wires = [], list[tuple[Names, Names]]()
+        for use in _listed(uses, f"{who}: uses", "[(Tanh(), ['a'], ['b'])]"):
+            if not isinstance(use, list | tuple) or len(use) != 3:
+                raise ArgumentTypeError(
+                    f"{who}: a use is a layer, the names that it reads and those that it gives, "
+                    f"such as (Tanh(), ['a'], ['b']), got {use!r}."
+                )
+            what = f"{who}: what {use[0]!r} reads and gives"
+            reads, gives = (_listed(names, what) for names in use[1:])
+            layers.append(use[0])
+            self.wires.append((reads, gives))
+        self.layers = self._held(layers)
+        self.takes = _listed(takes, f"{who}: the inputs")
+        self.returns = _listed(returns, f"{who}: the outputs")
         self.inputs, self.outputs = len(self.takes), len(self.returns)
         self._check_wiring()
 
@@ -421,12 +434,22 @@ def _list(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
 
 
+def _listed(given: Any, what: str, example: str = "['a']") -> tuple[Any, ...]:
+    """Return what a list holds; a text is not a list of names."""
+    if not isinstance(given, list | tuple):
+        raise ArgumentTypeError(f"{what} must be in lists, such as {example}, got {given!r}.")
+    return tuple(given)
+
+
 def check_name(name: Any, known: list[str], what: str) -> None:
     """Refuse what cannot be the name of a value, and a name that is taken."""
     if not isinstance(name, str):
         raise ArgumentTypeError(f"{what} {name!r}: the name of a value is text.")
-    if not name.isidentifier() or iskeyword(name):
-        raise ArgumentError(f"{what} {name!r}: the name of a value must be a Python name.")
+    if not name.isidentifier() or iskeyword(name) or normalize("NFKC", name) != name:
+        raise ArgumentError(
+            f"{what} {name!r}: the name of a value must be a Python name and no keyword, such as "
+            "'left_2'."
+        )
     if RESERVED.fullmatch(name):
         raise ArgumentError(f"{what} {name!r}, which derivations use for something else.")
     if name in known:

@@ -33,11 +33,10 @@ def by_name(given: Any, names: tuple[str, ...], what: str) -> dict[str, Any]:
         if given is None or (hasattr(given, "__len__") and len(given) == 0):
             return {}
         raise ArgumentTypeError(
-            f"{what} of a network with the names {', '.join(names)} are a dict by name, such as "
-            f"{{{names[0]!r}: ...}}, got {given!r}."
+            f"{what} of a network are a dict by name ({', '.join(names)}), got {given!r}."
         )
     if unknown := [name for name in given if name not in names]:
-        raise UnknownNameError.of(unknown[0], names, f"one of the names with {what}")
+        raise UnknownNameError.of(unknown[0], names, f"one of the names that take {what}")
     return dict(given)
 
 

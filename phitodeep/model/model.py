@@ -161,8 +161,8 @@ class Model(Inspectable, Adaptable, Generating, registered=False):
         lora = config.pop("lora", None)
         model = super().from_config(config)
         if shape is not None:
-            several = model.inputs != 1
-            model.build(tuple(shape) if several else check_shape(shape, "input_shape"))
+            several, who = model.inputs != 1, "input_shape"
+            model.build(tuple(check_list(shape, who)) if several else check_shape(shape, who))
         if lora is not None:
             model._adapt_as_written(lora)
             model.trainable = True

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from phitodeep.core.types import DType
-from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.core.call import calling
+from phitodeep.core.types import DType, each
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, locate
 from phitodeep.layers.wiring import Wired
 from phitodeep.loss.heads import Heads, by_name
 from phitodeep.model.model import Model
@@ -58,8 +59,26 @@ class Network(Model, Wired):
         **options: Any,
     ) -> None:
         self._returned = tuple(returns)
-        self.loss_weights = dict(loss_weights or {})
+        self.loss_weights = by_name(loss_weights, self._returned, "loss_weights")
         super().__init__(takes, uses, returns, **options)
+
+    def __repr__(self) -> str:
+        ends = " -> ".join(", ".join(names) for names in (self.takes, self.returns))
+        return f"{type(self).__name__}({ends}: {len(self.layers)} layers)"
+
+    def forward(self, *Xs: Any, lengths: Any = None) -> Any:
+        """Return the outputs for X_i (N, ...), and cache what `backward` needs.
+
+        lengths    by input, as in `Sequential.forward`
+        """
+        if len({len(X) for X in Xs}) > 1:
+            counts = ", ".join(f"{len(X)} of {n}" for n, X in zip(self.takes, Xs, strict=True))
+            raise ShapeError(f"{self!r} needs as many samples of each input, got {counts}.")
+        if lengths is None:
+            return self._through(*Xs)
+        X, mask = self._inputs(Xs if self.inputs > 1 else Xs[0], lengths)
+        with calling(mask=mask):
+            return self._through(*each(X))
 
     def setloss(self, loss_class: Any) -> None:
         """Set the loss of each output, by name; a network with one output also takes one loss."""
@@ -76,7 +95,11 @@ class Network(Model, Wired):
             return
         losses = {}
         for name, loss in given.items():
-            super().setloss(loss)
+            try:
+                super().setloss(loss)
+            except Exception as error:
+                locate(error, f"the output {name!r}")
+                raise
             losses[name] = self.loss
         self.loss = Heads(losses, self.loss_weights, names)
 

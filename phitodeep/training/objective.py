@@ -98,7 +98,7 @@ class Objective:
         found = plan(model, loss, shortcuts=shortcuts, watched=watch is not None)
         self.body, self.loss = found.body, found.loss
         if isinstance(loss, Heads):
-            own = by_name(metrics, loss.outputs, "metrics")
+            own = by_name(metrics, tuple(loss.losses), "metrics")
             self.heads = [
                 Head(name, part, last, _metrics(own.get(name, ()), part, f"{name}_"))
                 for name, part, last in zip(loss.outputs, loss.parts, found.lasts, strict=True)

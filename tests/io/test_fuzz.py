@@ -29,6 +29,7 @@ import safetensors
 import phitodeep
 from phitodeep import layers as nn
 from phitodeep.core.config import restored
+from phitodeep.core.types import each
 from phitodeep.data import load_mnist
 from phitodeep.errors import LONGEST, ArgumentError, DataError, PhitodeepError
 from phitodeep.io.tensors import open_tensors, write_tensors
@@ -36,6 +37,7 @@ from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.loss.metrics import TopKAccuracy
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import EarlyStopping
+from phitodeep.model.network import Network
 from phitodeep.optimization.optimizers import SGD, Adam, Nadam
 from phitodeep.optimization.schedules import (
     CosineDecay,
@@ -93,6 +95,14 @@ def containers():
     return model
 
 
+def network():
+    uses = [(nn.Dense(2), ["a"], ["h"]), (nn.Add(), ["h", "b"], ["y"]), (nn.Tanh(), ["h"], ["z"])]
+    weights = {"loss_class": {"y": "mse", "z": "huber"}, "loss_weights": {"z": 0.5}}
+    net = Network(["a", "b"], uses, ["y", "z"], seed=1, metrics={"y": ["mae"]}, **weights)
+    net.build(((3,), (2,)))
+    return net
+
+
 def trained():
     groups = {"0.*": {"alpha": StepDecay(0.1, 2), "weight_decay": 0.1}}
     rate = WarmUp(ReduceOnPlateau(0.1, patience=1), 2)
@@ -112,7 +122,7 @@ def momentum():
     return Sequential(nn.Dense(3, 2), optimizer=optimizer, batch_size=2, seed=1)
 
 
-PLAIN = {f.__name__: f for f in (mlp, cnn, gpt, recurrent, containers)}
+PLAIN = {f.__name__: f for f in (mlp, cnn, gpt, recurrent, containers, network)}
 TRAINED = {f.__name__: f for f in (trained, nadam, momentum)}
 X, Y = np.arange(12.0).reshape(4, 3) % 5, np.array([0, 1, 1, 0])
 
@@ -401,13 +411,14 @@ def refused(use):
 
 def predicted(model):
     """Predict on one sample, if the sizes of the model are those of a small one."""
-    shape = model.input_shape
-    sizes = [np.prod(layer.output_shape or (), dtype=float) for _, layer in model.walk()]
-    if shape is None or max(np.prod(shape, dtype=float), *sizes) > 1e5:
+    shapes = model._ins()
+    sizes = [np.prod(out, dtype=float) for _, layer in model.walk() for out in layer._outs()]
+    if not shapes or max([*(np.prod(s, dtype=float) for s in shapes), *sizes]) > 1e5:
         return
-    tokens = model.takes_tokens
+    kinds = zip(shapes, each(model.takes_tokens), strict=True)
+    X = tuple([np.ones((1, *shape), int if tokens else float) for shape, tokens in kinds])
     with contextlib.suppress(MemoryError):  # a layer such as RandomCrop may pad an image very far
-        model.predict(np.ones((1, *shape), int if tokens else float))
+        model.predict(X if len(X) > 1 else X[0])
 
 
 def loaded(path):

@@ -366,12 +366,12 @@ net.train(X, {**Y, 'box': Y['box'][:, :1]}) -> ShapeError: y\['box'\]
 net.train({**X, 'words': X['words'] / 2}, Y) -> ArgumentTypeError: X\['words'\]
 net.train(X) -> ArgumentTypeError: X was given without y
 net.train(X, Y, metrics=['accuracy']) -> ArgumentTypeError: are a dict by name
-net.train(X, Y, metrics={'z': []}) -> UnknownNameError: 'z' is not one of the names with metrics
+net.train(X, Y, metrics={'z': []}) -> UnknownNameError: 'z' is not one of .* take metrics
 net.train(X, Y, sample_weight=[1] * 24) -> ArgumentTypeError: a dict by name
-net.train(X, Y, sample_weight={'z': 1}) -> UnknownNameError: 'z' is not one of .* sample_weight
+net.train(X, Y, sample_weight={'z': 1}) -> UnknownNameError: 'z' is not one .* take sample_weight
 net.train(X, Y, lengths=[3] * 24) -> ArgumentTypeError: a dict by name
 net.setloss('mse') -> ArgumentTypeError: takes losses by name
-net.setloss({'z': 'mse'}) -> UnknownNameError: 'z' is not one of the names with losses
+net.setloss({'z': 'mse'}) -> UnknownNameError: 'z' is not one of the names that take losses
 net.setloss({}) or net.train(X, Y) -> ArgumentError: no output of this network has a
 net.setloss({'digit': 'softmax_cross_entropy'}) or net.train(X, Y)
     ArgumentError: layer 11 of Network, which gives 'box', Dense.* is not trained

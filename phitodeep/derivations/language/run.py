@@ -186,6 +186,13 @@ def symbols_of(layer: Any, symbol: str) -> list[str]:
     return [*numbered(symbol, (None,) * (number or len(layer.input_shape)))]
 
 
+def received(subject: Any) -> dict[str, list[str]]:
+    """The symbols of what each pass of a layer or a loss receives."""
+    if hasattr(subject, "params"):
+        return {"forward": symbols_of(subject, "X"), "backward": symbols_of(subject, "dY")}
+    return {"forward": [*numbered("P", getattr(subject, "outputs", None))], "backward": []}
+
+
 def _boundaries(layer: Any) -> Derivation:
     """The passes of a layer or a loss without a derivation, as single steps."""
     words = f"computed by {type(layer).__name__}, which has no steps()"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from phitodeep.derivations.language.run import Input, Position, Scope, names_of, symbols_of
+from phitodeep.derivations.language.run import Input, Position, Scope, received
 from phitodeep.derivations.language.step import Loop, Step, Through
 from phitodeep.inspect.entries import rms
 from phitodeep.inspect.trace import kind_of
@@ -59,13 +59,8 @@ def listing(
 
 def _rows(position: Position) -> Iterator[tuple[int, Step]]:
     """What the pass receives, then its steps, each with its depth in loops."""
-    scope, direction = position.scope, position.direction
-    if is_loss(scope.path):
-        given = names_of(scope, "P") if direction == "forward" else []
-    else:
-        given = symbols_of(scope.layer, "X" if direction == "forward" else "dY")
-    for symbol in given:
-        yield 0, Input(symbol, "given", lambda _: None)
+    for name in received(position.scope.layer)[position.direction]:
+        yield 0, Input(name, "given", lambda _: None)
     yield from _deep(getattr(position.scope.derivation, position.direction))
 
 

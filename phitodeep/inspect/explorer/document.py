@@ -322,14 +322,10 @@ def in_full(value: Any) -> bool:
 
 def ends_of(scope: Scope) -> dict[str, dict[str, list[str]]]:
     """The symbols of what each pass of a layer or a loss receives and returns."""
-    if hasattr(scope.layer, "params"):
-        X, Y, dY = (run.symbols_of(scope.layer, name) for name in ("X", "Y", "dY"))
-    else:
-        X, Y, dY = run.names_of(scope, "P"), ["L"], []
-    return {
-        "receives": {"forward": X, "backward": dY},
-        "returns": {"forward": Y, "backward": [f"d{name}" for name in X]},
-    }
+    given = run.received(scope.layer)
+    Y = run.symbols_of(scope.layer, "Y") if hasattr(scope.layer, "params") else ["L"]
+    dX = [f"d{name}" for name in given["forward"]]
+    return {"receives": given, "returns": {"forward": Y, "backward": dX}}
 
 
 def about(thing: Any) -> str:

@@ -104,7 +104,9 @@ def test_a_written_program_takes_any_number_of_samples(tmp_path):
     given = tensor(*X.values(), "first").detach()
     for n in (1, 5):
         Y = to_ours(program(given[:n]).detach().numpy(), "first")
-        np.testing.assert_allclose(Y, model.predict(*[A[:n] for A in X.values()]), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(
+            Y, model.predict(*[A[:n] for A in X.values()]), rtol=1e-9, atol=1e-12
+        )
 
 
 def test_networks_inside_each_other_and_layouts_by_name():
