@@ -11,9 +11,17 @@ import numpy as np
 
 from phitodeep.core.checks import check_count, check_number
 from phitodeep.core.config import Configurable
-from phitodeep.core.state import StateDict, Stateful, check_array, check_entries, load_all, plain
+from phitodeep.core.state import (
+    StateDict,
+    Stateful,
+    check_array,
+    check_entries,
+    check_types,
+    load_all,
+    plain,
+)
 from phitodeep.core.types import Array, Schedule
-from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError
+from phitodeep.errors import ArgumentError, OrderError
 from phitodeep.layers.base import Layer
 from phitodeep.optimization.gradient_sync import ALONE, GradientSync
 from phitodeep.optimization.packing import Group, Groups, Own, Packing, walk_all
@@ -132,11 +140,9 @@ def read(
     state: Any, parameters: Mapping[str, tuple[Layer, str]], start: Mapping[str, float], who: str
 ) -> dict[str, ParameterState]:
     """The states that `written` returned, with every entry checked."""
+    kinds = {"own": dict[str, float], "slots": dict[str, Array]}
     entries = check_entries(state, parameters, who)
-    for path, entry in entries.items():
-        entries[path] = check_entries(entry, ("own", "slots"), f"{who} of {path}")
-        if not isinstance(entries[path]["slots"], Mapping):
-            raise ArgumentTypeError(f"{who} of {path}: slots must be a dict.")
+    entries = {path: check_types(e, kinds, f"{who} of {path}") for path, e in entries.items()}
     every = {slot for entry in entries.values() for slot in entry["slots"]} - OPTIONAL
     found: dict[str, ParameterState] = {}
     for path, (layer, name) in parameters.items():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from functools import partial
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -13,7 +14,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from phitodeep.core.checks import check_count, check_flag, check_number
+from phitodeep.core.checks import check_count, check_number
 from phitodeep.core.types import Array, DType, Schedule
 from phitodeep.errors import ArgumentError
 from phitodeep.loss import Loss
@@ -21,6 +22,7 @@ from phitodeep.model.builder import SequentialBuilder
 from phitodeep.model.callbacks import EarlyStopping, LambdaCallback
 from phitodeep.optimization.optimizers import AdamW, Optimizer, as_optimizer
 from phitodeep.optimization.schedules import CosineDecay
+from phitodeep.optimization.settings import Count, Flag, checks_of
 from phitodeep.sklearn.batches import STEPS, automatic_size, outputs, samples
 from phitodeep.sklearn.network import average_unknown, network
 from phitodeep.sklearn.table import TableEncoder, category_columns
@@ -48,15 +50,15 @@ class PhitoEstimator(BaseEstimator):
     optimizer: Optimizer | str | None = None
     learning_rate: float | Schedule | None = None
     batch_size: int | str | None = "auto"
-    epochs: int = 20
-    early_stopping: bool = False
-    validation_fraction: float = 0.1
-    n_iter_no_change: int = 10
+    epochs: Count = 20
+    early_stopping: Flag = False
+    validation_fraction: Annotated[float, partial(check_number, above=0, below=1)] = 0.1
+    n_iter_no_change: Count = 10
     categories: Sequence[str | int] | str | None = "auto"
-    scale: bool = True
+    scale: Flag = True
     dtype: DType = None
     random_state: Any = None
-    warm_start: bool = False
+    warm_start: Flag = False
     threads: int | str = "auto"
     verbose: int | bool = 0
 
@@ -299,11 +301,8 @@ class PhitoEstimator(BaseEstimator):
         return np.random.default_rng(check_random_state(self.random_state).randint(1 << 31))
 
     def _check_settings(self, partial: bool) -> None:
-        check_count(self.epochs, "epochs")
-        check_count(self.n_iter_no_change, "n_iter_no_change")
-        check_number(self.validation_fraction, "validation_fraction", above=0, below=1)
-        for name in ("early_stopping", "scale", "warm_start"):
-            check_flag(getattr(self, name), name)
+        for name, check in checks_of(PhitoEstimator).items():
+            check(getattr(self, name), name)
         if self.batch_size is not None and self.batch_size != "auto":
             check_count(self.batch_size, "batch_size")
         if partial and self.early_stopping:

@@ -314,7 +314,7 @@ def test_a_number_that_a_parameter_remembers_is_checked():
     state = model.state_dict()
     for product in ("x", None, True, 10**400):
         state["optimizer"]["parameters"]["5.W"]["own"]["product"] = product
-        with pytest.raises(PhitodeepError, match=r"of 5\.W: product must be"):
+        with pytest.raises(PhitodeepError, match=r"of 5\.W: own: product must be"):
             model.load_state_dict(state)
 
 
