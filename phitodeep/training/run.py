@@ -11,13 +11,7 @@ from typing import Any
 
 from phitodeep.core.checks import check_count, check_list, check_number
 from phitodeep.core.config import alike
-from phitodeep.core.state import (
-    StateDict,
-    Stateful,
-    check_entries,
-    check_types,
-    load_all,
-)
+from phitodeep.core.state import StateDict, Stateful, check_entries, check_types, load_all
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, PhitodeepError, warn
 from phitodeep.training.history import History

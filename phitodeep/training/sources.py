@@ -18,13 +18,7 @@ import numpy as np
 from phitodeep.core.checks import as_mask
 from phitodeep.core.frame import Buffered, Frame
 from phitodeep.core.types import Array, Shape, each, on_each
-from phitodeep.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    ShapeError,
-    UnknownNameError,
-    locate,
-)
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, UnknownNameError, locate
 from phitodeep.layers.containers import Container
 from phitodeep.layers.wiring import Wired
 from phitodeep.loss import Loss
