@@ -97,13 +97,7 @@ class Patched:
             if direction not in given:
                 direction = hooks.DIRECTIONS[symbol not in hooks.symbols_of(layer, "forward")]
             given[direction][key] = _constant(value)
-        self._given = given["forward"], given["backward"]
-        Hooks(model, *self._given)  # refuses keys that mean nothing
-
-    @property
-    def hooks(self) -> Hooks:
-        """The context manager that replaces the arrays."""
-        return Hooks(self.model, *self._given)
+        self.hooks = Hooks(model, given["forward"], given["backward"])  # a context manager
 
     trace, debug, predict, run_with_cache = map(
         _patched, ("trace", "debug", "predict", "run_with_cache")

@@ -105,8 +105,5 @@ def _ruled(line: str, width: int, marks: dict[str, str]) -> str:
 
 def _can_write(text: str) -> bool:
     """Whether standard output can encode the text."""
-    try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding) == text

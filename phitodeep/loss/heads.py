@@ -132,9 +132,6 @@ class Heads(Loss, registered=False):
 
     def trained(self, T: Any) -> list[tuple[int, str, Loss]]:
         """Return the outputs that have a loss and, in this batch, targets: place, name and loss."""
-        every = zip(self.outputs, self.parts, T, strict=True)
-        return [
-            (k, name, part)
-            for k, (name, part, t) in enumerate(every)
-            if part is not None and t is not None
-        ]
+        have = [t is not None for t in T]
+        own = [(k, name) for k, name in enumerate(self.outputs) if name in self.losses and have[k]]
+        return [(k, name, self.losses[name]) for k, name in own]

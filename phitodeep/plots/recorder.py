@@ -13,8 +13,8 @@ from phitodeep.core.call import Event, watching
 from phitodeep.core.checks import as_real, check_count, check_flag
 from phitodeep.core.state import StateDict, check_array, check_entries
 from phitodeep.core.types import Array
-from phitodeep.errors import ArgumentError, ShapeError, UnknownNameError
-from phitodeep.training.callback import Logs, _Resumable
+from phitodeep.errors import ShapeError, UnknownNameError
+from phitodeep.training.callback import Logs, _Resumable, check_intervals
 
 TINY = 1e-300  # between smaller values, there may be too few numbers for the bins
 HUGE = 1e300  # values beyond it, whose differences may overflow, count as not finite
@@ -69,11 +69,7 @@ class Histograms(_Resumable):
         gradients: bool = True,
         activations: Any = None,
     ) -> None:
-        for name, count in (("every", every), ("every_steps", every_steps)):
-            if count is not None:
-                check_count(count, f"Histograms {name}")
-        if every is None and every_steps is None:
-            raise ArgumentError("Histograms needs every= (epochs) or every_steps=.")
+        check_intervals("Histograms", every, every_steps)
         self.every, self.every_steps = every, every_steps
         self.bins = check_count(bins, "Histograms bins", minimum=2)
         self.gradients = check_flag(gradients, "Histograms gradients")

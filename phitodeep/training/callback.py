@@ -107,6 +107,15 @@ class LambdaCallback(Callback):
         return cls(**restored(config, cls.__name__))
 
 
+def check_intervals(who: str, every: Any, every_steps: Any) -> None:
+    """Refuse what are no numbers of epochs and of steps, of which one may be None."""
+    for name, count in (("every", every), ("every_steps", every_steps)):
+        if count is not None:
+            check_count(count, f"{who} {name}")
+    if every is None and every_steps is None:
+        raise ArgumentError(f"{who} needs every= (epochs) or every_steps=.")
+
+
 class _Resumable(Callback):
     """A callback that starts over in each call of `train`, unless it resumes an interrupted one.
 

@@ -15,7 +15,7 @@ from phitodeep.core.state import StateDict
 from phitodeep.errors import ArgumentError, DataError, warn
 from phitodeep.io.model_file import open_model
 from phitodeep.io.tensors import writable, write_tensors
-from phitodeep.training.callback import Logs, _Monitor
+from phitodeep.training.callback import Logs, _Monitor, check_intervals
 from phitodeep.training.run import TrainingRun
 
 
@@ -70,11 +70,7 @@ class ModelCheckpoint(_Monitor):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.path = os.fspath(check_path(self.path))
-        for name, count in (("every", self.every), ("every_steps", self.every_steps)):
-            if count is not None:
-                check_count(count, f"ModelCheckpoint {name}")
-        if self.every is None and self.every_steps is None:
-            raise ArgumentError("ModelCheckpoint needs every= (epochs) or every_steps=.")
+        check_intervals("ModelCheckpoint", self.every, self.every_steps)
         self.keep = check_count(self.keep, "ModelCheckpoint keep", minimum=0)
         self.name = ""  # of the run: no other run's files are removed
 

@@ -151,10 +151,7 @@ def unary(node: Call) -> Value:
     return node.step(node.op, [node.view()], node.view().groups, **node.attributes)
 
 
-@handles(
-    *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Greater", "Less", "Equal"),
-    "Where",
-)
+@handles(*("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Greater", "Less", "Equal"), "Where")
 def elementwise(node: Call) -> Value:
     if len(node.inputs) != (3 if node.op == "Where" else 2) or None in node.inputs:
         raise DataError(f"it has {len(node.inputs)} inputs")
