@@ -350,7 +350,7 @@ def made(make: Make, shape: Any, dtype: Any = np.float64, seed: int = 1) -> Laye
 def data(
     layer: Layer, shape: Any, tokens: int = 0, seed: int = 2, scale: float = 1.0
 ) -> tuple[Any, Any]:
-    """Return X, `scale` times normal values or tokens, and dY; all arrays are read-only.
+    """Return X, `scale` times normal values or tokens, and dY; in float64, all are read-only.
 
     Of a layer with several inputs, `shape` and X are tuples; with several outputs, dY is one.
     """
@@ -366,7 +366,7 @@ def data(
     outs = [(shapes[0][0], *out) for out in layer._outs() or ((),)]
     dYs = tuple([rng.standard_normal(out).astype(layer.dtype) for out in outs])
     for A in (*Xs, *dYs):
-        A.flags.writeable = False
+        A.flags.writeable = layer.dtype == np.float32  # Numba compiles for either: once is enough
     return Xs if layer.inputs != 1 else Xs[0], dYs if layer.outputs != 1 else dYs[0]
 
 

@@ -134,6 +134,7 @@ def test_gradients_of_parameters_do_not_need_dX(case):
 @every
 def test_dtype_is_kept(case, dtype):
     layer, X, dY = case.built(dtype)
+    given = [a.copy() for a in arrays((X, dY))]
     for training, mask in ((t, m) for m in masks(layer, case.shape) for t in (True, False)):
         found = passes(layer, X, dY, training=training, mask=mask)
         held = [[part.params, part.state, part.cache, part.grads] for part in parts(layer)]
@@ -145,6 +146,8 @@ def test_dtype_is_kept(case, dtype):
             lent = {n: owner.params[p].shape for n, (owner, p) in part.tied.items()}
             own = {n: a.shape for n, a in part.params.items()}
             assert {n: a.shape for n, a in part.grads.items()} == own | lent
+    for a, copy in zip(arrays((X, dY)), given, strict=True):
+        np.testing.assert_array_equal(a, copy)
 
 
 @one_each_of_numbers
