@@ -67,6 +67,10 @@ def merge(how: str, onnx: str = "") -> Row:
     return Row(Lines(partial(network.merge, how)), form, Composed(partial(composed.merge, how)))
 
 
+def recurrent(theirs: str) -> Row:
+    return Row(Lines(network.recurrent), sequences.recurrent, rows.recurrent(theirs))
+
+
 TABLE: dict[type[Layer], Row] = {
     # containers
     L.Chain: Row(numpy=Lines(network.chain), torch=Composed(composed.chain)),
@@ -155,9 +159,9 @@ TABLE: dict[type[Layer], Row] = {
     L.CrossAttention: Row(
         torch=pair("own.CrossAttention", LAST, rows.cross_attention, rows.CROSS_ATTENTION)
     ),
-    L.RNN: Row(onnx=sequences.recurrent, torch=rows.recurrent("own.RNN")),
-    L.LSTM: Row(onnx=sequences.recurrent, torch=rows.recurrent("own.LSTM")),
-    L.GRU: Row(onnx=sequences.recurrent, torch=rows.recurrent("own.GRU")),
+    L.RNN: recurrent("own.RNN"),
+    L.LSTM: recurrent("own.LSTM"),
+    L.GRU: recurrent("own.GRU"),
     # convolutions and pools
     L.Conv1D: Row(torch=conv("Conv1d", rows.CONV)),
     L.Conv2D: Row(torch=conv("Conv2d", rows.CONV)),

@@ -17,12 +17,19 @@ from phitodeep.core.types import each
 from phitodeep.errors import ArgumentError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Chain, Parallel, Residual, SkipConcat
-from phitodeep.layers.merging import Add, Concat, Multiply
+from phitodeep.layers.merging import Add, Average, Concat, Maximum, Multiply, Subtract
 from phitodeep.layers.tying import Shared
 from phitodeep.layers.wiring import Wired, check_name
 
 DEEPEST = 100  # containers inside each other
-MERGES = {"add": Add, "multiply": Multiply, "concat": Concat}
+MERGES: dict[str, type[Layer]] = {
+    "add": Add,
+    "subtract": Subtract,
+    "multiply": Multiply,
+    "concat": Concat,
+    "average": Average,
+    "maximum": Maximum,
+}
 
 
 class NoTreeError(ArgumentError):

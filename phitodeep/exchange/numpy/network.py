@@ -119,8 +119,8 @@ class Network:
         return self.call(form, layer, x, y, comment=self._changed(layer))
 
     def call(
-        self, form: Form, layer: Layer, x: Names, y: str, comment: str = "", **named: str
-    ) -> str:
+        self, form: Form, layer: Layer, x: Names, y: Names, comment: str = "", **named: str
+    ) -> Names:
         """Add the line y = form(x, ...) with the arguments that the layer has, and return y.
 
         `named` maps a parameter of the function to the layer's name for it, if that is another.
@@ -328,6 +328,16 @@ def time_distributed(network: Network, layer: Any, x: str, y: str) -> str:
         network.samples = before
         for Y, F, shape in zip(Ys, each(outs), layer._outs(), strict=True):
             network.statement(f"{Y} = {F}.reshape(*{Xs[0]}.shape[:2], *{F}.shape[1:])", shape)
+    return y
+
+
+def recurrent(network: Network, layer: Any, x: Names, y: Names) -> Names:
+    """The function returns h of all steps, and then the states after the last one."""
+    Y, *ends = each(y)
+    names = [Y, *(ends or ["*_"])] if layer.return_sequences else ["_", *(ends or [Y, "*_"])]
+    network.call(getattr(plain, layer.cell), layer, x, tuple(names), network._changed(layer))
+    if ends and not layer.return_sequences:
+        network.statement(f"{Y} = {ends[0]}")
     return y
 
 

@@ -254,38 +254,21 @@ def cross_attention(
 
 
 # --- recurrent layers -----------------------------------------------------------------------------
-# They begin with the states that are given after X, or with 0. With return_state, they also return
-# the states after the last step.
+# They begin with the states that are given after X, or with 0, and return all h (N, T, H) and the
+# states after the last step (N, H). X is (N, T, D).
 
 
-def rnn(
-    X: Array,
-    *start: Array,
-    Wx: Array,
-    Wh: Array,
-    b: Array,
-    return_sequences: bool = True,
-    return_state: bool = False,
-) -> Any:
-    """h_t = tanh(x_t Wx + h_{t-1} Wh + b): X (N, T, D) -> all h (N, T, H), or the last (N, H)."""
+def rnn(X: Array, *start: Array, Wx: Array, Wh: Array, b: Array) -> list[Array]:
+    """h_t = tanh(x_t Wx + h_{t-1} Wh + b)."""
     (h,), Y = start or np.zeros((1, len(X), len(Wh)), X.dtype), []
     for A in (X @ Wx + b).swapaxes(0, 1):  # step by step
         h = np.tanh(A + h @ Wh)
         Y.append(h)
-    out = np.stack(Y, axis=1) if return_sequences else h
-    return (out, h) if return_state else out
+    return [np.stack(Y, axis=1), h]
 
 
-def lstm(
-    X: Array,
-    *start: Array,
-    Wx: Array,
-    Wh: Array,
-    b: Array,
-    return_sequences: bool = True,
-    return_state: bool = False,
-) -> Any:
-    """LSTM: X (N, T, D) -> all h (N, T, H), or the last h (N, H); its states are h and c.
+def lstm(X: Array, *start: Array, Wx: Array, Wh: Array, b: Array) -> list[Array]:
+    """LSTM, with the states h and c.
 
     The gates are the four parts of A = x_t Wx + h_{t-1} Wh + b (N, 4 H).
     """
@@ -295,21 +278,11 @@ def lstm(
         c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
         h = sigmoid(o) * np.tanh(c)
         Y.append(h)
-    out = np.stack(Y, axis=1) if return_sequences else h
-    return (out, h, c) if return_state else out
+    return [np.stack(Y, axis=1), h, c]
 
 
-def gru(
-    X: Array,
-    *start: Array,
-    Wx: Array,
-    Wh: Array,
-    b: Array,
-    bh: Array,
-    return_sequences: bool = True,
-    return_state: bool = False,
-) -> Any:
-    """GRU: X (N, T, D) -> all h (N, T, H), or the last h (N, H).
+def gru(X: Array, *start: Array, Wx: Array, Wh: Array, b: Array, bh: Array) -> list[Array]:
+    """GRU.
 
     The gates are the three parts of A = x_t Wx + b and U = h_{t-1} Wh + bh, both (N, 3 H).
     """
@@ -319,8 +292,7 @@ def gru(
         z = sigmoid(az + uz)
         h = (1 - z) * np.tanh(an + sigmoid(ar + ur) * un) + z * h
         Y.append(h)
-    out = np.stack(Y, axis=1) if return_sequences else h
-    return (out, h) if return_state else out
+    return [np.stack(Y, axis=1), h]
 
 
 # --- convolutions and pools -----------------------------------------------------------------------

@@ -130,7 +130,7 @@ def attended(step: Step) -> tuple[list[Rotated], bool] | None:
     parts = [_before_rotation(view) for view in views]
     d, T = number(parts[0].x.groups[-1]), size_of(parts[0].x.groups[-2])
     fits = scale_v == 1 and near(scale * scale_q * scale_k, 1 / math.sqrt(d))
-    if not fits or (mask is not None and not _is_causal(mask, T)):
+    if not fits or (mask is not None and not is_causal(mask, T)):
         return None
     return parts, mask is not None
 
@@ -158,7 +158,7 @@ def _mask(scores: View) -> tuple[View, Constant | None]:
     return scores, None
 
 
-def _is_causal(mask: Constant, steps: Sequence[int]) -> bool:
+def is_causal(mask: Constant, steps: Sequence[int]) -> bool:
     """Return whether a mask hides later steps, and nothing else."""
     for a, T in zip(mask.each(), steps, strict=True):
         if a.size != T * T or a.shape[-2:] != (T, T):

@@ -11,6 +11,7 @@ from phitodeep.exchange.onnx.read.axes import Group, expanded, leaves, size_of
 from phitodeep.exchange.onnx.read.building import Placed, Plan, Writer, translated
 from phitodeep.exchange.onnx.read.norms import reflected, vector
 from phitodeep.exchange.onnx.read.values import Step, View
+from phitodeep.exchange.tree import MERGES
 
 # --- dense layers ---------------------------------------------------------------------------------
 
@@ -52,15 +53,8 @@ def dense_parts(step: Step) -> tuple[View | None, Array | None, Array | None]:
 # --- merges --------------------------------------------------------------------------------------
 
 
-MERGES: dict[str, type[L.Layer]] = {
-    "add": L.Add,
-    "subtract": L.Subtract,
-    "multiply": L.Multiply,
-    "average": L.Average,
-    "maximum": L.Maximum,
-}
 HOW = {"Add": "add", "Sub": "subtract", "Mul": "multiply", "Max": "maximum"}
-IN_CONTAINERS = ("add", "multiply")
+BOTH = ("add", "multiply")  # as containers too
 
 
 def merge(step: Step) -> Plan | None:
@@ -90,7 +84,7 @@ def merging(step: Step, how: str) -> Plan:
                 f"{step.name} combines values of different shapes, which no layer does."
             ) from None
         arranged = [w.arranged(p, layout) for p, layout in zip(placed, layouts, strict=True)]
-        return w.add(how if alike and how in IN_CONTAINERS else MERGES[how](), arranged, out)
+        return w.add(how if alike and how in BOTH else MERGES[how](), arranged, out)
 
     return Plan(tuple(views), write)
 

@@ -6,11 +6,10 @@ import inspect
 from itertools import zip_longest
 from typing import Any
 
-import numpy as np
-
 from phitodeep import layers as L
+from phitodeep.exchange.onnx.read.attention import is_causal
 from phitodeep.exchange.onnx.read.axes import Groups, new, same, size_of
-from phitodeep.exchange.onnx.read.values import View
+from phitodeep.exchange.onnx.read.values import Constant, View
 from phitodeep.exchange.torch.layouts import FIRST
 from phitodeep.exchange.torch.read.functions import FUNCTIONS, OTHER
 from phitodeep.exchange.torch.read.graph import Unknown, channels_last, is_node
@@ -191,10 +190,7 @@ class Reader(TensorFunctions):
             module,
             self.path(node),
             lambda m: self.leaves.recurrent(
-                m,
-                m.return_sequences,
-                return_state=m.return_state,
-                initial_state=len(Xs) > 1,
+                m, m.return_sequences, return_state=m.return_state, initial_state=len(Xs) > 1
             ),
         )
         return self.joint(node, layer, [self.value(node, X) for X in Xs])
@@ -285,9 +281,7 @@ class Reader(TensorFunctions):
         if not is_node(mask) or mask in self.values:
             self.fail(node, "has a mask that depends on the input")
         found = array(mask.meta["value"])
-        hidden = found if found.dtype == bool else found == -np.inf
-        T = hidden.shape[-1]
-        fits = hidden.shape == (T, T) and (found.dtype == bool or not found[~hidden].any())
-        if not fits or not np.array_equal(hidden, ~np.tri(T, dtype=bool)):
+        seen = Constant((~found if found.dtype == bool else found,))
+        if not is_causal(seen, same(found.shape[-1])):
             self.fail(node, "has a mask that is not the causal one")
         return True

@@ -200,8 +200,7 @@ class TensorFunctions(Graph):
         except DataError:
             shapes = " and ".join(str(tuple(X.meta["value"].shape[1:])) for X in Xs)
             self.fail(
-                node,
-                f"merges samples of shapes {shapes}; only equal sizes, and 1, are supported",
+                node, f"merges samples of shapes {shapes}; only equal sizes, and 1, are supported"
             )
 
     def _plus_positions(self, node: Any, X: Any, other: Any) -> View:
