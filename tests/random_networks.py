@@ -1,22 +1,25 @@
-"""Random nested networks for property tests: a strategy, and parts of a user's own.
+"""Random networks for property tests: a strategy, and parts of a user's own.
 
-`networks()` draws a chain of layers from the whole catalogue, with random options and nested in
-every container, together with inputs for it. It is built in float64, has random parameters and
-may have frozen parts.
+`networks()` draws layers from the whole catalogue, with random options and nested in every
+container, together with inputs for them. They are wired: there are one to three inputs and several
+outputs, values are read twice, merged and ignored, and layers are shared. A chain is the case in
+which each value has one reader. Networks are built in float64, have random parameters and may have
+frozen parts.
 """
 
 import math
 import random
 from contextlib import suppress
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
 
 from phitodeep import layers as L
-from phitodeep.core.types import Array
+from phitodeep.core.types import each
 from phitodeep.errors import PhitodeepError
+from phitodeep.functional.rotary import LongRope
 from phitodeep.layers import Layer, Param, activation
 from phitodeep.layers.containers import Container
 from phitodeep.testing.examples import EXAMPLES, Make
@@ -91,12 +94,12 @@ class Ladder(L.Chain):
         return super().backward(dY * 0.5)
 
 
-def sine(X):
-    return np.sin(X)
+def bell(X):
+    return 1 / (1 + X * X)
 
 
-def sine_gradient(dY, X, Y):
-    return np.cos(X) * dY
+def bell_gradient(dY, X, Y):
+    return -2 * X * Y * Y * dY
 
 
 class Centred(L.Lambda):
@@ -114,50 +117,73 @@ def centred_gradient(dY, X, Y):
     return dY - dY.mean(axis=0)
 
 
+OWN = (Scale, Gate, Ladder, Centred, L.Lambda)  # which files and other formats do not know
+
+
 # --- the strategy ------------------------------------------------------------------------------
 
 
 class Network(NamedTuple):
-    """A built chain, and data for it."""
+    """A built chain or wiring, and its inputs: one array, or a tuple of several."""
 
-    chain: L.Chain
-    X: Array
+    layer: L.Chain | L.Wired
+    X: Any
     seed: int
 
     def __repr__(self):
-        frozen = [path for path, part in self.chain.walk() if part.params and not part.trainable]
-        return f"Network({self.chain!r}, X {self.X.shape}, {frozen=}, seed={self.seed})"
+        frozen = [path for path, part in self.layer.walk() if part.params and not part.trainable]
+        shapes = [X.shape for X in each(self.X)]
+        return f"Network({self.layer!r}, X {shapes}, {frozen=}, seed={self.seed})"
 
     def dY(self, Y):
-        """A random upstream gradient for the output Y."""
+        """A random upstream gradient for the output Y, or for each of several."""
         rng = np.random.default_rng(self.seed + 1)
-        return rng.standard_normal(Y.shape).astype(Y.dtype)
+        return one([rng.standard_normal(A.shape).astype(A.dtype) for A in each(Y)])
 
     @property
     def steps(self):
-        """Whether X has steps: tokens (N, T), or (N, T, D)."""
-        return self.X.ndim == (2 if self.chain.takes_tokens else 3)
+        """Whether each input has steps: tokens (N, T), or (N, T, D)."""
+        pairs = zip(each(self.X), each(self.layer.takes_tokens), strict=True)
+        return all(X.ndim == (2 if tokens else 3) for X, tokens in pairs)
+
+    def cast(self, dtype):
+        """Change the dtype, and return the inputs in it."""
+        self.layer.cast(dtype)
+        return one([X if X.dtype.kind == "i" else X.astype(dtype) for X in each(self.X)])
 
 
-SIZED = (L.Dense, L.LowRank, L.TiedDense, L.MultiHeadAttention, L.TransformerBlock, L.Lambda)
+def one(values):
+    """The only value, or a tuple of several."""
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+ELEMENTWISE = (L.Add, L.Subtract, L.Multiply, L.Average, L.Maximum)
 
 
 @cache
-def fitting(shape):
-    """Rows of the table of examples: activations, others that keep this shape, and the rest."""
+def fitting(shape, masked):
+    """Rows of the table of examples: activations, others that keep this shape, and the rest.
+
+    With `masked`, they take a mask if samples have steps.
+    """
     activations, keep, change = dict[str, Make](), dict[str, Make](), dict[str, Make]()
     for make, _ in EXAMPLES:
         layer = make()
-        if any(isinstance(p, L.Wired | L.Shared) or p.surrogate for _, p in layer.walk()):
-            continue  # tests/random_wirings.py draws these
-        if any(isinstance(p, SIZED) or getattr(p, "eps", 1) < 0.05 for _, p in layer.walk()):
+        parts = [part for _, part in layer.walk()]
+        if any(isinstance(p, L.TiedDense | L.Lambda | L.Shared) for p in parts):
+            continue  # they are drawn below
+        if any(getattr(p, "eps", 1) < 0.05 for p in parts):
             continue  # central differences of 1 / sqrt(1e-5) would be coarse
+        if any(isinstance(getattr(p, "rope", None), LongRope) for p in parts):
+            continue  # it fits one size of heads
         with suppress(PhitodeepError):
-            found = layer._measured(shape).output_shape or ()
-            if found == shape:
+            layer = layer._measured(shape)
+            if masked and len(shape) == 2:
+                layer.compute_mask(np.ones((1, shape[0]), bool))
+            if layer.output_shape == shape:
                 kept = activations if type(layer).__name__ in activation.__all__ else keep
                 kept[repr(layer)] = make
-            elif math.prod(found) <= MOST:
+            elif math.prod(layer.output_shape or ()) <= MOST:
                 change[repr(layer)] = make
     return [*activations.values()], [*keep.values()], [*change.values()]
 
@@ -168,7 +194,7 @@ class Maker:
     With `masked`, most of them take a mask.
     """
 
-    def __init__(self, rng, without, masked):
+    def __init__(self, rng, without=(), masked=False):
         self.rng, self.without, self.masked = rng, without, masked
         self.embeddings = []
 
@@ -183,163 +209,52 @@ class Maker:
                 return layer
         return L.Tanh()
 
-    # --- leaves that keep the shape ---
+    # --- one layer ---
 
-    def others(self, shape):
-        """What keeps any shape, and has a size or is a user's own."""
-        pick, D = self.pick, shape[-1]
-        return [
-            lambda: L.Dense(D, bias=pick(True, False)),
-            lambda: L.LowRank(D, min(D, pick(1, 2)), pick(1.0, 3.0)),
-            lambda: L.Lambda(sine, sine_gradient, independent_samples=True, steps="independent"),
-            Centred,
-            Scale,
-        ]
-
-    def recurrent(self, units, last):
+    def recurrent(self, units, last, **states):
         kind = self.pick(L.RNN, L.LSTM, L.GRU)
-        return kind(units, return_sequences=not last)
+        return kind(units, return_sequences=not last, **states)
 
-    def heads(self, D):
-        return self.pick(*[h for h in (1, 2, 3, 4) if D % h == 0])
-
-    def attention(self, D):
-        pick, heads = self.pick, self.heads(D)
-        return L.MultiHeadAttention(
-            heads,
-            causal=pick(False, True),
-            kv_heads=pick(*[k for k in range(1, heads + 1) if heads % k == 0]),
-            rope=pick(False, D // heads % 2 == 0),
-            dropout=pick(0.0, 0.3),
-            bias=pick(True, False),
-        )
-
-    def block(self, D):
-        pick, heads = self.pick, self.heads(D)
-        return L.TransformerBlock(
-            heads,
-            mlp_ratio=pick(1, 1.5),
-            activation=pick("gelu", "gelu_tanh", "relu", "swiglu"),
-            causal=pick(False, True),
-            norm=pick("layer", "rms"),
-            pre_norm=pick(True, False),
-            dropout=pick(0.0, 0.3),
-            rope=pick(False, D // heads % 2 == 0),
-            checkpoint=pick(False, True),
-        )
-
-    def conv1d(self, C, filters):
-        """One that keeps the steps."""
-        pick = self.pick
-        groups = pick(*[g for g in (1, 2, 3) if C % g == filters % g == 0])
-        bias = pick(True, False)
-        if pick(True, False):
-            return L.Conv1D(filters, 3, padding=1, groups=groups, bias=bias)
-        size, dilation = pick(1, 2, 3), pick(1, 2)
-        return L.Conv1D(filters, size, padding="same", dilation=dilation, groups=groups, bias=bias)
-
-    def on_steps(self, shape):
-        """What keeps samples (T, D)."""
+    def sized(self, shape, width):
+        """What changes the last axis to `width`, and keeps the others."""
         pick, D = self.pick, shape[-1]
-        return [
-            lambda: self.recurrent(D, last=False),
-            lambda: L.Bidirectional(self.recurrent(D, last=False), merge="add"),
-            lambda: self.conv1d(D, D),
-            lambda: self.attention(D),
-            lambda: L.Chain(
-                L.Dense(3 * D), L.ScaledDotProductAttention(self.heads(D), causal=pick(False, True))
-            ),
-            lambda: self.block(D),
-            lambda: pick(L.MaxPool1D, L.AvgPool1D)(3, 1, pick("same", 1)),
-        ]
-
-    def on_images(self, shape):
-        """What keeps samples (H, W, C)."""
-        pick, C = self.pick, shape[-1]
-        return [
-            lambda: L.Conv2D(C, pick(1, 3, (2, 3)), padding="same", dilation=pick(1, 2)),
-            lambda: L.DepthwiseConv2D(pick(2, 3), padding="same", bias=pick(True, False)),
-            lambda: L.ConvTranspose2D(C, pick(2, 3), padding="same"),
-            lambda: pick(L.MaxPool2D, L.AvgPool2D)(3, 1, pick("same", 1)),
-        ]
-
-    def keeping(self, shape):
-        """A layer that keeps the shape."""
-        special = {2: self.on_steps, 3: self.on_images}.get(len(shape), self.others)(shape)
-        activations, others, _ = fitting(shape)
-        among = [activations, [*others, *self.others(shape)], special]
-        return self.one_of(self.pick(*among, *[special] * (2 * self.masked)))
-
-    # --- leaves that change the shape ---
-
-    def to_width(self, shape, width):
-        """A layer that changes the last axis to `width`, and keeps the others."""
-        makers = [lambda: L.Dense(width)]
+        settings = {"padding": "same", "bias": pick(True, False), "dilation": pick(1, 2)}
+        makers = [lambda: L.Dense(width, bias=pick(True, False))]
+        makers.append(lambda: L.LowRank(width, min(D, width, pick(1, 2)), pick(1.0, 3.0)))
         if len(shape) == 2:
-            makers.append(lambda: self.conv1d(shape[-1], width))
+            groups = pick(*[g for g in (1, 2, 3) if D % g == width % g == 0])
             makers.append(lambda: self.recurrent(width, last=False))
+            makers.append(lambda: L.Bidirectional(self.recurrent(width, last=False), merge="add"))
+            makers.append(lambda: L.Conv1D(width, pick(1, 2, 3), groups=groups, **settings))
         if len(shape) == 3:
-            makers.append(lambda: L.Conv2D(width, 3, padding="same"))
-        tied = [e for e in self.embeddings if e.dim == shape[-1] and e.vocab_size == width]
-        if tied:
-            makers.append(lambda: L.TiedDense(self.pick(*tied)))
+            makers.append(lambda: L.Conv2D(width, pick(1, 3, (2, 3)), **settings))
+            makers.append(lambda: L.ConvTranspose2D(width, pick(2, 3), **settings))
         return self.one_of(makers)
 
-    def changing(self, shape):
-        """A layer that may change the shape."""
-        pick, D = self.pick, shape[-1]
-        small = [lambda: self.to_width(shape, pick(1, 2, 3, 4, 6))]
-        tied = [e for e in self.embeddings if e.dim == D]
-        if tied:
-            small += [lambda: L.TiedDense(pick(*tied))] * 3
-        if len(shape) > 1 and (not self.masked or pick(*[False] * 5, True)):
-            axes = list(range(1, len(shape) + 1))
-            small += [
-                lambda: L.Reshape(-1),
-                lambda: L.Select([D - 1, *range(0, D, 2)]),
-                lambda: L.Reshape(math.prod(shape[:-1]), D),
-                lambda: L.Reshape(-1, *shape[-2:]),
-                lambda: L.Permute(*self.rng.sample(axes, len(axes))),
-                lambda: L.Reshape(*shape, 1),
-                lambda: pick(L.GlobalAvgPool, L.GlobalMaxPool)(),
-            ]
-        elif len(shape) > 1:
-            small.append(lambda: pick(L.GlobalAvgPool, L.GlobalMaxPool)())
-        if len(shape) == 2:
-            small += self.shorter_steps(shape)
-        if not self.masked and pick(False, True):
-            small = fitting(shape)[2] or small
-        return self.one_of(small)
+    def layer(self, shape, depth, keep=False):
+        """Any layer, with at most `depth` containers around each other."""
+        pick = self.pick
+        if depth and pick(True, False):
+            return self.container(shape, depth, keep)
+        groups = [*fitting(shape, self.masked)][: 2 if keep else 3]
+        own = L.Lambda(bell, bell_gradient, independent_samples=True, steps="independent")
+        groups += [[Centred, Scale, lambda: own], [lambda: self.sized(shape, shape[-1])]]
+        if not keep:
+            groups.append([lambda: self.sized(shape, pick(1, 2, 3, 4, 6))])
+            groups.append([L.TiedDense(e) for e in self.embeddings if e.dim == shape[-1]])
+            groups[-1] = [lambda layer=layer: layer for layer in groups[-1]]
+        if len(shape) == 2 and not keep:
+            groups.append([lambda: self.windows(shape)])
+        return self.one_of(pick(*filter(None, groups)))
 
-    def shorter_steps(self, shape):
-        pick, (T, D) = self.pick, shape
-        sizes = [k for k in (1, 2, 3) if k <= T]
-        found = [
-            lambda: self.recurrent(pick(2, 3), last=True),
-            lambda: L.Bidirectional(self.recurrent(pick(2, 3), last=pick(True, False))),
-            lambda: L.Conv1D(pick(2, 4), pick(*sizes), stride=pick(1, 2)),
-            lambda: L.Conv1D(pick(2, 4), pick(*sizes), stride=2, padding=pick(1, "same")),
-            lambda: L.MaxPool1D(pick(*sizes), pick(None, 1)),
-            lambda: L.AvgPool1D(pick(*sizes), pick(None, 1)),
-            lambda: self.windowed(pick(*sizes)),
-            *[self.halved] * (2 * (T % 2 == 0)),
-        ]
-        if T * D <= MOST // 4:
-            found += [
-                lambda: L.ConvTranspose1D(pick(2, 3), pick(2, 3), stride=2),
-                lambda: L.ConvTranspose1D(D, 3, stride=2, padding=1, output_padding=1, groups=D),
-            ]
-        return found
-
-    def windowed(self, size):
-        """Branches that shorten the steps alike."""
-        pool = self.pick(L.MaxPool1D, L.AvgPool1D)(size, 1)
-        return L.Parallel(L.Conv1D(self.pick(1, 2), size), pool)
-
-    def halved(self):
-        """Branches that shorten T steps alike, but other counts of steps unlike."""
-        conv, pool = L.Conv1D(self.pick(1, 2), 3, stride=2, padding=1), L.MaxPool1D(2)
-        return L.Parallel(*self.pick((conv, pool), (pool, conv)))
+    def windows(self, shape):
+        """Branches that shorten the steps alike; if strided, only an even count of them."""
+        pick, (T, _), filters = self.pick, shape, self.pick(1, 2)
+        if T % 2 == 0 and pick(True, False):
+            both = [L.Conv1D(filters, 3, stride=2, padding=1), L.MaxPool1D(2)]
+            return L.Parallel(*self.rng.sample(both, 2))
+        size = pick(*[k for k in (1, 2, 3) if k <= T])
+        return L.Parallel(L.Conv1D(filters, size), pick(L.MaxPool1D, L.AvgPool1D)(size, 1))
 
     # --- containers ---
 
@@ -354,63 +269,46 @@ class Maker:
         kind = self.pick(L.Chain, L.Chain, L.Chain, Ladder)
         return kind(*layers, checkpoint=self.pick(False, False, True))
 
-    def branch(self, shape, depth, width):
-        """Layers that change the last axis to `width`, and keep the others."""
-        kept = self.chain(shape, depth, keep=True)
-        return [*kept.layers, self.to_width(shape, width)]
-
-    def merged(self, shape, depth, width):
-        """Branches of one shape, added or multiplied."""
-        if self.pick(False, True):
-            return Gate(L.Chain(*self.branch(shape, depth, width)), self.to_width(shape, width))
-        branches = [L.Chain(*self.branch(shape, depth, width)) for _ in range(self.pick(1, 2, 3))]
-        return L.Parallel(*branches, merge=self.pick("add", "multiply"))
-
-    def concatenated(self, shape, depth):
-        widths = [self.pick(1, 2) for _ in range(self.pick(1, 2, 3))]
-        return L.Parallel(*[L.Chain(*self.branch(shape, depth, width)) for width in widths])
-
-    def time_distributed(self, shape, depth, keep):
-        """Often with random numbers inside; each step of each sample has its own."""
-        chain = self.chain(shape[1:], depth, keep)
-        inside = L.Chain(L.Dropout(0.5), chain) if self.pick(True, False) else chain
-        return L.TimeDistributed(inside)
+    def branches(self, shape, depth, *widths):
+        """Chains that change the last axis to these widths, and keep the others."""
+        kept = [self.chain(shape, depth, keep=True).layers for _ in widths]
+        ends = [self.sized(shape, width) for width in widths]
+        return [L.Chain(*inside, end) for inside, end in zip(kept, ends, strict=True)]
 
     def container(self, shape, depth, keep):
         pick = self.pick
+        small = not keep and math.prod(shape) * 3 <= MOST
+        D, repeated = (
+            pick(2, 3, shape[-1]) if small else shape[-1],
+            {"checkpoint": pick(False, True)},
+        )
 
-        def residual():
-            inside = self.chain(shape, depth, keep=True).layers
-            return L.Residual(*inside, checkpoint=pick(False, True))
-
-        def skip():
-            inside = self.branch(shape, depth, pick(1, 2))
-            return L.SkipConcat(*inside, checkpoint=pick(False, True))
+        def branches(*widths):
+            return self.branches(shape, depth, *widths)
 
         makers = [
-            residual,
-            lambda: self.merged(shape, depth, shape[-1]),
+            lambda: L.Residual(*self.chain(shape, depth, keep=True).layers, **repeated),
+            lambda: Gate(*branches(D, D)),
+            lambda: L.Parallel(*branches(*[D] * pick(1, 2, 3)), merge=pick("add", "multiply")),
             lambda: self.chain(shape, depth, keep),
         ]
-        if len(shape) > 1:
-            makers += [lambda: self.time_distributed(shape, depth, keep)] * 2
-        if not keep and math.prod(shape) * 3 <= MOST:
-            makers.append(lambda: self.merged(shape, depth, pick(2, 3)))
-            makers.append(lambda: self.concatenated(shape, depth))
-            makers.append(skip)
+        if len(shape) > 1:  # with random numbers, each step of each sample has its own
+            drops = [L.Dropout(0.5)] * pick(0, 1)
+            inner = shape[1:]
+            makers += [
+                lambda: L.TimeDistributed(L.Chain(*drops, self.chain(inner, depth, keep)))
+            ] * 2
+        if small:
+            makers += [
+                lambda: L.Parallel(*branches(*[pick(1, 2) for _ in range(pick(1, 2, 3))])),
+                lambda: L.SkipConcat(*branches(pick(1, 2))[0].layers, **repeated),
+                lambda: self.wired({"x": shape}, 2, depth - 1, single=True),
+            ]
         return self.one_of(makers)
-
-    def layer(self, shape, depth, keep=False):
-        """Any layer, with at most `depth` containers around each other."""
-        kinds = ["keeping", *["changing"] * (not keep), *["container"] * 2 * (depth > 0)]
-        kind = self.pick(*kinds)
-        if kind == "container":
-            return self.container(shape, depth, keep)
-        return self.keeping(shape) if kind == "keeping" else self.changing(shape)
 
     # --- inputs ---
 
-    def embedding(self, shape):
+    def embedding(self):
         """What takes tokens: an Embedding, or several side by side."""
         pick, vocab = self.pick, 5
         made = [L.Embedding(vocab, pick(2, 3, 4)) for _ in range(pick(1, 1, 2))]
@@ -424,47 +322,147 @@ class Maker:
     def measure(self, layer, shape):
         return layer._measured(shape).output_shape or ()
 
+    # --- wirings ---
+
+    def wired(self, shapes, size, depth, tokens=(), chained=False, single=False):
+        """Layers between named values, from values with these shapes, some of which are tokens.
+
+        chained    each value has one reader, and reads only the one before: a Chain
+        single     there is one output, which depends on all values
+        """
+        pick, takes, shapes, uses = self.pick, [*shapes], dict(shapes), []
+
+        def append(layer, *reads):
+            outs = layer._measured(one([shapes[name] for name in reads]))._outs()
+            gives = [f"v{len(shapes) + k}" for k in range(len(outs))]
+            shapes.update(zip(gives, outs, strict=True))
+            uses.append((layer, reads, gives))
+
+        def unread(names):
+            return [name for name in names if not any(name in reads for _, reads, _ in uses)]
+
+        for _ in range(size):
+            last = [*shapes][-1]
+            if chained:
+                append(self.reader(shapes, last, tokens, depth), last)
+            else:
+                append(*self.use(shapes, uses, tokens, depth))
+        for name in unread(takes):
+            append(self.reader(shapes, name, tokens, depth), name)
+        if tokens and pick(True, False):
+            tied = pick(*self.embeddings)
+            append(L.Dense(tied.dim), [*shapes][-1])
+            append(L.TiedDense(tied), [*shapes][-1])
+        checkpoint = pick(False, False, False, True)
+        if chained:
+            return L.Chain(*[layer for layer, _, _ in uses], checkpoint=checkpoint)
+        returns = unread(shapes)
+        if single and len(returns) > 1:
+            for name in [name for name in returns if len(shapes[name]) > 1]:
+                append(L.GlobalAvgPool(), name)
+            append(L.Concat(), *unread(shapes))
+            returns = unread(shapes)
+        elif not single:
+            read = [name for name in [*shapes][len(takes) :] if name not in returns]
+            returns += [name for name in read if pick(*[False] * 6, True)]
+            self.rng.shuffle(returns)
+        return L.Wired(takes, uses, returns, checkpoint=checkpoint)
+
+    def use(self, shapes, uses, tokens, depth):
+        """A layer, and the names of the values that it reads."""
+        pick, names = self.pick, [*shapes]
+        first = pick(names[-1], pick(*names))
+        kind = pick("layer", "layer", "merge", "merge", "shared", "several")
+        if kind == "shared" and uses:
+            layer, reads, _ = pick(*uses)
+            alike = [
+                [v for v in names if (shapes[v], v in tokens) == (shapes[name], name in tokens)]
+                for name in reads
+            ]
+            return L.Shared(layer), *[pick(*found) for found in alike]
+        values = [name for name in names if name not in tokens]
+        if kind == "merge" and first in values:
+            return self.merge(shapes, first, pick(*values), depth)
+        if kind == "several" and first in values and depth:
+            reads = [first, pick(*values)][: pick(1, 2)]
+            inside = {f"in{k}": shapes[name] for k, name in enumerate(reads)}
+            return self.wired(inside, 2, depth - 1), *reads
+        if kind == "several" and first in values and len(shapes[first]) == 2:
+            return self.recurrent(pick(2, 3), last=pick(False, True), return_state=True), first
+        return self.reader(shapes, first, tokens, depth), first
+
+    def reader(self, shapes, name, tokens, depth):
+        """A layer that reads one value."""
+        return self.embedding() if name in tokens else self.layer(shapes[name], depth)
+
+    def merge(self, shapes, first, second, depth):
+        """What merges two values, or a layer that reads the first if nothing fits them."""
+        pick, shape, H = self.pick, shapes[first], shapes[second][-1]
+        makers = [*ELEMENTWISE, L.Dot, lambda: L.Concat(pick(*range(-len(shape), 0)))]
+        makers.append(lambda: L.Bilinear(pick(1, 2, 3), bias=pick(True, False)))
+        if len(shape) == 2:
+            heads = pick(*[h for h in (1, 2, 3) if shape[-1] % h == 0])
+            given = {"dropout": pick(0.0, 0.3), "bias": pick(True, False)}
+            makers += [lambda: L.CrossAttention(heads, **given)] * 3
+            makers += [lambda: self.recurrent(H, last=pick(True, False), initial_state=True)] * 3
+        for make in self.rng.sample(makers, len(makers)):
+            layer = make()
+            reads = [first, *[second] * ((layer.inputs or 2) - 1)]
+            with suppress(PhitodeepError):
+                out = self.measure(layer, tuple([shapes[name] for name in reads]))
+                if not isinstance(layer, self.without) and math.prod(out) <= MOST:
+                    return layer, *reads
+        return self.layer(shape, depth), first
+
 
 KINDS = ("features", "sequences", "images", "tokens")
 
 
 @st.composite
-def networks(draw, kinds=KINDS, without=(), samples=(2, 3, 4), masked=False):
-    """A network, and X of one of the kinds: see `Maker`.
+def networks(draw, **options):
+    """A network: see `drawn`.
 
     A number stands for each network, so that one has nothing to do with the one before; a failure
     shrinks to a network of fewer layers and containers, which another number gives.
     """
     seed, size, depth = (draw(st.integers(*ends)) for ends in ((0, 2**32 - 1), (1, 4), (0, 2)))
-    return drawn(Maker(random.Random(seed), without, masked), kinds, samples, size, depth, seed)
+    return drawn(seed, size, depth, **options)
 
 
-def drawn(maker, kinds, samples, size, depth, seed):
-    pick, kind = maker.pick, maker.pick(*kinds)
-    axes = {"features": 1, "sequences": 2, "images": 3, "tokens": 1}[kind]
-    shape = (*[pick(3, 4, 5) for _ in range(axes - 1)], pick(2, 3, 4, 6))
-    if kind == "images":
-        shape = (*shape[:2], pick(1, 2, 3))
-    sample, layers = shape, list[Layer]()
-    if kind == "tokens":
-        sample = shape = (pick(3, 4, 5),)
-        layers.append(maker.embedding(shape))
-        shape = maker.measure(layers[0], shape)
-    for _ in range(size):
-        layers.append(maker.layer(shape, depth))
-        shape = maker.measure(layers[-1], shape)
-    if maker.embeddings and pick(True, False):
-        tied = pick(*maker.embeddings)
-        layers += [L.Dense(tied.dim), L.TiedDense(tied)]
-    chain = L.Chain(*layers, checkpoint=pick(False, False, False, True))
-    chain.build(sample, seed=seed, dtype=np.float64)
+def drawn(seed, size=None, depth=None, *, kinds=KINDS, samples=(2, 3, 4), single=False, **options):
+    """A network of so many layers and containers around each other, and its inputs.
+
+    kinds      of the inputs
+    samples    how many there may be
+    single     there is one input and one output
+    options    of `Maker`
+    """
+    maker = Maker(random.Random(seed), **options)
+    pick, chained, shapes, tokens = maker.pick, maker.pick(True, False), {}, []
+    size, depth = size or pick(1, 2, 3, 4), pick(0, 1, 2) if depth is None else depth
+    T = pick(3, 4, 5)
+    for k in range(1 if chained or single else pick(1, 2, 3)):
+        kind = pick(*kinds)
+        shapes[f"in{k}"] = {
+            "features": (pick(2, 3, 4, 6),),
+            "sequences": (T, pick(2, 3, 4, 6)),
+            "images": (pick(3, 4, 5), pick(3, 4, 5), pick(1, 2, 3)),
+            "tokens": (T,),
+        }[kind]
+        tokens += [f"in{k}"] * (kind == "tokens")
+    layer = maker.wired(shapes, size + len(tokens), depth, tokens, chained, single)
+    layer.build(one([*shapes.values()]), seed=seed, dtype=np.float64)
     rng = np.random.default_rng(seed)
-    chain.set_weights({path: fresh(path, a.shape, rng) for path, a in chain.get_weights().items()})
-    parts = [part for path, part in chain.walk() if path and part._learns()]
+    layer.set_weights({path: fresh(path, a.shape, rng) for path, a in layer.get_weights().items()})
+    parts = [part for path, part in layer.walk() if path and part._learns()]
     for _ in range(pick(0, 0, 1, 2) if parts else 0):
         pick(*parts).trainable = False
-    X = rng.standard_normal((pick(*samples), *sample))
-    return Network(chain, rng.integers(0, 5, X.shape) if kind == "tokens" else X, seed)
+    N = pick(*samples)
+    Xs = [
+        rng.integers(0, 5, (N, *shape)) if name in tokens else rng.standard_normal((N, *shape))
+        for name, shape in shapes.items()
+    ]
+    return Network(layer, one(Xs), seed)
 
 
 def fresh(path, shape, rng):

@@ -13,17 +13,19 @@ from hypothesis import strategies as st
 
 from phitodeep import layers
 from phitodeep.core.call import calling
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, each
 from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.layers import BatchNorm, Chain, Layer, Softmax, Tanh
+from phitodeep.layers import BatchNorm, Chain, GradientReversal, Layer, Softmax, Tanh, Wired
 from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy
-from phitodeep.model import Sequential
+from phitodeep.loss.heads import Heads
+from phitodeep.model import Network, Sequential
 from phitodeep.model.callbacks import Callback
 from phitodeep.optimization.optimizers import SGD, AdamW
 from phitodeep.testing import check_gradients
+from phitodeep.testing.examples import passes
 from tests import random_networks
 from tests.conftest import arrays, assert_same, in_parts
-from tests.random_networks import Centred, Ladder, fitting, networks
+from tests.random_networks import Centred, Ladder, fitting, networks, one
 from tests.rows import LONG, times
 
 SHAPES = [(4,), (4, 6), (4, 4, 2)]
@@ -42,68 +44,65 @@ def examples(count):
 
 def test_the_strategy_knows_every_public_layer():
     source = inspect.getsource(random_networks)
-    fit = {type(make()) for shape in SHAPES for rows in fitting(shape) for make in rows}
+    fit = {type(make()) for shape in SHAPES for rows in fitting(shape, False) for make in rows}
     public = {name for name in layers.__all__ if issubclass(getattr(layers, name), Layer)}
     absent = {name for name in public if f"L.{name}" not in source}
-    wired = {kind for kind in map(vars(layers).get, public) if kind.inputs in (None, 2)}
-    wired |= {layers.Shared, layers.GradientReversal}  # tests/random_wirings.py draws the others
-    assert {getattr(layers, name) for name in absent} <= fit | wired | {Layer}
+    assert {getattr(layers, name) for name in absent} <= fit | {Layer}
 
 
 # --- gradients ---------------------------------------------------------------------------------
 
 
 @examples(6)
-@given(networks(), st.booleans())
+@given(networks(without=(GradientReversal,)), st.booleans())
 def test_gradients_are_central_differences(net, training):
-    if any(part.surrogate for _, part in net.chain.walk()):
-        return
-    check_gradients(net.chain, net.X, training=training, max_probes=4, rtol=1e-6)
+    check_gradients(net.layer, net.X, training=training, max_probes=4, rtol=1e-6)
 
 
 @examples(6)
 @given(networks(), st.sampled_from([np.float32, np.float64]))
 def test_passes_keep_the_dtype_and_what_they_are_given(net, dtype):
-    chain, X = net.chain, net.X if net.X.dtype.kind == "i" else net.X.astype(dtype)
-    chain.cast(dtype)
-    kept = X.copy()
+    X, layer = net.cast(dtype), net.layer
+    kept, copies = copy.deepcopy(X), [layer.copy(), checkpointed(layer.copy(), True)]
     with calling(step=3):
-        Y = chain.forward(X)
-        dY = net.dY(Y)
-        dX = chain.backward(dY)
-    assert_same({"X": X, "dY": dY}, {"X": kept, "dY": net.dY(Y)})
-    held = [[part.params, part.state, part.cache, part.grads] for _, part in chain.walk()]
-    found = [Y, *arrays(held), *([] if dX is None else [dX])]
-    assert {a.dtype for a in found if a.dtype.kind == "f"} == {np.dtype(dtype)}
+        dY = net.dY(layer.forward(*each(X)))
+    found = passes(layer, X, dY, step=3)
+    np.testing.assert_equal((X, dY), (kept, net.dY(dY)))
+    held = [[part.params, part.state, part.cache, part.grads] for _, part in layer.walk()]
+    everything = [*arrays(held), *found.values()]
+    assert {a.dtype for a in everything if a.dtype.kind == "f"} == {np.dtype(dtype)}
+    for other in copies:
+        assert_same(passes(other, X, dY, step=3), found)
 
 
 # --- masks -------------------------------------------------------------------------------------
 
 
 class Masked(NamedTuple):
-    """What a network gives under a mask, and the steps of Y that are there, or None."""
+    """What a network gives under a mask, and the steps of each Y that are there, or None."""
 
-    Y: Array
-    dX: Array | None
+    Ys: list[Array]
+    dXs: list[Array | None]
     grads: dict[str, Array]
-    after: Array | None
+    after: tuple[Array | None, ...]
 
 
 def under(mask, net, X, training):
     """Both passes under a mask, with dY = 0 where Y has no step; None where it is refused."""
-    with calling(mask=mask, training=training, step=1):
+    masks = [mask] * len(each(X))
+    with calling(mask=one(masks), training=training, step=1):
         try:
-            after = net.chain.compute_mask(mask)
-            Y = net.chain.forward(X).copy()
+            after = each(net.layer.compute_mask(*masks))
+            Ys = [Y.copy() for Y in each(net.layer.forward(*each(X)))]
         except (ArgumentError, ShapeError):
             event("refused")
             return None
-        dY = net.dY(Y)
-        if after is not None:
-            dY *= after.reshape(*after.shape, *[1] * (Y.ndim - 2))
-        dX = net.chain.backward(dY)
-    dX = None if dX is None else dX.copy()
-    return Masked(Y, dX, net.chain.gradients(), after)
+        dYs = each(net.dY(one(Ys)))
+        for dY, there in zip(dYs, after, strict=True):
+            if there is not None:
+                dY *= there.reshape(*there.shape, *[1] * (dY.ndim - 2))
+        dXs = copy.deepcopy(each(net.layer.backward(*dYs)))
+    return Masked(Ys, dXs, net.layer.gradients(), after)
 
 
 LENGTHS = st.lists(st.integers(1, 3), min_size=4, max_size=4)
@@ -113,31 +112,33 @@ STEPS = {"kinds": ("sequences", "tokens"), "samples": (3, 4), "masked": True}
 @examples(25)
 @given(networks(**STEPS, without=(Centred,)), LENGTHS)
 def test_a_padded_sample_is_as_it_is_alone(net, lengths):
-    N, T = net.X.shape[:2]
+    N, T = each(net.X)[0].shape[:2]
     count = np.minimum([T, *lengths], T)[:N]
     mask = np.arange(T) < count[:, None]
     whole = under(mask, net, net.X, training=False)
     if whole is None:
         return
     total = dict.fromkeys(whole.grads, 0)
-    dY = net.dY(whole.Y)
+    dYs = each(net.dY(one(whole.Ys)))
     for i, n in enumerate(count):
-        steps = None if whole.after is None else int(whole.after[i].sum())
-        if steps == 0:
+        steps = [None if after is None else int(after[i].sum()) for after in whole.after]
+        if steps == [0]:
             continue
         with calling(training=False):
             try:
-                Y = net.chain.forward(net.X[i : i + 1, :n])
+                Ys = each(net.layer.forward(*[X[i : i + 1, :n] for X in each(net.X)]))
             except ShapeError:
                 event("too short to be alone")  # for a window before a pool, or a Reshape(4, 3)
                 return
-            assert steps is None or Y.shape[1] == steps
-            np.testing.assert_allclose(whole.Y[i, :steps], Y[0], **CLOSE)
-            dX = net.chain.backward(dY[i : i + 1, :steps] if steps else dY[i : i + 1])
-        if dX is not None:
-            assert whole.dX is not None
-            np.testing.assert_allclose(whole.dX[i, :n], dX[0], **CLOSE)
-        for path, g in net.chain.gradients().items():
+            for Y, alone, k in zip(whole.Ys, Ys, steps, strict=True):
+                assert k is None or alone.shape[1] == k
+                np.testing.assert_allclose(Y[i, :k], alone[0], **CLOSE)
+            own = [dY[i : i + 1, :k] for dY, k in zip(dYs, steps, strict=True)]
+            dXs = each(net.layer.backward(*own))
+        for dX, alone in zip(whole.dXs, dXs, strict=True):
+            if alone is not None:
+                np.testing.assert_allclose(dX[i, :n], alone[0], **CLOSE)
+        for path, g in net.layer.gradients().items():
             total[path] = total[path] + g
     assert_same(whole.grads, total, **CLOSE)
 
@@ -145,23 +146,24 @@ def test_a_padded_sample_is_as_it_is_alone(net, lengths):
 @examples(25)
 @given(networks(**STEPS), st.integers(0, 2**12 - 1), st.booleans(), st.booleans())
 def test_what_a_mask_leaves_out_changes_nothing(net, bits, holes, training):
-    N, T = net.X.shape[:2]
+    N, T = each(net.X)[0].shape[:2]
     there = np.array([bits >> k & 1 for k in range(N * T)], bool).reshape(N, T)
     mask = there if holes else np.arange(T) < there.sum(axis=1, keepdims=True)
     first = under(mask, net, net.X, training)
     if first is None:
         return
-    X = net.X.copy()
-    X[~mask] = 4 - X[~mask]
-    second = under(mask, net, X, training)
-    assert second is not None
-    at = slice(None) if first.after is None else first.after
-    np.testing.assert_allclose(second.Y[at], first.Y[at], **CLOSE)
+    others = copy.deepcopy(net.X)
+    for X in each(others):
+        X[~mask] = 4 - X[~mask]
+    second = under(mask, net, others, training)
+    for Y, other, after in zip(first.Ys, second.Ys, first.after, strict=True):
+        at = slice(None) if after is None else after
+        np.testing.assert_allclose(other[at], Y[at], **CLOSE)
     assert_same(second.grads, first.grads, **CLOSE)
-    if first.dX is not None:
-        assert second.dX is not None
-        np.testing.assert_allclose(second.dX, first.dX, **CLOSE)
-        np.testing.assert_allclose(first.dX[~mask], 0, atol=1e-13)
+    for dX, other in zip(first.dXs, second.dXs, strict=True):
+        if dX is not None:
+            np.testing.assert_allclose(other, dX, **CLOSE)
+            np.testing.assert_allclose(dX[~mask], 0, atol=1e-13)
 
 
 # --- training ----------------------------------------------------------------------------------
@@ -198,28 +200,39 @@ EPOCHS = 2
 
 
 def model_of(net, how, dtype=np.float64):
-    """A model of the network, and targets for it; with a target that its outputs can meet."""
-    chain = copy.deepcopy(net.chain)
-    parts = [chain] if chain.checkpoint else chain.layers
-    shape = chain.output_shape or ()
-    if not shape or shape[-1] == 1:
-        how = how._replace(target="numbers")
-    if how.target != "numbers":  # Tanh: no probability is so near 0 that its log is clipped
-        parts = [*parts, Tanh(), *([Softmax()] if how.target == "probabilities" else [])]
-    model = Sequential(loss_class=how.loss(), optimizer=how.optimize(), seed=net.seed, dtype=dtype)
-    model.layers = [*parts]  # not in the constructor, which would build from Dense(4, 4) on
-    model._set_seed(net.seed)
-    model.build(net.X.shape[1:], dtype=dtype)
-    rng, N = np.random.default_rng(net.seed + 2), len(net.X)
-    if how.target == "numbers":
-        return model, rng.standard_normal((N, *shape))
-    return model, rng.integers(0, shape[-1], (N, *shape[:-1]))
+    """A model of the network, and targets for it that its outputs can meet."""
+    layer, uses, losses, returns = copy.deepcopy(net.layer), [], {}, []
+    targets = [how.target if shape[-1:] > (1,) else "numbers" for shape in layer._outs()]
+    ends = {"numbers": [], "logits": [Tanh], "probabilities": [Tanh, Softmax]}  # no log is clipped
+    options = {"optimizer": how.optimize(), "seed": net.seed, "dtype": dtype}
+    if isinstance(layer, Chain):
+        parts = [layer] if layer.checkpoint else layer.layers
+        model = Sequential(loss_class=how._replace(target=targets[0]).loss(), **options)
+        model.layers = [*parts, *[end() for end in ends[targets[0]]]]  # built from X on
+        model._set_seed(net.seed)
+    else:
+        uses = [(layer, layer.takes, layer.returns)] if layer.checkpoint else layer.uses
+        for name, target in zip(layer.returns, targets, strict=True):
+            for end in ends[target]:
+                uses.append((end(), [name], [name := f"{name}_{end.__name__}"]))
+            returns.append(name)
+            losses[name] = how._replace(target=target).loss()
+        model = Network(layer.takes, uses, returns, loss_class=losses, **options)
+    model.build(one([X.shape[1:] for X in each(net.X)]), dtype=dtype)
+    rng, N = np.random.default_rng(net.seed + 2), len(each(net.X)[0])
+    ys = [
+        rng.standard_normal((N, *shape))
+        if target == "numbers"
+        else rng.integers(0, shape[-1], (N, *shape[:-1]))
+        for shape, target in zip(layer._outs(), targets, strict=True)
+    ]
+    return model, one(ys)
 
 
 def checkpointed(model, checkpoint):
     """The model with all checkpoints set, or left as they are."""
     for _, part in model.walk():
-        if isinstance(part, Chain) and part is not model and checkpoint is not None:
+        if isinstance(part, Chain | Wired) and part is not model and checkpoint is not None:
             part.checkpoint = checkpoint
     return model
 
@@ -250,21 +263,25 @@ def train(model, X, y, how, parts=1, **more):
 def train_by_hand(model, X, y, how, callback=None):
     """The same by forward, loss_gradient, backward and a step, which for SGD is by hand too."""
     optimizer, size = model.optimizer, how.batch_size
-    batches = [slice(at, at + size) for at in range(0, len(X), size)]
+    Xs, ys, losses = each(X), each(y), [model.loss]
+    if isinstance(model.loss, Heads):
+        losses = model.loss.losses.values()
+    batches = [slice(at, at + size) for at in range(0, len(Xs[0]), size)]
     velocity = {}
     for group in [
         batches[at : at + how.accumulate]
         for _ in range(EPOCHS)
         for at in range(0, len(batches), how.accumulate)
     ]:
-        total, first = sum(y[rows].size for rows in group), 0
+        totals, first = [sum(T[rows].size for rows in group) for T in ys], 0
         held = {}
         sums = {}
         for rows in group:
             with calling(step=optimizer.t, first=first):
-                P = model.forward(X[rows])
-                model.backward(model.loss.loss_gradient(P, y[rows], total=total))
-            first += len(X[rows])
+                Ps = each(model.forward(*[A[rows] for A in Xs]))
+                every = zip(losses, Ps, ys, totals, strict=True)
+                model.backward(*[of.loss_gradient(P, T[rows], total=n) for of, P, T, n in every])
+            first += len(Ps[0])
             for _, part in model.walk():
                 for name, g in part.grads.items():
                     held[part, name] = held.get((part, name), 0) + g
@@ -316,7 +333,7 @@ def test_train_is_the_loop_by_hand(net, how, parts, checkpoint):
     st.dictionaries(st.integers(1, 4), st.tuples(st.integers(0, 9), st.booleans()), min_size=1),
 )
 def test_parts_may_freeze_and_thaw_in_the_middle(net, how, parts, frozen, plan):
-    for part in [part for path, part in net.chain.walk() if path][:frozen]:
+    for part in [part for path, part in net.layer.walk() if path][:frozen]:
         part.trainable = False
     model, y = model_of(net, how)
     found = train(model, net.X, y, how, parts, callbacks=Switch(plan))

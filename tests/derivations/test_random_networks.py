@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phitodeep.core.call import calling
+from phitodeep.core.types import each
 from phitodeep.derivations.language import run as stepwise
 from phitodeep.derivations.language.terms import why
 from phitodeep.errors import ArgumentError, OrderError, ShapeError
@@ -14,7 +15,7 @@ from phitodeep.inspect.debugger.debugger import _gradients
 from phitodeep.model.callbacks import Callback
 from phitodeep.optimization.optimizers import SGD
 from tests.derivations.test_contract import assert_close, check_formulas, same_passes, scopes
-from tests.random_networks import networks
+from tests.random_networks import networks, one
 from tests.test_random_networks import Setting, examples
 from tests.test_random_networks import model_of as trained_model_of
 
@@ -29,11 +30,12 @@ def mask_of(net, rng, least):
     """The mask of random lengths, if all layers of the network take it."""
     if not net.steps or rng.random() < 0.3:
         return None
-    N, T = net.X.shape[:2]
+    N, T = each(net.X)[0].shape[:2]
     mask = np.arange(T) < rng.integers(least, T + 1, N)[:, None]
+    mask = one([mask] * len(each(net.X)))
     try:
         with calling(training=False, caching=False, mask=mask):
-            net.chain.forward(net.X)
+            net.layer.forward(*each(net.X))
     except (ArgumentError, ShapeError):
         return None
     return mask
@@ -42,20 +44,18 @@ def mask_of(net, rng, least):
 @examples(5)
 @given(NETWORKS, st.booleans(), st.sampled_from([*DTYPES]))
 def test_steps_equal_the_fast_passes(net, training, dtype):
-    chain, rng = net.chain, np.random.default_rng(net.seed)
-    chain.cast(dtype)
-    X = net.X if chain.takes_tokens else net.X.astype(dtype)
+    layer, X, rng = net.layer, net.cast(dtype), np.random.default_rng(net.seed)
     mode = {
         "training": training,
         "step": 3,
         "first": 2,
         "mask": mask_of(net, rng, int(rng.random() > 0.2)),
     }
-    state = chain.get_weights()
+    state = layer.get_weights()
     with calling(**mode):
-        dY = net.dY(chain.forward(X))
-    chain.set_weights(state)
-    for scope in scopes(same_passes(chain, X, dY, DTYPES[dtype], **mode)):
+        dY = net.dY(layer.forward(*each(X)))
+    layer.set_weights(state)
+    for scope in scopes(same_passes(layer, X, dY, DTYPES[dtype], **mode)):
         check_formulas(scope)
         check_cells(scope, rng, DTYPES[dtype])
 
@@ -98,19 +98,22 @@ def model_of(net, target):
     return model, y
 
 
-def options_of(net, rng):
-    mask = mask_of(net, rng, 1)
-    options = {} if mask is None else {"lengths": mask}
-    return options | (
-        {"sample_weight": rng.uniform(0.1, 2, len(net.X))} if rng.random() < 0.3 else {}
-    )
+def options_of(model, net, rng):
+    mask, options = mask_of(net, rng, 1), {}
+    if mask is not None:
+        several = isinstance(mask, tuple)
+        options["lengths"] = dict(zip(model.takes, mask, strict=True)) if several else mask
+    if rng.random() < 0.3:
+        w = rng.uniform(0.1, 2, len(each(net.X)[0]))
+        options["sample_weight"] = dict.fromkeys(model.returns, w) if model.outputs > 1 else w
+    return options
 
 
 def all_gradients(db):
     """The gradients that a debugger has computed, those of layers inside user classes included."""
     found = {}
     for path, scope in db._scopes.items():
-        if path != "loss":
+        if not path.startswith("loss"):
             found |= {f"{path}.{name}": dW for name, dW in _gradients(scope).items()}
             for inner, layer in stepwise.below(scope):
                 found |= {f"{inner}.{name}": dW.copy() for name, dW in layer.grads.items()}
@@ -121,14 +124,14 @@ def all_gradients(db):
 @given(NETWORKS, TARGETS)
 def test_traces_and_the_debugger_have_the_gradients_of_training(net, target):
     model, y = model_of(net, target)
-    options, X = options_of(net, np.random.default_rng(net.seed)), net.X
+    options, X = options_of(model, net, np.random.default_rng(net.seed)), net.X
     before = model.get_weights()
     trace, db = model.trace(X, y, **options), model.debug(X, y, **options)
     db.cont()
     for path, A in model.get_weights().items():
         np.testing.assert_array_equal(A, before[path], err_msg=path)
     twin, keep = model.copy(), Keep()
-    options |= {"epochs": 1, "batch_size": len(X), "shuffle": False, "verbose": 0}
+    options |= {"epochs": 1, "batch_size": len(each(X)[0]), "shuffle": False, "verbose": 0}
     twin.train(X, y, shortcuts=False, threads=1, callbacks=[keep], **options)
     recorded = {
         f"{path}.{name}": dW for path, p in trace._passes.items() for name, dW in p.grads.items()
@@ -170,7 +173,7 @@ def state_of(db):
 def test_the_debugger_goes_back_to_where_it_was(net, target, data):
     model, y = model_of(net, target)
     rng = np.random.default_rng(net.seed)
-    options = options_of(net, rng)
+    options = options_of(model, net, rng)
     db, other = (model.debug(net.X, y, **options) for _ in range(2))
     other.step(9)
     elsewhere, places = state_of(other), [p for p in db.places() if not p.endswith("ward")]

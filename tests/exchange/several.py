@@ -7,6 +7,7 @@ from phitodeep import layers as L
 from phitodeep.core.types import each
 from phitodeep.model import SequentialBuilder
 from phitodeep.model.network import Network
+from tests.random_networks import OWN, Scale, drawn
 
 
 def gated(builder, channels):
@@ -100,6 +101,20 @@ def built(make, dtype="float64"):
         name: rng.integers(0, 20, (7, *shape)) if tokens else rng.standard_normal((7, *shape))
         for name, shape, tokens in shapes
     }
+
+
+def exportable(seed, samples, without=(), states=True, **options):
+    """A random network of layers that other formats can hold; they must be told about Scale."""
+    own = [kind for kind in OWN if kind is not Scale]
+    net = drawn(seed, samples=samples, without=(*own, *without), **options)
+    if states or not any(getattr(part, "return_state", False) for _, part in net.layer.walk()):
+        return net
+    return exportable(seed + 1000, samples, without, states, **options)
+
+
+def outputs(found):
+    """The outputs in order; several come by name."""
+    return [*found.values()] if isinstance(found, dict) else [found]
 
 
 def predicted(model, X):

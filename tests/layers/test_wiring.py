@@ -1,92 +1,12 @@
-"""Networks of named values: both passes of random wirings, names, masks and checkpoints."""
+"""Networks of named values, and layers at several places: names, masks, random numbers."""
 
 import numpy as np
 import pytest
 
 from phitodeep import layers as L
 from phitodeep.core.call import Call, calling, watching, within
-from phitodeep.derivations.language import run
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.testing import check_gradients
-from tests.random_wirings import drawn, evaluated
-from tests.rows import times
-
-
-def passes(net, Xs, dYs, **call):
-    """The outputs, the gradients of the inputs and those of all parameters; Y may be a view."""
-    with within(Call(step=0, **call)):
-        Ys = net.forward(*Xs)
-        Ys = Ys if isinstance(Ys, tuple) else (Ys,)
-        dXs = net.backward(*dYs(Ys))
-    return Ys, dXs if isinstance(dXs, tuple) else (dXs,), net.gradients()
-
-
-def upstream(seed):
-    def dYs(Ys):
-        rng = np.random.default_rng(seed)
-        return [rng.standard_normal(Y.shape) for Y in Ys]
-
-    return dYs
-
-
-@pytest.mark.parametrize("seed", range(times(25)))
-def test_random_wirings_compute_what_their_layers_say(seed):
-    net, Xs = drawn(seed)
-    Ys, _, grads = passes(net, Xs, upstream(seed))
-    params = net.get_weights()
-    for Y, other in zip(Ys, evaluated(net, Xs, params, np), strict=True):
-        np.testing.assert_allclose(Y, other, rtol=1e-9, atol=1e-12)
-    rng = np.random.default_rng(seed)  # along one direction of all parameters and inputs
-    way = {name: rng.standard_normal(a.shape) for name, a in params.items()}
-    dYs = upstream(seed)(Ys)
-
-    def value(step):
-        moved = {name: a + step * way[name] for name, a in params.items()}
-        Ys = evaluated(net, Xs, moved, np)
-        return sum(float((Y * dY).sum()) for Y, dY in zip(Ys, dYs, strict=True))
-
-    slope = sum(float((grads[name] * way[name]).sum()) for name in grads)
-    numeric = (value(1e-6) - value(-1e-6)) / 2e-6
-    if any(isinstance(layer, L.Maximum) for layer in net.layers):  # may lie at a kink
-        sides = [(value(s * 1e-6) - value(0)) / (s * 1e-6) for s in (-1, 1)]
-        if abs(sides[0] - sides[1]) > 1e-4 * max(1, abs(slope)):
-            return
-    assert slope == pytest.approx(numeric, rel=1e-5, abs=1e-6)
-    assert grads.keys() == params.keys()
-
-
-@pytest.mark.parametrize("seed", range(0, times(25), 2))
-def test_derivations_checkpoints_and_copies_give_the_same(seed):
-    net, Xs = drawn(seed)
-    Ys, dXs, grads = passes(net, Xs, upstream(seed))
-    X, dY = (a[0] if len(a) == 1 else tuple(a) for a in (Xs, upstream(seed)(Ys)))
-    with within(Call(step=0)):
-        scope = run.passes(net, X, dY)
-        found = run.gradients(scope)
-    for name, Y in zip(run.symbols_of(net, "Y"), Ys, strict=True):
-        np.testing.assert_allclose(scope[name], Y, rtol=1e-9, atol=1e-11)
-    for name, a in grads.items():
-        np.testing.assert_allclose(_summed(net, found, name), a, rtol=1e-9, atol=1e-10)
-    for name, dX in zip(run.symbols_of(net, "dX"), dXs, strict=True):
-        if dX is not None:
-            np.testing.assert_allclose(scope[name], dX, rtol=1e-9, atol=1e-10)
-    net.checkpoint = True
-    for other in (net, net.copy()):
-        again = passes(other, Xs, upstream(seed))
-        for a, b in zip((*again[0], *again[2].values()), (*Ys, *grads.values()), strict=True):
-            np.testing.assert_array_equal(a, b)
-    assert all(not layer.cache for layer in net.layers), "a checkpoint keeps only the inputs"
-
-
-def _summed(net, found, name):
-    """The gradient of a parameter, with those of the places that share it."""
-    paths = {id(layer): path for path, layer in net.walk()}
-    total = found.get(name, 0)
-    for path, layer in net.walk():
-        for own, (owner, of) in layer.tied.items():
-            if f"{paths[id(owner)]}.{of}" == name:
-                total = total + found[f"{path}.{own}"]
-    return total
 
 
 def test_gradients_that_nobody_needs_are_not_computed():
@@ -115,43 +35,20 @@ def test_gradients_that_nobody_needs_are_not_computed():
     assert ran == ["Dense(3, 2)", "Add()", "Dense(4, 3)"]  # no Tanh: nothing learns before it
 
 
-def test_masks_reach_the_layers_by_value():
-    shapes = (4, 3), (4, 3)
+def test_masks_of_values_that_merge_must_be_equal():
+    shapes, uses = ((4, 3), (4, 3)), [(L.Add(), ["a", "b"], ["s"]), (L.LSTM(3), ["s"], ["h"])]
+    net = L.Wired(["a", "b"], uses, ["h"])
+    net.build(shapes, seed=1)
     mask = np.array([[True, True, True, False], [True, False, False, False]])
-    rng = np.random.default_rng(0)
-    X1, X2 = (rng.standard_normal((2, *shape)) for shape in shapes)
-
-    def net(*more):
-        made = L.Wired(
-            ["a", "b"],
-            [
-                (L.LSTM(3), ["a"], ["h"]),
-                (L.Dense(3), ["b"], ["k"]),
-                (L.Add(), ["h", "k"], ["s"]),
-                (L.GlobalAvgPool(), ["s"], ["mean"]),
-                *more,
-            ],
-            ["mean"],
-        )
-        made.build(shapes, seed=1, dtype=np.float64)
-        return made
-
-    whole = net()
+    Xs = np.ones((2, 2, 4, 3))
     with calling(mask=(mask, mask)):
-        Y = whole.forward(X1, X2)
-    for n, T in enumerate((3, 1)):
-        alone = whole.forward(X1[n : n + 1, :T], X2[n : n + 1, :T])
-        np.testing.assert_allclose(Y[n : n + 1], alone, rtol=1e-12)
-    with (
-        calling(mask=(mask, None)),
-        pytest.raises(ArgumentError, match=r"layer 2 .*'s'.*all inputs must have the same steps"),
-    ):
-        whole.forward(X1, X2)
-    with (
-        calling(mask=(mask, ~mask)),
-        pytest.raises(ArgumentError, match=r"all inputs must have the same steps"),
-    ):
-        whole.forward(X1, X2)
+        net.forward(*Xs)
+    for other in (None, ~mask):
+        with (
+            calling(mask=(mask, other)),
+            pytest.raises(ArgumentError, match=r"layer 0 .*'s'.*all inputs must have the same st"),
+        ):
+            net.forward(*Xs)
 
 
 def test_a_layer_with_several_inputs_and_outputs_is_shared():

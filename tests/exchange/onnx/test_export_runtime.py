@@ -10,6 +10,7 @@ import pytest
 
 from phitodeep import inference
 from phitodeep import layers as L
+from phitodeep.core.types import each
 from phitodeep.errors import ShapeError
 from phitodeep.exchange import correspondence
 from phitodeep.exchange.onnx.write import export
@@ -20,8 +21,8 @@ from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
 from phitodeep.testing.examples import ELEMENTWISE, data, made
 from tests.exchange.onnx.test_import import CASES, MODELS
-from tests.exchange.several import NETWORKS, built, predicted
-from tests.random_networks import KINDS, Centred, Gate, Ladder, Maker, Scale, drawn
+from tests.exchange.several import NETWORKS, built, exportable, predicted
+from tests.random_networks import Scale
 
 ort = pytest.importorskip("onnxruntime")
 failures = ort.capi.onnxruntime_pybind11_state
@@ -48,19 +49,21 @@ def check(layer, X, path, opset=20, precision=PRECISION):
     """Export the layer, and compare the predictions for X and for other sizes; return Y of X."""
     export_onnx(layer, path, opset)
     running = session(path)
-    (source,) = running.get_inputs()
-    inputs = [X, np.concatenate([X, X[::-1], X])]
-    if source.shape[1:2] == ["T"]:
+    sources, Xs = running.get_inputs(), each(X)
+    inputs = [Xs, [np.concatenate([X, X[::-1], X]) for X in Xs]]
+    if len(Xs) == 1 and sources[0].shape[1:2] == ["T"]:
         longer = np.concatenate([X, X[:, ::-1]], axis=1)
-        inputs += [longer[:, : layer.max_steps], *shorter(layer, X)]
-    for A in inputs:
+        inputs += [[A] for A in (longer[:, : layer.max_steps], *shorter(layer, X))]
+    for As in inputs:
         with inference():
-            wanted = layer.forward(A)
-        (Y,) = running.run(None, {source.name: A if layer.takes_tokens else A.astype(layer.dtype)})
-        assert Y.shape == wanted.shape
-        assert Y.dtype == wanted.dtype
-        limit = precision * max(1, np.abs(wanted).max())
-        np.testing.assert_allclose(Y, wanted, rtol=0, atol=limit, err_msg=f"{layer!r}, {opset}")
+            wanted = each(layer.forward(*As))
+        given = [A if A.dtype.kind == "i" else A.astype(layer.dtype) for A in As]
+        named = {source.name: A for source, A in zip(sources, given, strict=True)}
+        for Y, P in zip(running.run(None, named), wanted, strict=True):
+            assert Y.shape == P.shape
+            assert Y.dtype == P.dtype
+            limit = precision * max(1, np.abs(P).max())
+            np.testing.assert_allclose(Y, P, rtol=0, atol=limit, err_msg=f"{layer!r}, {opset}")
     return running
 
 
@@ -300,14 +303,9 @@ def own_form(monkeypatch):
 @pytest.mark.parametrize("start", range(0, 300, 50))
 def test_random_networks(start, tmp_path):
     for seed in range(start, start + 50):
-        rng = random.Random(seed)
-        size, depth = rng.choice((1, 2, 3, 4)), rng.choice((0, 1, 2))
-        maker = Maker(rng, (L.Lambda, Centred, Gate, Ladder), masked=False)
-        network = drawn(maker, KINDS, (1, 2, 5), size, depth, seed)
-        network.chain.cast("float32")
-        opset = rng.choice([17, 18, 20, 21, 23, NEWEST])
-        X = network.X if network.X.dtype.kind == "i" else network.X.astype("f")
-        check(network.chain, X, tmp_path / "net.onnx", opset, precision=3e-5)
+        network = exportable(seed, (1, 2, 5))
+        opset = random.Random(seed).choice([17, 18, 20, 21, 23, NEWEST])
+        check(network.layer, network.cast("float32"), tmp_path / "net.onnx", opset, precision=3e-5)
 
 
 def test_columns_from_the_end_of_any_number_of_steps(tmp_path):

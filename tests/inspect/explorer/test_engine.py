@@ -157,7 +157,7 @@ def test_the_options_of_training(js, name):
 @given(networks(samples=(1, 2, 3)) | networks(kinds=("sequences", "tokens"), masked=True), TARGETS)
 def test_random_networks(js, net, kind):
     (model, y), rng = model_of(net, kind), FRESH(net.seed)
-    check_all(js, model, net.X, y, options_of(net, rng))
+    check_all(js, model, net.X, y, options_of(model, net, rng))
 
 
 def test_slopes_of_a_softmax_and_paths_of_which_nothing_is_left(js):
