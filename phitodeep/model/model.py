@@ -63,7 +63,16 @@ FOR_AUTHORS = {  # what authors of layers write and use, but users of models do 
     *("adopt", "buffer", "cache", "check_steps", "compute_mask", "config_kind", "create"),
     *("described", "draw", "full", "gives", "grad_array", "grads", "independent_samples", "inputs"),
     *("kept_as", "known_input", "matrices", "needs_grad", "params", "refers_to", "saved"),
-    *("save_for_backward", "skips_dX", "state", "steps", "takes_tokens", "tied", "time_steps"),
+    *(
+        "save_for_backward",
+        "scratch",
+        "skips_dX",
+        "state",
+        "steps",
+        "takes_tokens",
+        "tied",
+        "time_steps",
+    ),
     *("outputs", "returns", "surrogate", "takes", "uniform"),
 }
 
