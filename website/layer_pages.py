@@ -13,6 +13,7 @@ import numpy as np
 
 from phitodeep import functional
 from phitodeep.core.call import calling
+from phitodeep.core.types import each
 from phitodeep.derivations.language.mathml import MATHML, MathML
 from phitodeep.derivations.language.step import Derivation, Given, Let, Loop, Step
 from phitodeep.layers.base import Layer
@@ -148,9 +149,8 @@ class LayerPage:
         A = np.asarray(self.bench[symbol])
         place = ", ".join(map(str, np.unravel_index(k, A.shape)))
         asked = f"{symbol}[{place}]"
-        answer = arrays.number(A.flat[k])
         if not self.bench.movable():
-            return f"What is `{asked}`? Compute it before you look: it is {answer}."
+            return f"What is `{asked}`? Compute it first: it is {arrays.number(A.flat[k])}."
         return (
             f"One number above is hidden: `{asked}`. Compute it from the others, to one decimal."
             f'\n\n<form class="wb-blank" data-sym="{symbol}" data-k="{k}" hidden>'
@@ -228,8 +228,8 @@ class LayerPage:
             layer.cast(np.float32)
         with calling(step=0, caching=True, training=True):
             small.forward(*(self.Xs if self.facts.tokens else [X.astype("f4") for X in self.Xs]))
-        kept = {id(A): A.nbytes for _, part in small.walk() for A in part.cache.values()
-                if isinstance(A, np.ndarray)}  # fmt: skip
+        kept = {id(A): A.nbytes for _, part in small.walk() for found in part.cache.values()
+                for A in each(found) if isinstance(A, np.ndarray)}  # fmt: skip
         cells = sum(X.size for X in self.Xs)
         shapes = ", ".join(f"{name} {X.shape}" for name, X in self.inputs.items())
         return (

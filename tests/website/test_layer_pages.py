@@ -76,6 +76,7 @@ def test_chance_broken_layers_and_cells_are_shown():
     for name in ("RandomFlip", "RandomShift", "GaussianNoise"):
         bench = Bench(*example(FACTS[name]))
         assert not np.array_equal(bench["X"], bench["Y"])
+    assert LayerPage("Multiply").cost().count("float32 | 32 |") == 2  # X1 and X2, which are kept
     text = LayerPage("LayerNorm").broken()
     assert "without the term <code>- through_mu</code>" in text
     assert "LayerNorm() has wrong gradients" in text
