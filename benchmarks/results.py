@@ -241,7 +241,7 @@ def dense_and_gated(*_: Any) -> Row:
 
 def siamese_digits(*_: Any) -> Row:
     got = run_example("siamese_digits")
-    what = "siamese network: digits named by the nearest mean of ten examples"
+    what = "siamese network: digits named, by the nearest mean of ten examples"
     return what, ">= 0.8", f"{got:.3f}", got >= 0.8
 
 

@@ -294,10 +294,7 @@ def code(cls: type[Layer], method: str) -> str:
 
 
 SHORT = 12  # lines of what a pass calls that stand below it at once
-SHOWN = tuple(
-    f"phitodeep.{module}"
-    for module in ("layers.", "functional", "activations", "elementwise", "kernels")
-)
+SHOWN = ("phitodeep.layers.", "phitodeep.functional", "phitodeep.kernels")
 PLUMBING = ("phitodeep.layers.base", "phitodeep.core.call", "phitodeep.layers.random")
 OTHER = re.compile(
     "_?check|_?refuse|.*shape_error|_?compiled|buffer|like|empty_float|create|_step_mask"
