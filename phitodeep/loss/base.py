@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,7 +13,7 @@ from phitodeep.core.call import calling, current
 from phitodeep.core.checks import as_float, as_real, check_finite, check_number
 from phitodeep.core.config import Configurable
 from phitodeep.core.frame import Buffered, Frame
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Array, DType, Shape
 from phitodeep.derivations.language.step import Derivation
 from phitodeep.errors import ArgumentError, ShapeError
 
@@ -233,6 +234,24 @@ class Rowwise(Elementwise, registered=False):
 
     def gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
         return super().gradient(P, T, None if w is None else w[..., None], total)
+
+
+def class_weights(given: Any, classes: Sequence[int], dtype: DType = np.float64) -> Array:
+    """Return a weight for each class, (K,), given in order, or by class; others then have 1."""
+    weights = given
+    if isinstance(given, Mapping):
+        weights = np.ones(len(classes))
+        for label, weight in given.items():
+            if label not in classes:
+                raise ArgumentError(f"class_weight names {label!r}; the classes are {classes}.")
+            number = check_number(weight, f"class_weight of {label}", minimum=0)
+            weights[classes.index(label)] = number
+    weights = as_float(weights, dtype, "class_weight")
+    if weights.shape != (len(classes),) or not ((weights >= 0) & np.isfinite(weights)).all():
+        raise ArgumentError(
+            f"class_weight must be {len(classes)} finite numbers >= 0, got {given!r}."
+        )
+    return weights
 
 
 def reciprocal(P: Array) -> Array:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from phitodeep import functional as F
-from phitodeep.core.checks import as_float, as_real, check_count, check_finite, check_number
+from phitodeep.core.checks import as_real, check_count, check_finite, check_number
 from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import losses as derived
 from phitodeep.errors import LONGEST, ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
-from phitodeep.loss.base import Loss, missing_flatten_hint, reciprocal
+from phitodeep.loss.base import Loss, class_weights, missing_flatten_hint, reciprocal
 
 __all__ = ["CategoricalCrossEntropy", "NegativeLogLikelihood", "SoftmaxCrossEntropy"]
 
@@ -113,22 +113,10 @@ class _CrossEntropy(Loss):
                 f"{type(self).__name__} takes one number per class as class_weight, got "
                 f'{self.class_weight!r}: class_weight="balanced" is an option of train.'
             )
-        if isinstance(self.class_weight, Mapping):
-            by_class = {_label(k): v for k, v in self.class_weight.items()}
-            if not by_class.keys() <= set(range(classes)):
-                raise ArgumentError(
-                    f"class_weight has classes outside 0..{classes - 1}: {by_class}."
-                )
-            for k, v in by_class.items():
-                check_number(v, f"class_weight of class {k}", minimum=0)
-            weights = np.array([by_class.get(k, 1.0) for k in range(classes)], dtype)
-        else:
-            weights = as_float(self.class_weight, dtype, "class_weight")
-        if weights.shape != (classes,) or not ((weights >= 0) & np.isfinite(weights)).all():
-            raise ArgumentError(
-                f"class_weight must be {classes} finite numbers >= 0, got {self.class_weight!r}."
-            )
-        return weights
+        given = self.class_weight
+        if isinstance(given, Mapping):
+            given = {_label(k): v for k, v in given.items()}
+        return class_weights(given, range(classes), dtype)
 
     def log_probabilities(self, P: Array) -> Array:
         """Return log p, computed from the predictions."""

@@ -13,7 +13,6 @@ from phitodeep.core.checks import (
     as_mask,
     as_real,
     as_tokens,
-    check_number,
     without_padding,
 )
 from phitodeep.core.frame import Buffered
@@ -23,6 +22,7 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers.containers import Container
 from phitodeep.layers.wiring import Wired
 from phitodeep.loss import Loss
+from phitodeep.loss.base import class_weights
 from phitodeep.loss.heads import Heads, by_name
 
 
@@ -322,16 +322,6 @@ def _class_weights(
         _, which, counts = np.unique(labels[counted], return_inverse=True, return_counts=True)
         w[counted] = (counts.sum() / (len(counts) * counts))[which]
         return w
-    if not isinstance(class_weight, Mapping):
-        given = as_real(class_weight, "class_weight")
-        if given.shape != (len(classes),):
-            raise ArgumentError(
-                f"class_weight needs a weight for each of {len(classes)} classes, "
-                f"got shape {given.shape}."
-            )
-        class_weight = dict(zip(classes, given.tolist(), strict=True))
-    for label, weight in class_weight.items():
-        if label not in classes:
-            raise ArgumentError(f"class_weight names {label!r}, but the classes are {classes}.")
-        w[labels == label] = check_number(weight, f"class_weight of {label}", minimum=0)
+    weights, counted = class_weights(class_weight, classes), np.isin(labels, classes)
+    w[counted] = weights[np.searchsorted(classes, labels[counted])]
     return w
