@@ -8,7 +8,7 @@ import pytest
 
 from phitodeep.data import windows
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
-from phitodeep.loss import CategoricalCrossEntropy
+from phitodeep.loss import CategoricalCrossEntropy, SoftmaxCrossEntropy
 from phitodeep.model import SequentialBuilder
 from phitodeep.training.inputs import Share
 from phitodeep.training.sources import Epoch, Shard, as_source
@@ -110,6 +110,16 @@ def test_balanced_does_not_count_padding(rng):
         models.append(model.build())
         options = {"class_weight": class_weight, "lengths": lengths, "verbose": 0}
         models[-1].train(X, y, epochs=2, batch_size=8, **options)
+    assert_weights(*models)
+
+
+def test_a_label_that_is_ignored_has_no_class_weight(rng):
+    X, y = rng.standard_normal((6, 3)), np.array([0, 1, 0, 1, 255, 255])
+    models = []
+    for rows in (slice(6), slice(4)):
+        loss = SoftmaxCrossEntropy(ignore_index=255)
+        models.append(SequentialBuilder(3, seed=0).dense(2).loss(loss).build())
+        models[-1].train(X[rows], y[rows], class_weight={1: 3.0}, epochs=2, verbose=0)
     assert_weights(*models)
 
 
