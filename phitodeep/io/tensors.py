@@ -100,7 +100,7 @@ def open_tensors(path: str | os.PathLike[str], *, bfloat16: bool = False) -> Ite
 
     bfloat16    True: arrays of this type are accepted, for `Tensors.mapped`
     """
-    safetensors, _ = _library("reading")
+    safetensors = _library("reading")
     target = readable(path)
     try:
         opened = safetensors.safe_open(os.fspath(target), framework="numpy")
@@ -118,9 +118,8 @@ def write_tensors(
     path: str | os.PathLike[str], arrays: Mapping[str, Array], metadata: Mapping[str, str]
 ) -> None:
     """Write arrays and texts by name, completely or not at all."""
-    _, numpy_format = _library("writing")
     texts = dict(metadata) or None  # version 0.8 writes {} without arrays as a damaged file
-    content = numpy_format.save(writable(arrays), texts)
+    content = _library("writing").numpy.save(writable(arrays), texts)
     with atomic_write(path) as stream:
         stream.write(content)
 
@@ -142,19 +141,14 @@ def writable(arrays: Mapping[str, Array]) -> dict[str, Array]:
     }
 
 
-def _library(purpose: str) -> tuple[Any, Any]:
-    """Import safetensors, which every platform has except the browser."""
+def _library(purpose: str) -> Any:
+    """Import safetensors, which is installed with phitodeep everywhere except in the browser."""
     try:
-        import safetensors
         import safetensors.numpy
     except ImportError:
-        if sys.platform == "emscripten":
-            raise MissingExtraError(
-                f"{purpose} model files needs safetensors, which does not run in the browser: "
-                "np.savez(file, **model.get_weights()) keeps the weights, and "
-                "model.set_weights(np.load(file)) restores them."
-            ) from None
         raise MissingExtraError(
-            f"{purpose} model files needs safetensors: pip install safetensors."
+            f"{purpose} model files needs safetensors, which does not run in the browser: "
+            "np.savez(file, **model.get_weights()) keeps the weights, and "
+            "model.set_weights(np.load(file)) restores them."
         ) from None
-    return safetensors, safetensors.numpy
+    return safetensors

@@ -70,8 +70,7 @@ class Data(NamedTuple):
     @property
     def sample(self) -> Any:
         """The shape of a sample, or of each input's."""
-        shapes = tuple([A.shape[1:] for A in each(self.X)])
-        return shapes if isinstance(self.X, tuple) else shapes[0]
+        return on_each(lambda A: A.shape[1:], self.X)
 
     def part(self, rows: slice) -> Data:
         """Return a slice of the samples, as views."""

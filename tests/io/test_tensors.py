@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from phitodeep.errors import ArgumentTypeError, DataError, MissingExtraError
-from phitodeep.io import tensors
 from phitodeep.io.tensors import DTYPES, open_tensors, write_tensors
 
 LAYOUTS = {
@@ -225,10 +224,7 @@ def test_missing_files_and_folders(tmp_path):
 
 def test_the_library_is_named_if_it_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "safetensors", None)
-    with pytest.raises(MissingExtraError, match=r"writing model files needs .*pip install safet"):
+    with pytest.raises(MissingExtraError, match=r"^writing model files needs .*np\.savez\(file, "):
         write_tensors(tmp_path / "a.st", {}, {})
     refused(tmp_path / "a.st", "reading model files needs", MissingExtraError)
-    monkeypatch.setattr(tensors.sys, "platform", "emscripten")
-    with pytest.raises(MissingExtraError, match=r"np\.savez\(file, \*\*model\.get_weights\(\)\)"):
-        write_tensors(tmp_path / "a.st", {}, {})
     assert not list(tmp_path.iterdir())
