@@ -520,6 +520,47 @@ def test_check_takes_no_more_than_its_file_warrants(shape, layer, dtype, limit):
     assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
+# --- networks --------------------------------------------------------------------------------
+
+
+def test_every_command_takes_a_network_with_named_inputs_and_outputs():
+    tower = nn.Dense(3)
+    builder = SequentialBuilder(a=(2, 2), words=(4,), seed=0).at("a").flatten().add(tower)
+    builder.name("left").at("words").embedding(9, 4).lstm(4, return_sequences=False).shared(tower)
+    builder.add("left").output("kind", loss="softmax_cross_entropy").at("left").dense(2)
+    model = builder.output("box", loss="huber", weight=0.5).build()
+    file, A = saved(model), np.random.default_rng(0).random((3, 2, 2)).astype(np.float32)
+    words = np.arange(12).reshape(3, 4) % 9
+    np.save("a.npy", A)
+    np.savetxt("w.csv", words, "%d", ",")
+    P = model.predict({"a": A, "words": words})
+    shown = phitodeep("info", file).stdout
+    assert "input       a (2, 2), words (4,)\n" in shown
+    assert "SoftmaxCrossEntropy() of kind + 0.5 Huber() of box" in shown
+    shown = phitodeep("check", file).stdout
+    assert "All checks passed." in shown
+    assert "\ninput a " in shown
+    for form in ("numpy", "onnx"):
+        phitodeep("export", file, "--to", form)
+    head, rows = phitodeep("predict", file, "words=w.csv", "a=a.npy").stdout.split("\n", 1)
+    assert head == "kind 0,kind 1,kind 2,box 0,box 1"
+    np.testing.assert_array_equal(read_csv(rows).astype("f"), np.hstack([P["kind"], P["box"]]))
+    said = phitodeep("predict", file, "a=a.npy", "words=w.csv", "--classes", "-o", "out.npy").stderr
+    assert said.startswith("Wrote out-kind.npy: shape (3,), int64.")
+    np.testing.assert_array_equal(np.load("out-kind.npy"), P["kind"].argmax(1))
+    np.testing.assert_array_equal(np.load("out-box.npy"), P["box"])
+    for given, message in {
+        "a.npy": "INPUT (a=FILE words=FILE) must hold a, words, but lacks 'words'.",
+        "a=a.npy b=w.csv": "lacks 'words' and has the unknown 'b'",
+        "a=a.npy a=a.npy words=w.csv": "a, a, words: an input is given twice",
+        "a=w.csv words=a.npy": "words'] takes integer tokens",
+    }.items():
+        assert message in mistake("predict", file, *given.split())
+    np.save("out-box.npy", A)
+    message = mistake("predict", file, "a=out-box.npy", "words=w.csv", "-o", "out.npy")
+    assert message.startswith("out-box.npy is a file that this command reads")
+
+
 # --- predict ---------------------------------------------------------------------------------
 
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from phitodeep import Network, Sequential
+from phitodeep import Sequential, SequentialBuilder
 from phitodeep import layers as L
-from phitodeep.errors import ArgumentError, UnknownNameError
+from phitodeep.errors import AnomalyError, ArgumentError, UnknownNameError
+from phitodeep.model.network import Network
 from phitodeep.testing.examples import data, made
 from tests.conftest import check_refused
 from tests.inspect.shared import LENGTHS, RNG, YS, Plain, S, X, Y, dense, rows, step
@@ -373,3 +374,38 @@ class Unweighted(Plain):
     def value(self, P, T, w, total):
         assert w is None
         return super().value(P, T, w, total)
+
+
+def test_a_network_stops_at_its_values_and_shows_every_input():
+    tower = L.Dense(3)
+    uses = [(tower, ["a"], ["h"]), (L.Shared(tower), ["b"], ["k"]), (L.Add(), ["h", "k"], ["s"])]
+    uses += [(L.Dense(2), ["s"], ["y"]), (L.Tanh(), ["h"], ["z"])]
+    losses = {"y": "mse", "z": "huber"}
+    net = Network(["a", "b"], uses, ["y", "z"], loss_class=losses, seed=0, dtype="float64")
+    batch = (X, X[::-1]), (Y, X[:, :3])
+    trace, db = net.trace(*batch), net.debug(*batch)  # which build it
+    assert db.list().startswith("-> X1 = the input\n   X2 = the input")
+    assert "* h = 0.forward(a)" in db.until("h")
+    np.testing.assert_array_equal(db.p("h"), db.p("0.Y"))
+    db.set_break("2.forward.X2")
+    assert "-> X2 = the input" in db.cont()
+    assert "loss.z.backward" in db.until("loss.z.backward.dP")
+    assert "loss ━━╸" in db.progress()
+    assert "-> dY2 = dL/dY" in [db.set_break("backward.dY2"), db.cont()][1]
+    assert "dh = dh_4 + dh_2" in db.until("dh")
+    db.cont()
+    for path, passes in trace._passes.items():
+        for name, gradient in passes.grads.items():
+            np.testing.assert_allclose(db._scopes[path][f"d{name}"], gradient, atol=1e-12)
+    shares = net.sample_gradients(*batch)["0.W"].sum(0)
+    both = trace["0.backward.dW"].array + trace["1.backward.dW"].array
+    np.testing.assert_allclose(shares, both, atol=1e-12)
+    net.layers[3].W[1, 0] = np.inf
+    with pytest.raises(AnomalyError, match=r"arises in layer 3, .*forward, in XW.*'?W was not fin"):
+        net.train(*batch, epochs=1, verbose=0, anomaly="raise")
+    lengths = {"a": LENGTHS, "b": LENGTHS}
+    net = SequentialBuilder(a=(5, 4), b=(5, 4)).at("a").lstm(4).add("b").output("y").build()
+    given = {"a": S, "b": S}
+    found = net.forward(S, S, lengths=lengths)
+    np.testing.assert_allclose(found, net.predict(given, lengths=lengths), rtol=1e-6)
+    assert not np.allclose(found, net.predict(given))

@@ -7,20 +7,14 @@ from phitodeep import layers as L
 from phitodeep.core.call import Call, calling, watching, within
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.testing import check_gradients
+from tests.conftest import check_refused
+from tests.inspect.shared import rows
 
 
 def test_gradients_that_nobody_needs_are_not_computed():
-    net = L.Wired(
-        ["a", "b"],
-        [
-            (L.Tanh(), ["a"], ["h"]),
-            (L.Dense(3), ["b"], ["k"]),
-            (L.Add(), ["h", "k"], ["s"]),
-            (L.Dense(2), ["s"], ["y"]),
-            (L.Tanh(), ["h"], ["z"]),
-        ],
-        ["y", "z"],
-    )
+    uses = [(L.Tanh(), ["a"], ["h"]), (L.Dense(3), ["b"], ["k"]), (L.Add(), ["h", "k"], ["s"])]
+    uses += [(L.Dense(2), ["s"], ["y"]), (L.Tanh(), ["h"], ["z"])]
+    net = L.Wired(["a", "b"], uses, ["y", "z"])
     net.build(((3,), (4,)), seed=0)
     rng = np.random.default_rng(0)
     ran = []
@@ -86,47 +80,58 @@ def test_a_model_that_is_not_built_counts_shared_layers_that_make_their_parts():
     assert L.Chain(L.Dense(4, 4), block, L.Shared(block)).count_params() == 4 * 4 + 4 + 3 * 3 * 4
 
 
-REFUSED = [
-    (["X"], [(L.Tanh(), ["X"], ["y"])], ["y"], "input 'X', which derivations use"),
-    (["a b"], [(L.Tanh(), ["a b"], ["y"])], ["y"], "input 'a b': .* must be a Python name"),
-    (["a"], [(L.Tanh(), ["a"], ["if"])], ["if"], "layer 0, Tanh.* gives 'if'"),
-    (["a"], [(L.Tanh(), ["a"], ["a"])], ["a"], "'a', which is the name of another value"),
-    (["a", "a"], [(L.Tanh(), ["a"], ["y"])], ["y"], "'a', which is the name of another value"),
-    (["a"], [(L.Tanh(), ["b"], ["y"])], ["y"], "reads 'b', which is not one of 'a'"),
-    (["a"], [(L.Tanh(), ["a"], ["y"])], ["z"], "output 'z' is not one of 'a', 'y'"),
-    (["a"], [(L.Tanh(), ["a"], ["y"])], ["y", "y"], "'y' is an output twice"),
-    (["a", "b"], [(L.Tanh(), ["a"], ["y"])], ["y"], "nobody reads 'b'"),
-    (["a"], [(L.Tanh(), ["a"], ["da"])], ["da"], "'da' is the name of a gradient, that of 'a'"),
-    (["a"], [(L.Tanh(), ["a"], ["np"])], ["np"], "'np', which derivations use"),
-    ([], [(L.Tanh(), ["a"], ["y"])], ["y"], "at least one input and one output"),
-    (["a"], [(L.Tanh(), ["a"], ["y"])], [], "at least one input and one output"),
-]
+def tanh(takes, reads, gives, returns, layer="Tanh"):
+    return L.Wired(takes, [(getattr(L, layer)(), reads, gives)], returns)
 
 
-@pytest.mark.parametrize(("takes", "uses", "returns", "message"), REFUSED)
-def test_wrong_wirings_are_refused(takes, uses, returns, message):
-    with pytest.raises(ArgumentError, match=message):
-        L.Wired(takes, uses, returns)
+REFUSED = r"""
+tanh(['X'], ['X'], ['y'], ['y']) -> ArgumentError: input 'X', which derivations use
+tanh(['L'], ['L'], ['y'], ['y']) -> ArgumentError: input 'L', which derivations use
+tanh(['a'], ['a'], ['np'], ['np']) -> ArgumentError: 'np', which derivations use
+tanh(['a b'], ['a b'], ['y'], ['y']) -> ArgumentError: input 'a b': .* must be a Python name
+tanh(['a/b'], ['a/b'], ['y'], ['y']) -> ArgumentError: input 'a/b': .* must be a Python name
+tanh(['{a}'], ['{a}'], ['y'], ['y']) -> ArgumentError: '{a}': .* Python name .*such as 'left_2'
+tanh([''], [''], ['y'], ['y']) -> ArgumentError: input '': .* must be a Python name
+tanh(['ﬁ'], ['ﬁ'], ['y'], ['y']) -> ArgumentError: must be a Python name
+tanh(['a'], ['a'], ['if'], ['if']) -> ArgumentError: layer 0, Tanh.* gives 'if': .* no keyword
+tanh(['a'], ['a'], ['a'], ['a']) -> ArgumentError: 'a', which is the name of another value
+tanh(['a', 'a'], ['a'], ['y'], ['y']) -> ArgumentError: 'a', which is the name of another value
+tanh([1], [1], ['y'], ['y']) -> ArgumentTypeError: the name of a value is text
+tanh(['a'], ['b'], ['y'], ['y']) -> ArgumentError: reads 'b', which is not one of 'a'
+tanh(['a'], ['y'], ['y'], ['y']) -> ArgumentError: Tanh\(\), reads 'y', which is not one of 'a'
+tanh(['a'], ['a'], ['y'], ['z']) -> ArgumentError: output 'z' is not one of 'a', 'y'
+tanh(['a'], ['a'], ['y'], ['y', 'y']) -> ArgumentError: 'y' is an output twice
+tanh(['a', 'b'], ['a'], ['y'], ['y']) -> ArgumentError: nobody reads 'b'
+tanh(['a'], ['a'], ['da'], ['da']) -> ArgumentError: 'da' is the name of a gradient, that of 'a'
+tanh(['a'], ['a'], ['da_0'], ['da_0']) -> ArgumentError: 'da_0' is the name .*: give one of the two
+tanh([], ['a'], ['y'], ['y']) -> ArgumentError: at least one input and one output
+tanh(['a'], ['a'], ['y'], []) -> ArgumentError: at least one input and one output
+tanh('a', ['a'], ['y'], ['y']) -> ArgumentTypeError: the inputs must be in lists, such as \['a'\]
+tanh(['seen'], 'seen', ['y'], ['y']) -> ArgumentTypeError: Tanh\(\) reads and gives .* got 'seen'
+tanh(['a'], ['a'], ['y'], 'y') -> ArgumentTypeError: the outputs must be in lists, .* got 'y'
+L.Wired(['a'], [(L.Tanh(), ['a'])], ['y']) -> ArgumentTypeError: a use is a layer, the names
+L.Wired(['a'], None, ['y']) -> ArgumentTypeError: uses must be in lists, .* got None
+L.Wired(['a'], [('tanh', ['a'], ['y'])], ['y']) -> ArgumentTypeError: takes layers, got 'tanh'
+tanh(['a'], ['a'], ['y', 'z'], ['y', 'z']).build((3,))
+    ArgumentError: 'y', 'z' gives 1 values, and 2 have names
+tanh(['a', 'b'], ['a', 'b'], ['y'], ['y'], 'Add').build(((3,), (4,)))
+    ShapeError: layer 0 of Wired, which gives 'y'.*\(3,\) and \(4,\)
+tanh(['a', 'b'], ['a', 'b', 'a'], ['y'], ['y'], 'Subtract').build(((3,), (3,)))
+    ArgumentTypeError: Subtract\(\) takes 2 inputs, got 3
+tanh(['a', 'b'], ['a', 'b'], ['y'], ['y'], 'Add').build((3,)) -> ArgumentTypeError: takes 2 .* got 1
+"""
+
+
+@rows(REFUSED)
+def test_wrong_wirings_are_refused(call, error):
+    check_refused(call, error, globals())
 
 
 def test_shapes_and_numbers_of_values_are_checked():
-    def made(*uses, takes=("a", "b"), returns=("y",)):
-        return L.Wired(takes, uses, returns)
-
-    with pytest.raises(ShapeError, match=r"layer 0 of Wired, which gives 'y'.*\(3,\) and \(4,\)"):
-        made((L.Add(), ["a", "b"], ["y"])).build(((3,), (4,)))
-    with pytest.raises(ArgumentError, match="'y', 'z' gives 1 values, and 2 have names"):
-        made((L.Add(), ["a", "b"], ["y", "z"]), returns=("y", "z")).build(((3,), (3,)))
-    with pytest.raises(ArgumentTypeError, match=r"Subtract\(\) takes 2 inputs, got 3"):
-        made((L.Subtract(), ["a", "b", "a"], ["y"])).build(((3,), (3,)))
-    with pytest.raises(ArgumentTypeError, match=r"takes 2 inputs, got 1"):
-        made((L.Add(), ["a", "b"], ["y"])).build((3,))
-    with pytest.raises(ArgumentTypeError, match="the name of a value is text"):
-        L.Wired([1], [(L.Tanh(), [1], ["y"])], ["y"])
     layer = L.Dense(2)
     with pytest.raises(ArgumentError, match="same layer object twice"):
-        made((layer, ["a"], ["c"]), (layer, ["b"], ["d"]), (L.Add(), ["c", "d"], ["y"]))
-    net = made((L.Add(), ["a", "b"], ["y"]))
+        L.Wired(["a", "b"], [(layer, ["a"], ["c"]), (layer, ["b"], ["d"])], ["c", "d"])
+    net = tanh(["a", "b"], ["a", "b"], ["y"], ["y"], "Add")
     net.build(((3,), (3,)))
     with pytest.raises(ArgumentTypeError, match="takes 2 inputs, got 1"):
         net.forward(np.ones((2, 3)))

@@ -8,6 +8,7 @@ import pytest
 import phitodeep
 from phitodeep import layers as L
 from phitodeep.errors import ArgumentTypeError
+from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.loss import Huber, SoftmaxCrossEntropy
 from phitodeep.model.builder import SequentialBuilder as B
 from phitodeep.model.callbacks import EarlyStopping, ModelCheckpoint
@@ -22,29 +23,12 @@ Y = {"digit": RNG.integers(0, 3, 24), "box": RNG.standard_normal((24, 2))}
 
 
 def two_by_two(seed=1, dtype="float64"):
-    return (
-        B(image=(6, 6, 1), words=(5,), seed=seed)
-        .dtype(dtype)
-        .at("image")
-        .conv2d(3, 3)
-        .relu()
-        .flatten()
-        .dense(8)
-        .name("seen")
-        .at("words")
-        .embedding(9, 4)
-        .lstm(8, return_sequences=False)
-        .add("seen")
-        .dense(8)
-        .relu()
-        .dropout(0.2)
-        .name("both")
-        .dense(3)
-        .output("digit", loss="softmax_cross_entropy", metrics=["accuracy"])
-        .at("both")
-        .dense(2)
-        .output("box", loss="huber", weight=0.5)
-    )
+    b = B(image=(6, 6, 1), words=(5,), seed=seed).dtype(dtype)
+    b = b.at("image").conv2d(3, 3).relu().flatten().dense(8).name("seen")
+    b = b.at("words").embedding(9, 4).lstm(8, return_sequences=False).add("seen").dense(8).relu()
+    b = b.dropout(0.2).name("both").dense(3)
+    b = b.output("digit", loss="softmax_cross_entropy", metrics=["accuracy"])
+    return b.at("both").dense(2).output("box", loss="huber", weight=0.5)
 
 
 def weights(model):
@@ -71,21 +55,8 @@ def test_a_builder_is_shown_copied_and_read_as_the_calls_that_made_it():
 
 
 def test_names_may_come_to_stand_for_other_values():
-    net = (
-        B(3, seed=0)
-        .dense(4)
-        .name("x")
-        .tanh()
-        .add("x")
-        .name("x")
-        .dense(4)
-        .add("x")
-        .name("x")
-        .at("input")
-        .dense(4)
-        .concat("x", axis=-1)
-        .build()
-    )
+    b = B(3, seed=0).dense(4).name("x").tanh().add("x").name("x").dense(4).add("x").name("x")
+    net = b.at("input").dense(4).concat("x", axis=-1).build()
     assert [gives[0] for _, _, gives in net.uses] == [
         *("x", "tanh", "x_2", "dense", "x_3", "dense_2", "concat")
     ]
@@ -356,26 +327,40 @@ def test_errors_in_a_stretch_name_the_network_and_the_value():
 
 REFUSED = r"""
 net.train({'image': X['image']}, Y) -> ArgumentError: X, a dict with image, words, lacks 'words'\.
+net.train({}, Y) -> ArgumentError: X, a dict with image, words, lacks 'image', 'words'
 net.train({**X, 'z': 1}, Y) -> ArgumentError: X, a dict with .* has the unknown 'z'
 net.train([X['image'], X['words']], Y) -> ArgumentTypeError: give a dict with image
 net.train((X['image'],), Y) -> ArgumentTypeError: got a tuple of 1
+net.train({**X, 'words': None}, Y) -> ArgumentTypeError: X\['words'\]
+net.train({**X, 'image': X['image'] * np.nan}, Y) -> ArgumentError: X\['image'\]\[.* is nan: fill it
 net.train({**X, 'words': X['words'][:3]}, Y) -> ShapeError: 'words'.* has 3 samples
+net.train({**X, 'words': X['words'] / 2}, Y) -> ArgumentTypeError: X\['words'\]
+net.train(X) -> ArgumentTypeError: X was given without y
 net.train(X, {'digit': Y['digit']}) -> ArgumentError: y, a dict with .* lacks 'box'
 net.train(X, {**Y, 'box': Y['box'][:2]}) -> ShapeError: y\['box'\] has 2 samples
 net.train(X, {**Y, 'box': Y['box'][:, :1]}) -> ShapeError: y\['box'\]
-net.train({**X, 'words': X['words'] / 2}, Y) -> ArgumentTypeError: X\['words'\]
-net.train(X) -> ArgumentTypeError: X was given without y
+net.train(X, Y, {'words': X['words']}, Y) -> ArgumentError: X_test, a dict with .* lacks 'image'
 net.train(X, Y, metrics=['accuracy']) -> ArgumentTypeError: are a dict by name
 net.train(X, Y, metrics={'z': []}) -> UnknownNameError: 'z' is not one of .* take metrics
 net.train(X, Y, sample_weight=[1] * 24) -> ArgumentTypeError: a dict by name
+net.train(X, Y, sample_weight=3) -> ArgumentTypeError: a dict by name \(digit, box\), got 3
 net.train(X, Y, sample_weight={'z': 1}) -> UnknownNameError: 'z' is not one .* take sample_weight
 net.train(X, Y, lengths=[3] * 24) -> ArgumentTypeError: a dict by name
+net.train(X, Y, lengths={'z': 3}) -> UnknownNameError: 'z' is not one .* take lengths, .* 'image'
 net.setloss('mse') -> ArgumentTypeError: takes losses by name
 net.setloss({'z': 'mse'}) -> UnknownNameError: 'z' is not one of the names that take losses
+net.setloss({'box': 3}) -> ArgumentTypeError: in the output 'box': loss must be a Loss or its name
 net.setloss({}) or net.train(X, Y) -> ArgumentError: no output of this network has a
 net.setloss({'digit': 'softmax_cross_entropy'}) or net.train(X, Y)
     ArgumentError: layer 11 of Network, which gives 'box', Dense.* is not trained
+net.setloss({'digit': 'softmax_cross_entropy'}) or net.evaluate(X, Y, metrics={'box': ['mae']})
+    UnknownNameError: 'box' is not one of the names that take metrics, which are 'digit'
 net.predict(X['image']) -> ArgumentTypeError: X: give a dict with image, words
+net.forward(X['image']) -> ArgumentTypeError: Network\(image, words -> .* takes 2 inputs, got 1
+net.forward(X['image'], X['words'][:2]) -> ShapeError: got 24 of image, 2 of words
+net.trace({'words': X['words']}, Y) -> ArgumentError: X, a dict with .* lacks 'image'
+net.attributions(X, 'integrated', output='box', baseline={'z': 1})
+    UnknownNameError: 'z' is not one of the names .* which are 'image', 'words'
 net.build({'image': (6, 6, 1)}) -> ArgumentError: input_shape, a dict with .* lacks 'words'
 net.train([{'image': X['image'], **Y}], epochs=1) -> ArgumentError: none of them is 'words'
 net.generate(X['words'], 3) -> ArgumentError: given=
@@ -388,3 +373,37 @@ def test_wrong_data_are_refused_and_change_nothing(call, error):
     before = weights(net)
     check_refused(call, error, {**globals(), "net": net})
     assert all(np.array_equal(a, b) for a, b in zip(before, weights(net), strict=True))
+    assert net.predict(X).keys() == Y.keys()
+
+
+HOSTILE = r"""
+reread('"both"', '"a/b"') -> ArgumentError: Network: layer 9.* gives 'a/b': .* Python name
+reread('"both"', '"class"') -> ArgumentError: gives 'class': .* Python name and no keyword
+reread('"both"', '"{h}"') -> ArgumentError: gives '{h}': .* Python name
+reread('"both"', '"dseen"') -> ArgumentError: 'dseen' is the name of a gradient, that of 'seen'
+reread('"both"', '7') -> ArgumentTypeError: gives 7: the name of a value is text
+reread('{"tuple":["both"]}', '"both"') -> ArgumentTypeError: reads and gives must be in lists
+reread('["digit","box"]', '["digit","q"]') -> UnknownNameError: 'box' is not one of the names
+reread('"loss_weights":{"box"', '"loss_weights":{"q"') -> UnknownNameError: 'q' .* 'digit', 'box'
+reread('"loss_class":{"digit"', '"loss_class":{"q"') -> UnknownNameError: 'q' is not .* take losses
+reread('"metrics":{"digit"', '"metrics":{"q"') -> UnknownNameError: 'q' is not .* take metrics
+reread('[[6,6,1],[5]]', '7') -> ArgumentTypeError: input_shape must be a list, got 7
+reread('[[6,6,1],[5]]', '[[6,6,1]]') -> ArgumentTypeError: a dict with image, words,.* a tuple of 1
+reread('"output_size":2', '"output_size":1000000000000') -> DataError: weights do not fit
+"""
+
+
+@rows(HOSTILE)
+def test_files_with_hostile_names_are_refused(call, error, tmp_path):
+    net, path = two_by_two().build(), tmp_path / "net.safetensors"
+    net.save(path)
+
+    def reread(old, new):
+        with open_tensors(path) as file:
+            arrays, texts = {name: file.read(name) for name in file.entries}, dict(file.metadata)
+        assert old in texts["model"]
+        texts["model"] = texts["model"].replace(old, new)
+        write_tensors(path, arrays, texts)
+        return phitodeep.load(path)
+
+    check_refused(call, error, {"reread": reread})
