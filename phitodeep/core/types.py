@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ Array = npt.NDArray[Any]
 Shape = tuple[int, ...]  # in layers: of one sample, without the batch axis
 Schedule = Callable[[int], float]  # optimizer step (from 0) -> learning rate
 DType = npt.DTypeLike | None
+PathLike = str | os.PathLike[str]  # the name of a file
 
 
 def each(values: Any) -> tuple[Any, ...]:

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import os
-
 from phitodeep import layers as L
+from phitodeep.core.types import PathLike
 from phitodeep.exchange.hub.pretrained import read_pretrained
 from phitodeep.functional.rotary import Rope
 from phitodeep.layers.initialization import He, Initializer, Normal, Xavier
@@ -163,7 +162,7 @@ def vae(*sizes: int, latent: int, activation: str = "relu") -> SequentialBuilder
 
 
 def from_pretrained(
-    folder_or_name: str | os.PathLike[str], *, revision: str | None = None,
+    folder_or_name: PathLike, *, revision: str | None = None,
     checkpoint: bool = False, seed: int | None = None,
 ) -> Sequential:  # fmt: skip
     """Return a language model of the GPT-2 or the Llama family, in the format of Hugging Face.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
+from phitodeep.core.types import PathLike
 from phitodeep.exchange.onnx.read.from_onnx import read_onnx
 from phitodeep.exchange.torch.compare import compare_with_torch as compare_with_torch
 from phitodeep.exchange.torch.read.reading import read_torch
@@ -13,7 +13,7 @@ from phitodeep.model.network import Network
 from phitodeep.model.sequential import Sequential
 
 
-def from_onnx(path: str | os.PathLike[str]) -> Sequential | Network:
+def from_onnx(path: PathLike) -> Sequential | Network:
     """Return the model that an ONNX file describes, with its weights.
 
         model.export_onnx("net.onnx")

@@ -6,7 +6,6 @@ the arrays `1.Wqkv.A`, `1.Wqkv.B` and `1.Wqkv.alpha`; the rank follows from thei
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ import numpy as np
 from phitodeep.core.checks import check_count, check_list, check_number
 from phitodeep.core.frame import Frame
 from phitodeep.core.state import check_entries
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Array, PathLike, Shape
 from phitodeep.core.version import __version__
 from phitodeep.errors import (
     ArgumentError,
@@ -118,7 +117,7 @@ class Adaptable(Trainable, registered=False):
         """
         self._restore("remove_lora", merge=False)
 
-    def save_lora(self, path: str | os.PathLike[str]) -> None:
+    def save_lora(self, path: PathLike) -> None:
         """Save only the updates, for `load_lora`, completely or not at all.
 
         The file is small, and is of use only with the weights that the updates were trained for.
@@ -132,7 +131,7 @@ class Adaptable(Trainable, registered=False):
         texts = {"format": FORMAT, "version": VERSION, "library": __version__}
         write_tensors(path, arrays, texts)
 
-    def load_lora(self, path: str | os.PathLike[str]) -> Share:
+    def load_lora(self, path: PathLike) -> Share:
         """Read the updates that `save_lora` wrote; everything is checked before anything changes.
 
         A model without updates gets them, as by `add_lora`. In a model with updates of the same

@@ -6,7 +6,6 @@ Long because its public methods carry their full documentation; the work is done
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -28,7 +27,7 @@ from phitodeep.core.config import being_written, check_mapping, written
 from phitodeep.core.hints import OF_MODELS, OF_TRAIN
 from phitodeep.core.state import StateDict, check_array, check_entries, load_all, plain
 from phitodeep.core.threads import check_threads
-from phitodeep.core.types import Array, DType, Schedule, cut, each
+from phitodeep.core.types import Array, DType, PathLike, Schedule, cut, each
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError
 from phitodeep.inspect.methods import Inspectable
 from phitodeep.io.model_file import (
@@ -333,7 +332,7 @@ class Model(Inspectable, Adaptable, Generating, registered=False):
         lengths: Any = None, lengths_test: Any = None, columns: Sequence[str] | None = None,
         threads: int | str = "auto", accumulate: int = 1, shuffle: bool = True,
         shortcuts: bool = True, verbose: int | bool = 1,
-        resume: str | os.PathLike[str] | None = None, anomaly: str | None = None,
+        resume: PathLike | None = None, anomaly: str | None = None,
     ) -> History:  # fmt: skip
         """Fit the parameters to X (N, ...) and y; return a (train, test) loss pair per epoch.
 
@@ -454,7 +453,7 @@ class Model(Inspectable, Adaptable, Generating, registered=False):
 
     # --- files -----------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str], *, optimizer: bool = False) -> None:
+    def save(self, path: PathLike, *, optimizer: bool = False) -> None:
         """Save the model to a file for `phitodeep.load`, completely or not at all.
 
             model.save("digits.safetensors")
@@ -476,7 +475,7 @@ class Model(Inspectable, Adaptable, Generating, registered=False):
             write_tensors(path, *packed)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
+    def load(cls, path: PathLike) -> Self:
         """Return the model in a file that `save` or `ModelCheckpoint` wrote.
 
         Names, shapes, dtypes and sizes are checked before memory is allocated. Import the module
@@ -505,7 +504,7 @@ class Model(Inspectable, Adaptable, Generating, registered=False):
                 model.load_state_dict({**file.model_state(state), **own})
         return model
 
-    def save_weights(self, path: str | os.PathLike[str]) -> None:
+    def save_weights(self, path: PathLike) -> None:
         """Save only the weights and the running statistics, for `load_weights`.
 
         `phitodeep.load` cannot read such a file, because it holds no model.
@@ -513,7 +512,7 @@ class Model(Inspectable, Adaptable, Generating, registered=False):
         if self._ranks.rank == 0:
             write_tensors(path, {name: store[key] for name, store, key in self._stored()}, {})
 
-    def load_weights(self, path: str | os.PathLike[str], *, strict: bool = True) -> Differences:
+    def load_weights(self, path: PathLike, *, strict: bool = True) -> Differences:
         """Read the weights and running statistics of a file into this model, by path.
 
         The file may come from `save`, `save_weights` or `ModelCheckpoint`, or be any other
@@ -536,7 +535,7 @@ class Model(Inspectable, Adaptable, Generating, registered=False):
                 store[key][...] = new[name]
         return found
 
-    def export_numpy(self, path: str | os.PathLike[str]) -> None:
+    def export_numpy(self, path: PathLike) -> None:
         """Write a Python file with `predict(X)` that needs NumPy alone, and its weights next to it.
 
         `export_numpy("net.py")` writes net.py and net.npz. The file holds the few functions that
@@ -550,7 +549,7 @@ class Model(Inspectable, Adaptable, Generating, registered=False):
 
         export_numpy(self, path, max(1, self.samples_at_once() // 4))
 
-    def export_onnx(self, path: str | os.PathLike[str], opset: int = 20) -> None:
+    def export_onnx(self, path: PathLike, opset: int = 20) -> None:
         """Write the model as an ONNX file, which many programs run, such as onnxruntime.
 
         The file computes Y from X in the layout of `predict`: images (N, height, width, C),
@@ -585,7 +584,7 @@ class Model(Inspectable, Adaptable, Generating, registered=False):
         configs = written(parts, "the file")
         return packed(weights, state, **configs, run=run)
 
-    def _resume(self, path: str | os.PathLike[str], run: TrainingRun) -> None:
+    def _resume(self, path: PathLike, run: TrainingRun) -> None:
         """Continue the training whose checkpoint is in this file; if it does not fit, no change."""
         with open_model(path) as file:
             state = file.state()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from phitodeep.core.call import calling
 from phitodeep.core.checks import as_mask, without_padding
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, PathLike
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Chain
 from phitodeep.model.model import Model
@@ -79,7 +78,7 @@ class Sequential(Model, Chain):
             self._checked = pair
 
 
-def load(path: str | os.PathLike[str]) -> Any:
+def load(path: PathLike) -> Any:
     """Return the model in a file that `Sequential.save` or `ModelCheckpoint` wrote.
 
     See `Sequential.load`.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import Any
 
 from phitodeep.core.checks import check_count
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, PathLike
 from phitodeep.errors import ArgumentError, UnknownNameError
 from phitodeep.inspect.attributions import attention_maps
 from phitodeep.plots import canvas
@@ -26,7 +25,7 @@ def attention(
     labels: Any = None,
     cmap: Any = None,
     ax: Any = None,
-    path: str | os.PathLike[str] | None = None,
+    path: PathLike | None = None,
 ) -> Any:
     """Draw where an attention layer looks when the model predicts one sample x.
 

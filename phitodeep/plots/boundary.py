@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 
 from phitodeep.core.checks import as_float, as_real, check_count, check_finite
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, PathLike
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.loss.metrics import as_classes
 from phitodeep.plots import canvas
@@ -30,7 +29,7 @@ def decision_boundary(
     grid_resolution: int = 200,
     cmap: Any = None,
     ax: Any = None,
-    path: str | os.PathLike[str] | None = None,
+    path: PathLike | None = None,
 ) -> Any:
     """Draw what a model predicts in the plane, and the samples X (N, 2) with their classes y.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 
 from phitodeep.core.checks import as_real, check_option
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, PathLike
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.loss.metrics import ConfusionMatrix
 from phitodeep.plots.canvas import check_names, finished, panel, sequential
@@ -31,7 +30,7 @@ def confusion_matrix(
     normalize: str | None = None,
     cmap: Any = None,
     ax: Any = None,
-    path: str | os.PathLike[str] | None = None,
+    path: PathLike | None = None,
 ) -> Any:
     """Draw how many samples of each true class, a row, are predicted as each class, a column.
 

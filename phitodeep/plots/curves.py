@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import Any
 
+from phitodeep.core.types import PathLike
 from phitodeep.plots.canvas import COLOURS, MUTED, figure, finished, panel, save
 
 FEW = 30  # epochs that are marked one by one
 
 
-def history(
-    history: Any, path: str | os.PathLike[str] | None = None, *, who: str = "plots.history"
-) -> Any:
+def history(history: Any, path: PathLike | None = None, *, who: str = "plots.history") -> Any:
     """Plot losses and metrics against epochs, one panel each; return the figure.
 
     `history` is what `train` returned. The figure is saved to `path` if given.
@@ -39,7 +37,7 @@ def history(
 
 def rates(
     found: Any,
-    path: str | os.PathLike[str] | None = None,
+    path: PathLike | None = None,
     *,
     ax: Any = None,
     who: str = "plots.rates",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 
 from phitodeep.core.checks import as_float, as_real, check_count, check_finite
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, PathLike
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.plots import canvas
@@ -25,7 +24,7 @@ def embedding(
     layer: str | None = None,
     limit: int = 5000,
     ax: Any = None,
-    path: str | os.PathLike[str] | None = None,
+    path: PathLike | None = None,
 ) -> Any:
     """Draw the rows of W (n, D) as points, projected on their two principal components.
 

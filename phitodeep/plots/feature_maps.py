@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from phitodeep.core.checks import check_count
+from phitodeep.core.types import PathLike
 from phitodeep.errors import ShapeError
 from phitodeep.inspect.cache import run_with_cache
 from phitodeep.plots import canvas
@@ -21,7 +21,7 @@ def feature_maps(
     limit: int = 64,
     cmap: Any = None,
     ax: Any = None,
-    path: str | os.PathLike[str] | None = None,
+    path: PathLike | None = None,
 ) -> Any:
     """Draw the output of a layer when the model predicts one sample x: a tile per channel.
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import Any
 
 from phitodeep.core.checks import check_count, check_shape
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Array, PathLike, Shape
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers.base import Layer
 from phitodeep.plots import canvas
@@ -24,7 +23,7 @@ def filters(
     limit: int = 64,
     cmap: Any = None,
     ax: Any = None,
-    path: str | os.PathLike[str] | None = None,
+    path: PathLike | None = None,
 ) -> Any:
     """Draw the weights of a layer: for each filter, the pattern that it looks for.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 
+from phitodeep.core.types import PathLike
 from phitodeep.errors import ArgumentTypeError
 from phitodeep.inspect.diagnosis.findings import LIMITS
 from phitodeep.inspect.trace import Row, Trace
@@ -21,7 +21,7 @@ COLUMNS = {  # of the trace's rows
 }
 
 
-def gradient_flow(trace: Trace, *, path: str | os.PathLike[str] | None = None) -> Any:
+def gradient_flow(trace: Trace, *, path: PathLike | None = None) -> Any:
     """Draw the gradients and updates of a recorded step, layer by layer; return the figure.
 
         plots.gradient_flow(model.trace(X, y))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 
+from phitodeep.core.types import PathLike
 from phitodeep.errors import ArgumentError
 from phitodeep.plots.canvas import MUTED, evenly, finished, panel, sequential, some_of, the_path
 
@@ -22,7 +22,7 @@ def histograms(
     *,
     cmap: Any = None,
     ax: Any = None,
-    path: str | os.PathLike[str] | None = None,
+    path: PathLike | None = None,
 ) -> Any:
     """Draw the histograms of one array as ridges, from the first at the back to the last.
 

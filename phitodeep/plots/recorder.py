@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, KeysView
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -12,7 +11,7 @@ import numpy as np
 from phitodeep.core.call import Event, watching
 from phitodeep.core.checks import as_real, check_count, check_flag
 from phitodeep.core.state import StateDict, check_array, check_entries
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, PathLike
 from phitodeep.errors import ShapeError, UnknownNameError
 from phitodeep.training.callback import Logs, _Resumable, check_intervals
 
@@ -108,9 +107,7 @@ class Histograms(_Resumable):
         """Return the keys of all recorded arrays."""
         return self.steps.keys()
 
-    def plot(
-        self, key: str | None = None, path: str | os.PathLike[str] | None = None, *, ax: Any = None
-    ) -> Any:
+    def plot(self, key: str | None = None, path: PathLike | None = None, *, ax: Any = None) -> Any:
         """Draw the histograms of one array: see `phitodeep.plots.histograms`."""
         from phitodeep.plots.histograms import histograms
 

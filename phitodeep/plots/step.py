@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
+from phitodeep.core.types import PathLike
 from phitodeep.errors import ArgumentTypeError
 from phitodeep.inspect.explorer.picture import picture
 from phitodeep.inspect.trace import Trace
 from phitodeep.plots.svg import Drawing
 
 
-def step(
-    trace: Trace, *, moving: bool = False, path: str | os.PathLike[str] | None = None
-) -> Drawing:
+def step(trace: Trace, *, moving: bool = False, path: PathLike | None = None) -> Drawing:
     """Draw a recorded step: activations from left to right, gradients back, and one cell's terms.
 
         plots.step(model.trace(X, y))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from phitodeep.core.files import atomic_write, check_path
 from phitodeep.core.table import escaped
+from phitodeep.core.types import PathLike
 from phitodeep.errors import ArgumentError
 from phitodeep.inspect.svg import element, width_of
 from phitodeep.plots.canvas import NEGATIVE, POSITIVE
@@ -28,7 +28,7 @@ class Drawing(str):
     def _repr_svg_(self) -> str:
         return str(self)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: PathLike) -> None:
         """Write the picture to a file, such as "model.svg"; ArgumentError for another suffix."""
         path = check_path(path)
         if path.suffix.lower() != ".svg":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from phitodeep.core.state import StateDict, check_types
 from phitodeep.core.table import Table, Tabled
+from phitodeep.core.types import PathLike
 from phitodeep.errors import ArgumentError
 
 KINDS = {  # of the entries of the state
@@ -83,7 +83,7 @@ class History(Tabled, list[tuple[float, float]]):
         total = f"{len(self)} epochs in {sum(self.seconds):.3g} s"
         return Table(total + ", interrupted" * self.interrupted, head, rows, "", left=0)
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+    def plot(self, path: PathLike | None = None) -> Any:
         """Plot losses and metrics against epochs; return the figure, saved to `path` if given."""
         from phitodeep.plots.curves import history
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from phitodeep.core.checks import check_count, check_number
 from phitodeep.core.table import Shown, facts
+from phitodeep.core.types import PathLike
 from phitodeep.errors import ArgumentError, PhitodeepWarning
 from phitodeep.optimization.schedules import ExponentialDecay
 from phitodeep.training.callback import LambdaCallback, StopTraining
@@ -38,7 +38,7 @@ class RateRange(Shown):
             }
         )
 
-    def plot(self, path: str | os.PathLike[str] | None = None, *, ax: Any = None) -> Any:
+    def plot(self, path: PathLike | None = None, *, ax: Any = None) -> Any:
         """Plot loss against rate; return the figure, or `ax` if given, saved to `path` if given."""
         from phitodeep.plots.curves import rates
 

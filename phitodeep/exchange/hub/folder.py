@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 from phitodeep.core.files import check_path, readable
+from phitodeep.core.types import PathLike
 from phitodeep.errors import ArgumentError, DataError, extra
 from phitodeep.io.json_text import parsed
 
@@ -21,7 +21,7 @@ WANTED = [  # all that is downloaded
 SETTINGS, TOKENIZER = 1 << 24, 1 << 27  # bytes of the largest files: real ones are smaller
 
 
-def find_folder(folder_or_name: str | os.PathLike[str], revision: str | None) -> Path:
+def find_folder(folder_or_name: PathLike, revision: str | None) -> Path:
     """Return a folder on the disk, or the folder to which a model of the hub was downloaded."""
     folder = check_path(folder_or_name)
     if folder.is_dir():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from phitodeep.core.types import PathLike
 from phitodeep.errors import PhitodeepError
 from phitodeep.exchange.hub import gpt2, llama
 from phitodeep.exchange.hub.family import Plan, Settings
@@ -23,7 +23,7 @@ FAMILIES: dict[str, Callable[[Settings], Plan]] = {
 
 
 def read_pretrained(
-    folder_or_name: str | os.PathLike[str], new: Callable[..., Any], *, revision: str | None,
+    folder_or_name: PathLike, new: Callable[..., Any], *, revision: str | None,
     checkpoint: bool, seed: int | None,
 ) -> Any:  # fmt: skip
     """Return what `new` makes of a folder's layers: see `phitodeep.models.from_pretrained`."""

@@ -9,7 +9,6 @@ outputs of the model with those of the graph.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, repeat
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.core.types import Shape, one
+from phitodeep.core.types import PathLike, Shape, one
 from phitodeep.errors import DataError, PhitodeepError, locate
 from phitodeep.exchange.onnx.read import activations, attention, norms, products, sequences
 from phitodeep.exchange.onnx.read import operators as operators
@@ -59,9 +58,7 @@ STEPS: list[list[Size]] = [  # of axes with an unknown size, other than the batc
 ]
 
 
-def read_onnx(
-    path: str | os.PathLike[str], model: Callable[..., Any], network: Callable[..., Any]
-) -> Any:
+def read_onnx(path: PathLike, model: Callable[..., Any], network: Callable[..., Any]) -> Any:
     """Return what `model` makes of the layers in an ONNX file: see `phitodeep.io.from_onnx`.
 
     `network` makes it of layers between named values, if they are no tree.

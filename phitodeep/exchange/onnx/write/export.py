@@ -6,7 +6,6 @@ How each layer is written: `forms_containers.py`, `forms_general.py`, `forms_ima
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,7 +17,7 @@ import numpy as np
 
 from phitodeep.core.checks import check_count
 from phitodeep.core.files import atomic_write, check_path
-from phitodeep.core.types import Array, Shape, each
+from phitodeep.core.types import Array, PathLike, Shape, each
 from phitodeep.core.version import __version__
 from phitodeep.errors import ArgumentError, extra
 from phitodeep.exchange.correspondence import check_exportable, form_of
@@ -39,7 +38,7 @@ Sizes = dict[str, list[int | str]]  # by name
 Shapes = dict[int, list[tuple[Sequence[Shape], Sequence[Shape]]]]  # see `Graph`
 
 
-def export_onnx(model: Layer, path: str | os.PathLike[str], opset: int) -> None:
+def export_onnx(model: Layer, path: PathLike, opset: int) -> None:
     """Write `path`, and if the weights are large, `path`.data: see `Sequential.export_onnx`."""
     with extra("onnx", "onnx", "export_onnx"):
         import onnx

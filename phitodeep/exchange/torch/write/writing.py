@@ -7,7 +7,6 @@ layout.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Sequence
 from operator import attrgetter
@@ -17,7 +16,7 @@ import numpy as np
 
 from phitodeep import layers as L
 from phitodeep.core.files import atomic_write, check_path
-from phitodeep.core.types import each, one
+from phitodeep.core.types import PathLike, each, one
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.exchange.correspondence import check_exportable
 from phitodeep.exchange.torch.layouts import (
@@ -262,7 +261,7 @@ def tensor_of(module: Any, name: str) -> Any:
 # --- a file that loads where phitodeep is not installed ------------------------------------------
 
 
-def export_torch(model: Layer, path: str | os.PathLike[str]) -> None:
+def export_torch(model: Layer, path: PathLike) -> None:
     """Write `path`, which ends in .pt2, for `torch.export.load(path).module()`.
 
     The program computes in evaluation mode what `to_torch(model)` does, in the same layout: images
