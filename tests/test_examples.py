@@ -146,10 +146,7 @@ def test_the_lstm_learns_and_writes(capsys):
 def test_spirals_and_moons_are_learnt_and_drawn(tmp_path, capsys):
     epochs, least = (100, 0.99) if LONG else (40, 0.95)
     picture = tmp_path / "points.png"
-    for example, accuracy, size in (
-        (load("spirals"), least, 4547),
-        (load("moons"), 1.0, 337),
-    ):
+    for example, accuracy, size in ((load("spirals"), least, 4547), (load("moons"), 1.0, 337)):
         assert example.main(epochs, picture=str(picture)) >= accuracy
         assert capsys.readouterr().out.startswith(f"{size} parameters")
         assert picture.read_bytes().startswith(b"\x89PNG")

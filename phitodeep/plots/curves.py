@@ -36,11 +36,7 @@ def history(history: Any, path: PathLike | None = None, *, who: str = "plots.his
 
 
 def rates(
-    found: Any,
-    path: PathLike | None = None,
-    *,
-    ax: Any = None,
-    who: str = "plots.rates",
+    found: Any, path: PathLike | None = None, *, ax: Any = None, who: str = "plots.rates"
 ) -> Any:
     """Plot the loss of a range test against the learning rate, and mark the suggested rate.
 

@@ -261,11 +261,7 @@ def test_failing_and_wrong_downloads_are_refused(monkeypatch):
 
 # Synthetic sets
 
-MAKERS = [
-    (make_moons, 2, "noise"),
-    (make_spirals, 3, "noise"),
-    (make_blobs, 3, "spread"),
-]
+MAKERS = [(make_moons, 2, "noise"), (make_spirals, 3, "noise"), (make_blobs, 3, "spread")]
 each_maker = pytest.mark.parametrize(
     ("make", "classes", "noise"), MAKERS, ids=[m.__name__ for m, *_ in MAKERS]
 )

@@ -33,13 +33,7 @@ from phitodeep.optimization.optimizers import LBFGS, SGD, Adam, Muon
 from phitodeep.testing import examples
 from phitodeep.text import CharTokenizer
 from tests.conftest import noted
-from tests.core.test_config import (
-    LOSS_TABLE,
-    METRICS,
-    MORE,
-    SCHEDULES,
-    SETTINGS,
-)
+from tests.core.test_config import LOSS_TABLE, METRICS, MORE, SCHEDULES, SETTINGS
 from tests.core.test_state import OPTIONS
 from tests.random_networks import Scale
 from tests.rows import ALL, KINDS, LONG, ONE_EACH
