@@ -45,7 +45,7 @@ def anomaly(
         db = Debugger(twin, kept, call, total, hooks)
         position = _first_bad(db)
         if position is not None:
-            known = np.arange(len(batch.X)) if places is None else places
+            known = np.arange(batch.n) if places is None else places
             return _error(db, position, epoch, step, known)
     error.message += " Run by the derivations of its layers, the step is finite: overflow in the "
     error.message += "shortcuts or in a layer without steps() may be the cause."

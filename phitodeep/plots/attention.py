@@ -51,7 +51,7 @@ def attention(
     if layer not in maps:
         raise UnknownNameError.of(layer, maps, "one of the attention layers")
     P = maps[layer][0]  # (heads, T, T)
-    if labels is None and model.tokenizer is not None and X.dtype.kind in "iu":
+    if labels is None and model.tokenizer is not None and model.takes_tokens is True:
         labels = canvas.texts_of(model.tokenizer, X[0])
     names = canvas.check_names(labels, P.shape[1], WHO, "position")
     options = {**canvas.sequential(cmap), "vmax": float(P.max()) or 1.0}

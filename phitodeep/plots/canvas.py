@@ -25,6 +25,7 @@ from phitodeep.errors import (
 )
 from phitodeep.inspect.explorer.tiles import mosaic
 from phitodeep.layers.base import Layer
+from phitodeep.training.inputs import in_order
 
 POSITIVE, NEGATIVE, ZERO = "#d9680f", "#1f6fb4", "#f7f7f7"
 MUTED = "#767676"  # what explains: readable on white and on black
@@ -215,19 +216,22 @@ def the_path(given: Any, paths: Sequence[str], who: str, what: str) -> str:
     return paths[0] if given is None else str(given)
 
 
-def one_sample(model: Layer, x: Any, who: str) -> Array:
-    """Return one sample, which may be a batch of one, as a batch (1, ...)."""
+def one_sample(model: Any, x: Any, who: str) -> Any:
+    """Return one sample, which may be a batch of one, as a batch (1, ...), or one per input."""
     check_model(model, who)
     if model.input_shape is None:
         raise NotBuiltError(f"{who} needs a model that is built: call build(input_shape) first.")
-    X, rank = as_real(x, f"{who}: x"), len(model.input_shape)
-    X = X[None] if X.ndim == rank else X
-    if X.ndim != rank + 1 or len(X) != 1:
-        raise ShapeError(
-            f"{who} shows one sample of shape {model.input_shape}, got x of shape {np.shape(x)}: "
-            "pass one of the samples, such as X[0]."
-        )
-    return X
+    batch = []
+    for A, shape in zip(in_order(x, model.takes, f"{who}: x"), model._ins(), strict=True):
+        X = as_real(A, f"{who}: x")
+        X = X[None] if X.ndim == len(shape) else X
+        if X.ndim != len(shape) + 1 or len(X) != 1:
+            raise ShapeError(
+                f"{who} shows one sample of shape {shape}, got x of shape {np.shape(A)}: pass one "
+                "of the samples, such as X[0]."
+            )
+        batch.append(X)
+    return batch[0] if len(batch) == 1 else tuple(batch)
 
 
 def texts_of(tokenizer: Any, tokens: Iterable[int]) -> list[str]:

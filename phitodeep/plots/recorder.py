@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, KeysView
+from collections.abc import Iterator, KeysView, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,7 +11,7 @@ import numpy as np
 from phitodeep.core.call import Event, watching
 from phitodeep.core.checks import as_real, check_count, check_flag
 from phitodeep.core.state import StateDict, check_array, check_entries
-from phitodeep.core.types import Array, PathLike
+from phitodeep.core.types import Array, PathLike, numbered
 from phitodeep.errors import ShapeError, UnknownNameError
 from phitodeep.training.callback import Logs, _Resumable, check_intervals
 
@@ -48,8 +48,8 @@ class Histograms(_Resumable):
     every_steps    optimizer steps from one histogram to the next; None: only `every` counts
     bins           the number of bins
     gradients      whether to keep gradients too
-    activations    samples X (n, ...), for which to keep the outputs of all layers, in prediction
-                   mode; None: no outputs
+    activations    samples X (n, ...), or a dict of them by input, for which to keep the outputs of
+                   all layers, in prediction mode; None: no outputs
 
     LBFGS evaluates several gradients per step; the last one is kept.
     """
@@ -74,10 +74,12 @@ class Histograms(_Resumable):
         self.gradients = check_flag(gradients, "Histograms gradients")
         self.activations = activations
         if activations is not None:
-            self.activations = as_real(activations, "Histograms activations")
-            if not self.activations.size:
-                shape = self.activations.shape
-                raise ShapeError(f"Histograms activations needs samples, got shape {shape}.")
+            given = activations if isinstance(activations, Mapping) else {"X": activations}
+            given = {n: as_real(A, "Histograms activations") for n, A in given.items()}
+            self.activations = given if isinstance(activations, Mapping) else given["X"]
+            if shapes := [A.shape for A in given.values() if not A.size]:
+                raise ShapeError(f"Histograms activations needs samples, got shape {shapes[0]}.")
+            self.samples = max(map(len, given.values()))
         self.forget()
 
     def forget(self) -> None:
@@ -136,10 +138,11 @@ class Histograms(_Resumable):
 
             def outputs(event: Event) -> None:
                 if event.what == "forward" and event.when == "after" and event.path:
-                    self._add(f"{event.path}.Y", step, event.array)
+                    for name, Y in numbered("Y", event.array).items():
+                        self._add(f"{event.path}.{name}", step, Y)
 
             with watching(outputs, root=model):
-                model.predict(self.activations, batch_size=len(self.activations), threads=1)
+                model.predict(self.activations, batch_size=self.samples, threads=1)
 
     def _add(self, key: str, step: int, A: Any) -> None:
         if self.steps.get(key, [-1])[-1] == step:  # a step that also ends an epoch
