@@ -62,7 +62,7 @@ def states():
 
 
 def attending():
-    """Attention to another sequence, at two places and with shared keys, and products of steps."""
+    """Attention to another sequence, at two places and with shared keys, and products of steps; an input is an output."""
     cross, product = L.CrossAttention(2, head_dim=3), L.Bilinear(4)
     uses = [
         (cross, ["a", "b"], ["u"]),
@@ -72,7 +72,7 @@ def attending():
         (L.TimeDistributed(L.Shared(product)), ["v", "p"], ["q"]),
         (L.TimeDistributed(L.Bilinear(1, bias=False)), ["q", "p"], ["s"]),
     ]
-    return wired(["a", "b"], uses, ["q", "s"], (4, 4), (5, 3))
+    return wired(["a", "b"], uses, ["q", "s", "b"], (4, 4), (5, 3))
 
 
 def wired(takes, uses, returns, *shapes):

@@ -5,15 +5,8 @@ import pytest
 
 from phitodeep.errors import ArgumentError
 from phitodeep.exchange.tree import DEEPEST, Operation, as_layers
-from phitodeep.layers import Chain, Dense, Layer, Parallel, Residual, SkipConcat, Tanh
-from tests.rows import few
+from phitodeep.layers import Dense, Tanh
 from tests.time_limit import within
-
-MERGES = {
-    "add": lambda values: sum(values[1:], values[0]),
-    "multiply": lambda values: np.prod(values, axis=0),
-    "concat": lambda values: np.concatenate(values, axis=-1),
-}
 
 
 def op(output, does, *inputs):
@@ -39,46 +32,6 @@ def test_containers():
     ):
         made = [op("a", Dense(3), "x"), op("b", Tanh(), "a"), op("c", Dense(3), "x")]
         assert repr(as_layers([*made, op("y", merge, *inputs)], "x", "y")) == f"[{found}]"
-
-
-@pytest.mark.parametrize("seed", few(range(25)))
-def test_random_graphs_compute_what_their_layers_compute(seed):
-    rng = np.random.default_rng(seed)
-    operations = []
-    values = {"x": rng.standard_normal((3, 4))}
-
-    def grown(start, depth):
-        """Add operations after a value, and return the last one's."""
-        value = start
-        for _ in range(rng.integers(1, 4)):
-            name = f"v{len(operations)}"
-            if depth and rng.random() < 0.5:
-                merge = str(rng.choice([*MERGES]))
-                ends = [
-                    value if rng.random() < 0.3 else grown(value, depth - 1)
-                    for _ in range(rng.integers(2, 4))
-                ]
-                name = f"v{len(operations)}"
-                width = {values[e].shape[-1] for e in ends}
-                merge = "concat" if len(width) > 1 else merge
-                operations.append(op(name, merge, *ends))
-                values[name] = MERGES[merge]([values[e] for e in ends])
-            else:
-                width = values[value].shape[-1]
-                layer = Tanh() if rng.random() < 0.4 else Dense(width, width)
-                layer.build((width,), seed=len(operations), dtype=np.float64)
-                operations.append(op(name, layer, value))
-                values[name] = layer.forward(values[value])
-            value = name
-        return value
-
-    end = grown("x", 3)
-    model = Chain(*as_layers(operations, "x", end))
-    model.build((4,), dtype=np.float64)
-    np.testing.assert_allclose(model.forward(values["x"]), values[end], rtol=1e-12, atol=1e-12)
-    leaves = sum(isinstance(o.does, Layer) for o in operations)
-    containers = Chain, Residual, SkipConcat, Parallel
-    assert leaves == sum(not isinstance(layer, containers) for _, layer in model.walk())
 
 
 A, B = op("a", Tanh(), "x"), op("b", "add", "a", "x")

@@ -159,20 +159,6 @@ def test_the_steps_of_each_input_have_a_name(tmp_path):
     )
 
 
-def test_values_that_are_inputs_or_two_outputs(tmp_path):
-    net = L.Wired(
-        ["a", "b"],
-        [(L.Dropout(0.5), ["a"], ["c"]), (L.Dropout(0.1), ["c"], ["d"])],
-        ["c", "d", "b"],
-    )
-    net.build(((2,), (3,)), dtype="float64")
-    export.export_onnx(net, tmp_path / "net.onnx", 20)
-    given = {"a": np.ones((1, 2)), "b": np.ones((1, 3))}
-    proto = onnx.load(tmp_path / "net.onnx")
-    for name, Y in zip("cdb", ReferenceEvaluator(proto).run(None, given), strict=True):
-        np.testing.assert_array_equal(Y, given["b" if name == "b" else "a"])
-
-
 def test_every_public_layer_has_a_form():
     without = {name for name in L.__all__ if not has_form(getattr(L, name))}
     assert without == NOT_EXPORTED

@@ -10,7 +10,6 @@ from phitodeep.exchange.onnx.write.export import export_onnx
 from phitodeep.io import from_onnx
 from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
-from phitodeep.model.network import Network
 from phitodeep.testing.examples import data, made
 from tests.conftest import noted
 from tests.exchange import several
@@ -100,29 +99,6 @@ def test_models_come_back(name, tmp_path):
         assert_same(model.predict(X[:, :5]), again.predict(X[:, :5]), 2e-6)
     mapped = kinds(again) == kinds(model)
     assert mapped or name in ("vae", "untied")
-
-
-def test_branches_that_share_values_come_back_as_a_network(tmp_path):
-    uses = [
-        (L.Conv2D(3, 3, padding="same"), ["x"], ["a"]),
-        (L.ReLU(), ["a"], ["b"]),
-        (L.Concat(), ["x", "b"], ["c"]),
-        (L.Conv2D(3, 3, padding="same"), ["c"], ["d"]),
-        (L.Concat(), ["x", "b", "d"], ["e"]),
-        (L.Conv2D(3, 1), ["e"], ["f"]),
-        (L.Subtract(), ["f", "b"], ["g"]),
-        (L.Maximum(), ["g", "d"], ["h"]),
-        (L.Flatten(), ["h"], ["i"]),
-        (L.Dense(3), ["i"], ["y"]),
-    ]
-    model = Network(["x"], uses, ["y"], seed=0, dtype="float64", loss_class="mse")
-    model.build({"x": (5, 4, 2)})
-    model.export_onnx(tmp_path / "a.onnx")
-    again = from_onnx(tmp_path / "a.onnx")
-    assert isinstance(again, Network)
-    assert kinds(again) == kinds(model)
-    X = np.random.default_rng(0).standard_normal((4, 5, 4, 2))
-    assert_same(model.predict(X), again.predict(X), 1e-12)
 
 
 @pytest.mark.parametrize("make", several.NETWORKS[:4])
