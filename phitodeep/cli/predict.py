@@ -50,18 +50,21 @@ def predict(file: Path, inputs: tuple[str, ...], output: Path | None, classes: b
     if output is not None and output.suffix not in (".npy", ".csv"):
         raise click.BadParameter("the name must end in .npy or .csv", param_hint="--output")
     files = [_named(given) for given in inputs]
-    if output is not None:
-        refuse_own(output, file, *(path for _, path in files))
     model = load(file)
+    targets = {}
+    if output is not None:
+        several = model.outputs > 1
+        for name in model.returns:
+            targets[name] = output.with_stem(f"{output.stem}-{name}") if several else output
+            refuse_own(targets[name], file, *(path for _, path in files))
     P = _predictions(model, files)
     if classes:
         P = {name: _classes(A, model, name) for name, A in P.items()}
     if output is None:
         _write_csv(sys.stdout, P)
         return
-    for name, A in P.items():
-        own = output if len(P) == 1 else output.with_stem(f"{output.stem}-{name}")
-        refuse_own(own, file, *(path for _, path in files))
+    for name, own in targets.items():
+        A = P[name]
         with atomic_write(own) as stream:
             np.save(stream, A) if own.suffix == ".npy" else _write_csv(stream, {name: A})
         click.echo(f"Wrote {own}: shape {A.shape}, {A.dtype}.", err=True)

@@ -17,6 +17,7 @@ from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
 from phitodeep.plots.canvas import evenly, gap_of
 from phitodeep.plots.embedding import principal
+from phitodeep.plots.recorder import Histograms
 from tests.conftest import check_refused
 from tests.inspect.shared import rows
 from tests.rows import few
@@ -203,6 +204,18 @@ def test_feature_maps_are_the_output_of_the_layer():
     expected = model.run_with_cache(x[None])[1]["2.Y"][0].T  # channels, steps
     np.testing.assert_array_equal(image_of(axes), expected)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "channel")
+
+
+def test_a_network_shows_a_sample_of_each_input_and_histograms_of_its_layers():
+    builder = SequentialBuilder(a=(4, 3), b=(4, 3), seed=0).at("a").add("b").name("s")
+    net = builder.dense(2).output("y", loss="mse").build()
+    one, other = rng.standard_normal((2, 4, 3))
+    axes = plots.feature_maps(net, {"a": one, "b": other[None]}, "0").axes[0]
+    np.testing.assert_allclose(image_of(axes), (one + other).T, rtol=1e-6)
+    X = {"a": np.stack([one, other]), "b": np.stack([other, one])}
+    watch = Histograms(activations=X)
+    net.train(X, np.ones((2, 4, 2)), epochs=1, verbose=0, callbacks=[watch])
+    assert watch["0.Y"].counts.sum() == 2 * 4 * 3
 
 
 HEADS = "3.layers.0.layers.1"

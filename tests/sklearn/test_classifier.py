@@ -188,6 +188,7 @@ WRONG = [
     ({"model": SequentialBuilder().dense(3).softmax()}, r"ends with Softmax\(\): leave it out"),
     ({"model": SequentialBuilder().alpha(0.1)}, "model sets alpha.*use learning_rate= instead"),
     ({"model": SequentialBuilder(seed=0)}, "model sets seed.*use random_state= instead"),
+    ({"model": SequentialBuilder().dense(4).name("h").add("h")}, "wires a network.* one input"),
     ({"model": SequentialBuilder(9).dense(5)}, r"shape \(9,\), but each row has 4 values"),
     ({"activation": "rellu"}, r"'rellu'\. Did you mean 'ReLU'.* Known: CELU, ELU, .*, Tanh\."),
     ({"activation": "softmax"}, "unknown activation 'softmax'"),
