@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from phitodeep import layers as L
 from phitodeep.core.types import each
 from phitodeep.errors import PhitodeepError
-from phitodeep.functional.rotary import LongRope
+from phitodeep.functional.rotary import DynamicRope, LongRope
 from phitodeep.layers import Layer, Param, activation
 from phitodeep.layers.containers import Container
 from phitodeep.testing.examples import EXAMPLES, Make
@@ -174,8 +174,8 @@ def fitting(shape, masked):
             continue  # they are drawn below
         if any(getattr(p, "eps", 1) < 0.05 for p in parts):
             continue  # central differences of 1 / sqrt(1e-5) would be coarse
-        if any(isinstance(getattr(p, "rope", None), LongRope) for p in parts):
-            continue  # it fits one size of heads
+        if any(isinstance(getattr(p, "rope", None), LongRope | DynamicRope) for p in parts):
+            continue  # they do not fit all sizes of heads
         with suppress(PhitodeepError):
             layer = layer._measured(shape)
             if masked and len(shape) == 2:

@@ -5,27 +5,31 @@ A long run draws 20 times as many networks, and others each time: `--hypothesis-
 
 import copy
 import inspect
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+import phitodeep
 from phitodeep import layers
 from phitodeep.core.call import calling
 from phitodeep.core.types import Array, each
 from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.layers import BatchNorm, Chain, GradientReversal, Layer, Softmax, Tanh, Wired
+from phitodeep.layers import Chain, GradientReversal, Layer, Softmax, Tanh, Wired
 from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy
 from phitodeep.loss.heads import Heads
 from phitodeep.model import Network, Sequential
-from phitodeep.model.callbacks import Callback
+from phitodeep.model.callbacks import Callback, LambdaCallback, ModelCheckpoint
 from phitodeep.optimization.optimizers import SGD, AdamW
 from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import passes
 from tests import random_networks
 from tests.conftest import arrays, assert_same, in_parts
-from tests.random_networks import Centred, Ladder, fitting, networks, one
+from tests.random_networks import OWN, Centred, fitting, networks, one
 from tests.rows import LONG, times
 
 SHAPES = [(4,), (4, 6), (4, 4, 2)]
@@ -313,29 +317,52 @@ def step_by_hand(sgd, model, grads, velocity):
     sgd.t += 1
 
 
-@examples(6)
-@given(TRAINED, SETTINGS, st.sampled_from([1, 2, 3]), st.sampled_from([None, False, True]))
-def test_train_is_the_loop_by_hand(net, how, parts, checkpoint):
-    model, y = model_of(net, how)
-    checkpointed(model, checkpoint)
-    found = train(model, net.X, y, how, parts)
-    assert_same(found, train_by_hand(model_of(net, how)[0], net.X, y, how), **CLOSE)
-    again = checkpointed(model_of(net, how)[0], checkpoint)
-    assert_same(train(again, net.X, y, how, parts), found)
+PLANS = st.dictionaries(st.integers(1, 4), st.tuples(st.integers(0, 9), st.booleans()))
 
 
 @examples(8)
 @given(
-    networks(samples=(5, 6), without=(BatchNorm, Ladder, Centred)),  # parts take all others
+    networks(samples=(5, 6)),
     SETTINGS,
-    st.sampled_from([1, 2, 3]),
-    st.integers(0, 4),
-    st.dictionaries(st.integers(1, 4), st.tuples(st.integers(0, 9), st.booleans()), min_size=1),
+    st.integers(1, 3),
+    st.sampled_from([None, False, True]),
+    PLANS,
 )
-def test_parts_may_freeze_and_thaw_in_the_middle(net, how, parts, frozen, plan):
-    for part in [part for path, part in net.layer.walk() if path][:frozen]:
-        part.trainable = False
-    model, y = model_of(net, how)
-    found = train(model, net.X, y, how, parts, callbacks=Switch(plan))
-    other, switch = model_of(net, how)[0], Switch(plan)
-    assert_same(found, train_by_hand(other, net.X, y, how, switch), **CLOSE)
+def test_train_is_the_loop_by_hand_though_parts_freeze_and_thaw(net, how, parts, checkpoint, plan):
+    def trained():
+        model = checkpointed(model_of(net, how)[0], checkpoint)
+        return train(model, net.X, y, how, parts, callbacks=Switch(plan))
+
+    other, y = model_of(net, how)
+    found = trained()
+    assert_same(found, train_by_hand(other, net.X, y, how, Switch(plan)), **CLOSE)
+    assert_same(trained(), found)
+
+
+@examples(4)
+@given(networks(samples=(5, 6), without=OWN), SETTINGS, st.integers(1, 4), PLANS)
+def test_training_that_is_killed_goes_on_to_the_bit_and_files_hold_all_of_it(net, how, at, plan):
+    def trained(path, *callbacks, **more):
+        model, y = model_of(net, how)
+        keeper = ModelCheckpoint(path, every_steps=1)
+        train(model, net.X, y, how, callbacks=[Switch(plan), *callbacks, keeper], **more)
+        return model
+
+    def kill(model, step, loss):
+        if step > at:
+            raise Killed
+
+    with TemporaryDirectory() as folder:
+        path, killed = Path(folder) / "whole.safetensors", Path(folder) / "killed.safetensors"
+        whole = trained(path)
+        with suppress(Killed):
+            trained(killed, LambdaCallback(on_batch_end=kill))
+        again = trained(killed, resume=killed)
+        loaded = phitodeep.load(path)
+    for other in (again, loaded):
+        assert_same(other.get_weights(), whole.get_weights())
+        np.testing.assert_equal(other.predict(net.X), whole.predict(net.X))
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
