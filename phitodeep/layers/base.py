@@ -139,7 +139,7 @@ def _guard_forward(forward: Callable[..., Any], several: bool) -> Callable[..., 
             Y = forward(self, X)
         if (
             type(Y) is not np.ndarray
-            or several
+            or type(X) is tuple
             or Y.shape[1:] != self.output_shape
             or Y.shape[:1] != X.shape[:1]
         ):

@@ -150,11 +150,8 @@ class Wired(Container):
     def create(self, *shapes: Shape) -> Any:
         given: Values = dict(zip(self.takes, shapes, strict=True))
         for k, (layer, reads, gives) in enumerate(self.uses):
-            try:
+            with self._at(k):
                 outs = layer.build(one([given[name] for name in reads], layer.inputs == 1))
-            except Exception as error:
-                locate(error, self._place(k))
-                raise
             several = (outs,) if layer.outputs == 1 else outs
             if len(several) != len(gives):
                 raise ArgumentError(
@@ -392,11 +389,8 @@ class Wired(Container):
         found = dict(zip(self.takes, masks, strict=True))
         for k, (layer, reads, gives) in enumerate(self.uses):
             given = [found[name] for name in reads]
-            try:
+            with self._at(k):
                 out = None if all(m is None for m in given) else layer.compute_mask(*given)
-            except Exception as error:
-                locate(error, self._place(k))
-                raise
             outs = (out,) if layer.outputs == 1 else out or (None,) * len(gives)
             found.update(zip(gives, outs, strict=True))
         return found

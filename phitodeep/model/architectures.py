@@ -33,21 +33,9 @@ def lenet(*shape: int, classes: int = 10) -> SequentialBuilder:
     Source: LeCun et al. 1998, "Gradient-based learning applied to document recognition", fig. 2,
     with ReLU and max-pooling.
     """
-    return (
-        SequentialBuilder(*shape)
-        .conv2d(6, 5, padding=2)
-        .relu()
-        .max_pool2d(2)
-        .conv2d(16, 5)
-        .relu()
-        .max_pool2d(2)
-        .flatten()
-        .dense(120)
-        .relu()
-        .dense(84)
-        .relu()
-        .dense(classes)
-    )
+    builder = SequentialBuilder(*shape).conv2d(6, 5, padding=2).relu().max_pool2d(2)
+    builder = builder.conv2d(16, 5).relu().max_pool2d(2)
+    return builder.flatten().dense(120).relu().dense(84).relu().dense(classes)
 
 
 def resnet_small(*shape: int, classes: int = 10, blocks: int = 3) -> SequentialBuilder:
