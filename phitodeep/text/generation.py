@@ -113,6 +113,9 @@ class Generating(Container, registered=False):
         return tokens()
 
 
+generate, stream = Generating.generate, Generating.stream  # as functions of a model
+
+
 def _tokens(model: Container, prompt: Any) -> Array:
     """Return a prompt as tokens; text is encoded by the model's tokenizer."""
     ids = _tokenizer(model).encode(prompt) if isinstance(prompt, str) else prompt
