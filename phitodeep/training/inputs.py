@@ -175,7 +175,7 @@ def _targets(
 def in_order(values: Any, names: tuple[str, ...], what: str) -> tuple[Any, ...]:
     """Return what a dict by name, or a tuple in order, holds for each name; one may be alone."""
     if isinstance(values, Mapping):
-        found = check_entries(values, names, f"{what}, a dict with {', '.join(names)},")
+        found = check_entries(values, names, f"{what} must hold {', '.join(names)}; it")
         return tuple([found[name] for name in names])
     if len(names) == 1:
         return (values,)

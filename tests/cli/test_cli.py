@@ -550,7 +550,7 @@ def test_every_command_takes_a_network_with_named_inputs_and_outputs():
     np.testing.assert_array_equal(np.load("out-kind.npy"), P["kind"].argmax(1))
     np.testing.assert_array_equal(np.load("out-box.npy"), P["box"])
     for given, message in {
-        "a.npy": "INPUT (a=FILE words=FILE) must hold a, words, but lacks 'words'.",
+        "a.npy": "INPUT (a=FILE words=FILE) must hold a, words; it lacks 'words'.",
         "a=a.npy b=w.csv": "lacks 'words' and has the unknown 'b'",
         "a=a.npy a=a.npy words=w.csv": "a, a, words: an input is given twice",
         "a=w.csv words=a.npy": "words'] takes integer tokens",

@@ -326,9 +326,9 @@ def test_errors_in_a_stretch_name_the_network_and_the_value():
 
 
 REFUSED = r"""
-net.train({'image': X['image']}, Y) -> ArgumentError: X, a dict with image, words, lacks 'words'\.
-net.train({}, Y) -> ArgumentError: X, a dict with image, words, lacks 'image', 'words'
-net.train({**X, 'z': 1}, Y) -> ArgumentError: X, a dict with .* has the unknown 'z'
+net.train({'image': X['image']}, Y) -> ArgumentError: X must hold image, words; it lacks 'words'\.
+net.train({}, Y) -> ArgumentError: X must hold image, words; it lacks 'image', 'words'
+net.train({**X, 'z': 1}, Y) -> ArgumentError: X must hold .*; it has the unknown 'z'
 net.train([X['image'], X['words']], Y) -> ArgumentTypeError: give a dict with image
 net.train((X['image'],), Y) -> ArgumentTypeError: got a tuple of 1
 net.train({**X, 'words': None}, Y) -> ArgumentTypeError: X\['words'\]
@@ -336,10 +336,10 @@ net.train({**X, 'image': X['image'] * np.nan}, Y) -> ArgumentError: X\['image'\]
 net.train({**X, 'words': X['words'][:3]}, Y) -> ShapeError: 'words'.* has 3 samples
 net.train({**X, 'words': X['words'] / 2}, Y) -> ArgumentTypeError: X\['words'\]
 net.train(X) -> ArgumentTypeError: X was given without y
-net.train(X, {'digit': Y['digit']}) -> ArgumentError: y, a dict with .* lacks 'box'
+net.train(X, {'digit': Y['digit']}) -> ArgumentError: y must hold .* lacks 'box'
 net.train(X, {**Y, 'box': Y['box'][:2]}) -> ShapeError: y\['box'\] has 2 samples
 net.train(X, {**Y, 'box': Y['box'][:, :1]}) -> ShapeError: y\['box'\]
-net.train(X, Y, {'words': X['words']}, Y) -> ArgumentError: X_test, a dict with .* lacks 'image'
+net.train(X, Y, {'words': X['words']}, Y) -> ArgumentError: X_test must hold .* lacks 'image'
 net.train(X, Y, metrics=['accuracy']) -> ArgumentTypeError: are a dict by name
 net.train(X, Y, metrics={'z': []}) -> UnknownNameError: 'z' is not one of .* take metrics
 net.train(X, Y, sample_weight=[1] * 24) -> ArgumentTypeError: a dict by name
@@ -358,10 +358,10 @@ net.setloss({'digit': 'softmax_cross_entropy'}) or net.evaluate(X, Y, metrics={'
 net.predict(X['image']) -> ArgumentTypeError: X: give a dict with image, words
 net.forward(X['image']) -> ArgumentTypeError: Network\(image, words -> .* takes 2 inputs, got 1
 net.forward(X['image'], X['words'][:2]) -> ShapeError: got 24 of image, 2 of words
-net.trace({'words': X['words']}, Y) -> ArgumentError: X, a dict with .* lacks 'image'
+net.trace({'words': X['words']}, Y) -> ArgumentError: X must hold .* lacks 'image'
 net.attributions(X, 'integrated', output='box', baseline={'z': 1})
     UnknownNameError: 'z' is not one of the names .* which are 'image', 'words'
-net.build({'image': (6, 6, 1)}) -> ArgumentError: input_shape, a dict with .* lacks 'words'
+net.build({'image': (6, 6, 1)}) -> ArgumentError: input_shape must hold .* lacks 'words'
 net.train([{'image': X['image'], **Y}], epochs=1) -> ArgumentError: none of them is 'words'
 net.generate(X['words'], 3) -> ArgumentError: given=
 """
