@@ -65,7 +65,8 @@ COMPUTED := derivative or dtype or buffers or reuse or pytorch or digits or fini
 	or windows or attention or functional or trainings or parity
 
 test: $(VENV)/.test
-	PHITODEEP_KERNELS=numpy $(BIN)/python -m pytest $(TWO) $(NUMERIC) -k "$(COMPUTED)"
+	PHITODEEP_KERNELS=numpy PHITODEEP_TESTS=$${PHITODEEP_TESTS:-kernels} \
+		$(BIN)/python -m pytest $(TWO) $(NUMERIC) -k "$(COMPUTED)"
 	$(BIN)/python -m pytest $(TWO)
 
 # The suite with the lowest versions that pyproject.toml allows, in an environment of its own, and what
