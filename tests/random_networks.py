@@ -10,7 +10,7 @@ frozen parts.
 import math
 import random
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -157,6 +157,7 @@ def one(values):
     return values[0] if len(values) == 1 else tuple(values)
 
 
+ROPES = (LongRope, DynamicRope)  # which do not fit all sizes of heads
 ELEMENTWISE = (L.Add, L.Subtract, L.Multiply, L.Average, L.Maximum)
 
 
@@ -172,10 +173,8 @@ def fitting(shape, masked):
         parts = [part for _, part in layer.walk()]
         if any(isinstance(p, L.TiedDense | L.Lambda | L.Shared) for p in parts):
             continue  # they are drawn below
-        if any(getattr(p, "eps", 1) < 0.05 for p in parts):
+        if any(getattr(p, "eps", 1) < 0.05 or type(getattr(p, "rope", 0)) in ROPES for p in parts):
             continue  # central differences of 1 / sqrt(1e-5) would be coarse
-        if any(isinstance(getattr(p, "rope", None), LongRope | DynamicRope) for p in parts):
-            continue  # they do not fit all sizes of heads
         with suppress(PhitodeepError):
             layer = layer._measured(shape)
             if masked and len(shape) == 2:
@@ -241,8 +240,8 @@ class Maker:
         groups += [[Centred, Scale, lambda: own], [lambda: self.sized(shape, shape[-1])]]
         if not keep:
             groups.append([lambda: self.sized(shape, pick(1, 2, 3, 4, 6))])
-            groups.append([L.TiedDense(e) for e in self.embeddings if e.dim == shape[-1]])
-            groups[-1] = [lambda layer=layer: layer for layer in groups[-1]]
+            alike = [e for e in self.embeddings if e.dim == shape[-1]]
+            groups.append([partial(L.TiedDense, e) for e in alike])
         if len(shape) == 2 and not keep:
             groups.append([lambda: self.windows(shape)])
         return self.one_of(pick(*filter(None, groups)))
@@ -277,31 +276,23 @@ class Maker:
 
     def container(self, shape, depth, keep):
         pick = self.pick
-        small = not keep and math.prod(shape) * 3 <= MOST
-        D, repeated = (
-            pick(2, 3, shape[-1]) if small else shape[-1],
-            {"checkpoint": pick(False, True)},
-        )
-
-        def branches(*widths):
-            return self.branches(shape, depth, *widths)
-
+        small, again = not keep and math.prod(shape) * 3 <= MOST, {"checkpoint": pick(False, True)}
+        D = pick(2, 3, shape[-1]) if small else shape[-1]
+        branches = partial(self.branches, shape, depth)
         makers = [
-            lambda: L.Residual(*self.chain(shape, depth, keep=True).layers, **repeated),
+            lambda: L.Residual(*self.chain(shape, depth, keep=True).layers, **again),
             lambda: Gate(*branches(D, D)),
             lambda: L.Parallel(*branches(*[D] * pick(1, 2, 3)), merge=pick("add", "multiply")),
             lambda: self.chain(shape, depth, keep),
         ]
         if len(shape) > 1:  # with random numbers, each step of each sample has its own
             drops = [L.Dropout(0.5)] * pick(0, 1)
-            inner = shape[1:]
-            makers += [
-                lambda: L.TimeDistributed(L.Chain(*drops, self.chain(inner, depth, keep)))
-            ] * 2
+            steps = partial(self.chain, shape[1:], depth, keep)
+            makers += [lambda: L.TimeDistributed(L.Chain(*drops, steps()))] * 2
         if small:
             makers += [
                 lambda: L.Parallel(*branches(*[pick(1, 2) for _ in range(pick(1, 2, 3))])),
-                lambda: L.SkipConcat(*branches(pick(1, 2))[0].layers, **repeated),
+                lambda: L.SkipConcat(*branches(pick(1, 2))[0].layers, **again),
                 lambda: self.wired({"x": shape}, 2, depth - 1, single=True),
             ]
         return self.one_of(makers)
@@ -310,14 +301,9 @@ class Maker:
 
     def embedding(self):
         """What takes tokens: an Embedding, or several side by side."""
-        pick, vocab = self.pick, 5
-        made = [L.Embedding(vocab, pick(2, 3, 4)) for _ in range(pick(1, 1, 2))]
+        made = [L.Embedding(5, self.pick(2, 3, 4)) for _ in range(self.pick(1, 1, 2))]
         self.embeddings += made
-        if len(made) == 1:
-            return made[0]
-        if made[0].dim == made[1].dim and pick(True, False):
-            return L.Parallel(*made, merge=pick("add", "multiply"))
-        return L.Parallel(*made)
+        return made[0] if len(made) == 1 else L.Parallel(*made)
 
     def measure(self, layer, shape):
         return layer._measured(shape).output_shape or ()
@@ -375,10 +361,8 @@ class Maker:
         kind = pick("layer", "layer", "merge", "merge", "shared", "several")
         if kind == "shared" and uses:
             layer, reads, _ = pick(*uses)
-            alike = [
-                [v for v in names if (shapes[v], v in tokens) == (shapes[name], name in tokens)]
-                for name in reads
-            ]
+            kinds = {name: (shapes[name], name in tokens) for name in names}
+            alike = [[v for v in names if kinds[v] == kinds[name]] for name in reads]
             return L.Shared(layer), *[pick(*found) for found in alike]
         values = [name for name in names if name not in tokens]
         if kind == "merge" and first in values:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import phitodeep
 from phitodeep import layers
-from phitodeep.core.call import calling
+from phitodeep.core.call import calling, inference
 from phitodeep.core.types import Array, each
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers import Chain, GradientReversal, Layer, Softmax, Tanh, Wired
@@ -67,7 +67,7 @@ def test_gradients_are_central_differences(net, training):
 @given(networks(), st.sampled_from([np.float32, np.float64]))
 def test_passes_keep_the_dtype_and_what_they_are_given(net, dtype):
     X, layer = net.cast(dtype), net.layer
-    kept, copies = copy.deepcopy(X), [layer.copy(), checkpointed(layer.copy(), True)]
+    kept = copy.deepcopy(X)
     with calling(step=3):
         dY = net.dY(layer.forward(*each(X)))
     found = passes(layer, X, dY, step=3)
@@ -75,8 +75,27 @@ def test_passes_keep_the_dtype_and_what_they_are_given(net, dtype):
     held = [[part.params, part.state, part.cache, part.grads] for _, part in layer.walk()]
     everything = [*arrays(held), *found.values()]
     assert {a.dtype for a in everything if a.dtype.kind == "f"} == {np.dtype(dtype)}
-    for other in copies:
-        assert_same(passes(other, X, dY, step=3), found)
+
+
+CALLS = [{}, {"reuse": True}, {"step": None}, {"needs_dX": False}, {"training": False}]
+
+
+@examples(8)
+@given(networks(), st.sampled_from(CALLS))
+def test_checkpoints_change_no_bit_and_keep_only_the_inputs(net, call):
+    plain, lean, Xs = net.layer, checkpointed(net.layer.copy(), True), each(net.X)
+    checkpointed(plain, False).checkpoint, lean.checkpoint = False, True
+    dY = net.dY(net.layer.copy().forward(*Xs))
+    for _ in range(2):
+        assert_same(passes(lean, net.X, dY, **call), passes(plain, net.X, dY, **call))
+    assert_same(lean.get_weights(), plain.get_weights())  # running statistics were noted once
+    with calling(step=4):
+        lean.forward(*Xs)
+        with inference():
+            lean.forward(*[X[::-1] for X in Xs])
+        first = copy.deepcopy(each(lean.backward(*each(dY))))
+        np.testing.assert_equal(each(lean.backward(*each(dY))), first)
+    assert not any(part.cache for _, part in lean.walk() if part is not lean)
 
 
 # --- masks -------------------------------------------------------------------------------------
@@ -200,7 +219,7 @@ SETTINGS = st.builds(
     st.sampled_from([2, 3]),
 )
 TRAINED = networks(samples=(5, 6))
-EPOCHS = 2
+EPOCHS, FACTORS = 2, (0.5, 2)  # those of the losses of the first outputs
 
 
 def model_of(net, how, dtype=np.float64):
@@ -221,7 +240,10 @@ def model_of(net, how, dtype=np.float64):
                 uses.append((end(), [name], [name := f"{name}_{end.__name__}"]))
             returns.append(name)
             losses[name] = how._replace(target=target).loss()
-        model = Network(layer.takes, uses, returns, loss_class=losses, **options)
+        factors = dict(zip(returns, FACTORS, strict=False))
+        model = Network(
+            layer.takes, uses, returns, loss_class=losses, loss_weights=factors, **options
+        )
     model.build(one([X.shape[1:] for X in each(net.X)]), dtype=dtype)
     rng, N = np.random.default_rng(net.seed + 2), len(each(net.X)[0])
     ys = [
@@ -267,9 +289,9 @@ def train(model, X, y, how, parts=1, **more):
 def train_by_hand(model, X, y, how, callback=None):
     """The same by forward, loss_gradient, backward and a step, which for SGD is by hand too."""
     optimizer, size = model.optimizer, how.batch_size
-    Xs, ys, losses = each(X), each(y), [model.loss]
+    Xs, ys, losses, factors = each(X), each(y), [model.loss], [1]
     if isinstance(model.loss, Heads):
-        losses = model.loss.losses.values()
+        losses, factors = model.loss.losses.values(), [*FACTORS, *[1] * len(ys)]
     batches = [slice(at, at + size) for at in range(0, len(Xs[0]), size)]
     velocity = {}
     for group in [
@@ -284,7 +306,8 @@ def train_by_hand(model, X, y, how, callback=None):
             with calling(step=optimizer.t, first=first):
                 Ps = each(model.forward(*[A[rows] for A in Xs]))
                 every = zip(losses, Ps, ys, totals, strict=True)
-                model.backward(*[of.loss_gradient(P, T[rows], total=n) for of, P, T, n in every])
+                dPs = [of.loss_gradient(P, T[rows], total=n) for of, P, T, n in every]
+                model.backward(*[c * dP for c, dP in zip(factors, dPs, strict=False)])
             first += len(Ps[0])
             for _, part in model.walk():
                 for name, g in part.grads.items():

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from phitodeep import layers as nn
-from phitodeep.core.call import calling, current, inference
+from phitodeep.core.call import calling, current
 from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError, OrderError, ShapeError
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.testing import check_gradients
-from phitodeep.testing.examples import made, passes
+from phitodeep.testing.examples import made
 from tests.conftest import assert_same, in_parts
 from tests.rows import LONG
 
@@ -352,72 +352,6 @@ def test_signatures_are_read_once(monkeypatch):
     expected = repr(nn.Chain(nn.Chain(nn.Dense(2))))
     monkeypatch.setattr("phitodeep.core.types.inspect.signature", None)
     assert repr(nn.Chain(nn.Chain(nn.Dense(2)))) == expected
-
-
-SHAPE = (3, 5, 4)
-MAKES = {
-    "chain": lambda on: nn.Chain(nn.Dense(6), nn.Tanh(), nn.Dense(4), checkpoint=on),
-    "dropout and statistics": lambda on: nn.Chain(
-        nn.Dense(6),
-        nn.BatchNorm(),
-        nn.ReLU(),
-        nn.Dropout(0.4),
-        nn.GaussianNoise(0.1),
-        nn.Dense(4),
-        checkpoint=on,
-    ),
-    "residual": lambda on: nn.Residual(nn.LayerNorm(), nn.Dense(4), nn.Dropout(0.2), checkpoint=on),
-    "skip": lambda on: nn.SkipConcat(nn.Dense(3), nn.Tanh(), checkpoint=on),
-    "nested": lambda on: nn.Chain(
-        nn.Chain(nn.Dense(4), nn.Dropout(0.3), checkpoint=on),
-        nn.Residual(nn.GRU(4), checkpoint=on),
-        checkpoint=on,
-    ),
-    "block": lambda on: nn.TransformerBlock(2, causal=True, dropout=0.2, checkpoint=on),
-    "recurrent": lambda on: nn.Chain(nn.Dense(3), nn.GRU(4), checkpoint=on),
-}
-each = pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
-
-
-def pair(make):
-    plain, lean = made(lambda: make(False), SHAPE), made(lambda: make(True), SHAPE)
-    lean.set_weights(plain.get_weights())
-    return plain, lean
-
-
-@each
-@pytest.mark.parametrize(
-    "call", [{}, {"reuse": True}, {"step": None}, {"needs_dX": False}], ids=str
-)
-def test_all_is_the_same_to_the_bit(make, call, rng):
-    plain, lean = pair(make)
-    X = rng.standard_normal(SHAPE)
-    dY = rng.standard_normal(plain.copy().forward(X).shape)
-    mask = np.arange(5) < np.array([5, 2, 3])[:, None]
-    for m in (None, mask, None):
-        assert_same(passes(lean, X, dY, mask=m, **call), passes(plain, X, dY, mask=m, **call))
-    assert_same(lean.get_weights(), plain.get_weights())  # running statistics were noted once
-
-
-@each
-def test_backward_twice_and_predictions_between(make, rng):
-    plain, lean = pair(make)
-    X = rng.standard_normal(SHAPE)
-    with calling(step=4):
-        Y = lean.forward(X)
-        dY = rng.standard_normal(Y.shape)
-        with inference():
-            lean.forward(2 * X)
-        first = lean.backward(dY).copy()
-        np.testing.assert_array_equal(lean.backward(dY), first)
-        plain.forward(X)
-        np.testing.assert_array_equal(plain.backward(dY), first)
-    for path, layer in lean.walk():
-        assert layer is lean or not layer.cache, path
-    lean.checkpoint = False  # it may be turned off again
-    lean.forward(2 * X)
-    plain.forward(2 * X)
-    np.testing.assert_array_equal(lean.backward(dY), plain.backward(dY))
 
 
 def deep(checkpoint):

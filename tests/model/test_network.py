@@ -151,23 +151,6 @@ def test_losses_are_weighted_sums_and_have_names_in_the_history():
     assert after["loss"] < 0.5 * before["loss"]
 
 
-def test_gradients_are_those_of_the_sum():
-    net = two_by_two().build()
-    trace = net.trace(X, Y)
-    assert trace.loss == pytest.approx(net.trace(X, Y).loss)
-    twin, shift = net.copy(), 1e-6
-    for path in ("0.W", "4.W", "11.b"):
-        W = net.get_weights()[path]
-        way = RNG.standard_normal(W.shape)
-        values = []
-        for step in (shift, -shift):
-            twin.set_weights({**net.get_weights(), path: W + step * way})
-            values.append(twin.trace(X, Y).loss)
-        path, name = path.split(".")
-        found = (trace[f"{path}.backward.d{name}"].array * way).sum()
-        assert found == pytest.approx((values[0] - values[1]) / (2 * shift), rel=1e-6)
-
-
 @pytest.mark.parametrize(
     "batches",
     [
