@@ -62,7 +62,7 @@ def states():
 
 
 def attending():
-    """Attention to another sequence, twice, and products of steps; an input is an output."""
+    """Attention to another sequence, with shared keys, products of steps; an input is an output."""
     cross, product = L.CrossAttention(2, head_dim=3), L.Bilinear(4)
     uses = [
         (cross, ["a", "b"], ["u"]),

@@ -307,9 +307,12 @@ class _Last(nn.Module):
     after the last step, each (N, H).
     """
 
-    def __init__(self, return_sequences: bool, return_state: bool, **sizes: int) -> None:
+    def __init__(
+        self, return_sequences: bool, return_state: bool, initial_state: bool, **sizes: int
+    ) -> None:
         super().__init__(**sizes, batch_first=True)
         self.return_sequences, self.return_state = return_sequences, return_state
+        self.initial_state = initial_state
 
     def forward(self, X: Tensor, *start: Tensor) -> Any:
         given = [state[None] for state in start]

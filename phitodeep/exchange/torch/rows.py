@@ -105,6 +105,7 @@ _RECURRENT = {
     "b": ("bias_ih_l0", SAME),
     "bh": ("bias_hh_l0", SAME),
 }
+RETURNS = ("return_sequences", "return_state", "initial_state")
 _WINDOW = {n: n for n in ("kernel_size", "stride", "dilation", "groups")}
 _POOL = {"pool_size": "kernel_size", "stride": "stride"}
 
@@ -149,7 +150,7 @@ def _pool(layer: Any) -> dict[str, Any]:
 
 
 def recurrent(theirs: str) -> Pair:
-    names = {"units": "hidden_size", **{n: n for n in ("return_sequences", "return_state")}}
+    names = {"units": "hidden_size", **{n: n for n in RETURNS}}
     return pair(theirs, LAST, _features, _RECURRENT)._replace(settings=names)
 
 

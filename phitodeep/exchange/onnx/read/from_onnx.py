@@ -21,7 +21,7 @@ from phitodeep.errors import DataError, PhitodeepError, locate
 from phitodeep.exchange.onnx.read import activations, attention, norms, products, sequences
 from phitodeep.exchange.onnx.read import operators as operators
 from phitodeep.exchange.onnx.read import windows as windows
-from phitodeep.exchange.onnx.read.axes import ONE, Size, expanded, size_of
+from phitodeep.exchange.onnx.read.axes import ONE, Size, expanded, same, size_of
 from phitodeep.exchange.onnx.read.building import Placed, Plan, RelayoutError, Writer
 from phitodeep.exchange.onnx.read.interpreting import Interpreter
 from phitodeep.exchange.onnx.read.reading import File
@@ -99,12 +99,14 @@ class _Import:
 
     def _model(self, orders: dict[str, tuple[int, ...]]) -> Any:
         batches = [orders.get(f"the input {i.name!r}", (0,))[0] for i in self.file.inputs]
-        probes, unknown = chain(self.steps, repeat(ONE)), dict[str, Size]()
+        probes, known = chain(self.steps, repeat(ONE)), dict[str, Size]()
+        sizes: list[list[Size]] = []
         for given, batch_at in zip(self.file.inputs, batches, strict=True):
             for i, size in enumerate(given.sizes):
-                if isinstance(size, str) and size not in unknown:
-                    unknown[size] = BATCHES if i == batch_at else next(probes)
-        it = Interpreter(self.file, unknown, batches)
+                if isinstance(size, str) and size not in known:
+                    known[size] = BATCHES if i == batch_at else next(probes)
+            sizes.append([known[n] if isinstance(n, str) else same(n) for n in given.sizes])
+        it = Interpreter(self.file, sizes, batches)
         outs = self._outputs(it)
         self.progress = 1
         plans = _plans([out.step for out in outs.values()])

@@ -14,14 +14,14 @@ time that a hostile file takes is more than a small multiple of its size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from phitodeep.core.types import Array
 from phitodeep.errors import DataError, PhitodeepError
-from phitodeep.exchange.onnx.read.axes import PROBES, Axis, Group, Size, new, same
+from phitodeep.exchange.onnx.read.axes import ONE, PROBES, Axis, Group, Size, new
 from phitodeep.exchange.onnx.read.reading import (
     FLOATS,
     INTEGERS,
@@ -260,12 +260,12 @@ def handles(*ops: str) -> Callable[[Handler], Handler]:
 class Interpreter:
     """The values of a graph.
 
-    unknown    for each axis of unknown size of the inputs, by name, its size in each probe
+    sizes      for each axis of each input, its size in each probe
     inputs     the steps that stand for the inputs
     batch      the axis of the samples; `batch_at` are its places in the inputs
     """
 
-    def __init__(self, file: File, unknown: Mapping[str, Size], batch_at: Sequence[int]) -> None:
+    def __init__(self, file: File, sizes: list[list[Size]], batch_at: Sequence[int]) -> None:
         self.file, self.opset = file, file.opset
         self.budget = Budget(file.size)
         self.steps: list[Step] = []
@@ -275,18 +275,12 @@ class Interpreter:
         }
         if not file.inputs:
             raise DataError(f"{file.path} has no inputs.")
-        first = file.inputs[0].sizes[: batch_at[0] + 1][-1:] or [1]
-        self.batch = Axis(self._size(first[0], unknown))
-        pairs = zip(file.inputs, batch_at, strict=True)
-        self.inputs = [self._input(given, unknown, at) for given, at in pairs]
+        self.batch = Axis(sizes[0][batch_at[0]] if sizes[0] else ONE)
+        self.inputs = [*map(self._input, file.inputs, sizes, batch_at)]
         for node in file.nodes:
             self._run(node)
 
-    @staticmethod
-    def _size(n: int | str, unknown: Mapping[str, Size]) -> Size:
-        return unknown[n] if isinstance(n, str) else same(n)
-
-    def _input(self, given: Input, unknown: Mapping[str, Size], batch_at: int) -> Step:
+    def _input(self, given: Input, sizes: Sequence[Size], batch_at: int) -> Step:
         """Return the step that stands for an input."""
         if given.type not in FLOATS | INTEGERS:
             raise DataError(
@@ -298,7 +292,6 @@ class Interpreter:
                 f"the input {given.name!r} of {self.file.path} must have the batch as its first "
                 f"axis, followed by features, got {len(given.sizes)} axes."
             )
-        sizes = [self._size(n, unknown) for n in given.sizes]
         groups: list[Group] = [new(size) for size in sizes]
         if sizes[batch_at] != self.batch.size:
             raise DataError(f"the inputs of {self.file.path} have different numbers of samples.")

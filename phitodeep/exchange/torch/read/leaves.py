@@ -15,7 +15,7 @@ from phitodeep.errors import ArgumentError, PhitodeepError
 from phitodeep.exchange.correspondence import PAIRS
 from phitodeep.exchange.torch.pairs import declared_modules
 from phitodeep.exchange.torch.read.making import MAKE, Refused, as_tuple, short, upsample
-from phitodeep.exchange.torch.rows import SAME, TRANSPOSED, Move, Pair
+from phitodeep.exchange.torch.rows import RETURNS, SAME, TRANSPOSED, Move, Pair
 from phitodeep.layers.base import Layer
 
 Arrays = dict[str, Array]
@@ -67,7 +67,8 @@ class Leaves:
             ),
             own.Bidirectional: self._bidirectional,
             **dict.fromkeys(
-                [own.RNN, own.LSTM, own.GRU], lambda m: self.recurrent(m, m.return_sequences)
+                [own.RNN, own.LSTM, own.GRU],
+                lambda m: self.recurrent(m, **{name: getattr(m, name) for name in RETURNS}),
             ),
         }
         self.looked_into = {torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict}

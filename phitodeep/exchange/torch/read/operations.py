@@ -7,6 +7,7 @@ from itertools import zip_longest
 from typing import Any
 
 from phitodeep import layers as L
+from phitodeep.core.types import each
 from phitodeep.exchange.onnx.read.attention import is_causal
 from phitodeep.exchange.onnx.read.axes import Groups, new, same, size_of
 from phitodeep.exchange.onnx.read.values import Constant, View
@@ -34,7 +35,7 @@ class Reader(TensorFunctions):
             **dict.fromkeys([own.GlobalAvgPool, own.GlobalMaxPool], self._global_pool),
             own.TimeDistributed: self._time_distributed,
             **dict.fromkeys([nn.Bilinear, own.CrossAttention], self._joint),
-            **dict.fromkeys([own.RNN, own.LSTM, own.GRU], self._states),
+            **dict.fromkeys([own.RNN, own.LSTM, own.GRU], self._joint),
             own.Merge: self._merged,
         }
 
@@ -46,16 +47,12 @@ class Reader(TensorFunctions):
             return special(node, module, X, *args, **kwargs)
         if args or kwargs:
             self.fail(node, "is called with more than its input, which is not supported")
-        return self.alone(node, module, X)
-
-    def alone(self, node: Any, module: Any, X: Any) -> View:
-        """A module of one value."""
         view = self.value(node, X)
         layers = self.leaves.layers(module, self.path(node), self.leaves.of)
         if isinstance(module, self.torch.nn.Embedding):
             self.embeddings[module.weight] = layers[0]
         pair, groups, count = self.leaves.rows.get(type(module)), view.groups, len(view.groups)
-        after = self.groups(node, view)
+        after = self.groups(node.meta["value"], view)
         if pair is not None and pair.layout == "any":
             x = self.placed(view)
             return self.written(node, layers, x, (*x.layout, *after[count:]), after)
@@ -64,10 +61,9 @@ class Reader(TensorFunctions):
         layout = channels_last(after, channels) if len(after) == count else after
         return self.written(node, layers, x, layout, after)
 
-    def groups(self, node: Any, view: View) -> Groups:
-        """Return the axes of a step's output: those of its input where they have the same size."""
-        sizes = map(same, node.meta["value"].shape)
-        pairs = zip_longest(sizes, view.groups[: node.meta["value"].ndim], fillvalue=())
+    def groups(self, value: Any, view: View) -> Groups:
+        """Return the axes of an output: those of the input where they have the same size."""
+        pairs = zip_longest(map(same, value.shape), view.groups[: value.ndim], fillvalue=())
         return tuple(group if size_of(group) == size else new(size) for size, group in pairs)
 
     def _as_module(self, node: Any, name: str, X: Any, *args: Any, **kwargs: Any) -> Any:
@@ -159,16 +155,12 @@ class Reader(TensorFunctions):
 
     def joint(self, node: Any, layer: Any, views: list[View]) -> Any:
         """Add a layer that reads several values, or gives several, with their axes in order."""
-        found, (samples, steps, *_) = node.meta["value"], (*views[0].groups, ())
-        outs = []
-        for value in found if isinstance(found, tuple) else [found]:
-            groups = [samples, *(new(same(n)) for n in value.shape[1:])]
-            if value.ndim > 2 and size_of(groups[1]) == size_of(steps):
-                groups[1] = steps
-            outs.append(self.new_step(node, views, groups))
-        placed = self.writer.several(
-            layer, [self.ordered(view) for view in views], [step.groups for step in outs]
-        )
+        found, outs = node.meta["value"], []
+        for value in each(found):
+            groups = self.groups(value, views[0])
+            states = [groups[0], *(new(same(n)) for n in value.shape[1:])]  # (N, H)
+            outs.append(self.new_step(node, views, groups if value.ndim > 2 else states))
+        placed = self.writer.several(layer, [*map(self.ordered, views)], [s.groups for s in outs])
         self.writer.placed.update(zip(outs, placed, strict=True))
         given = [step.output for step in outs]
         return given if isinstance(found, tuple) else given[0]
@@ -182,18 +174,6 @@ class Reader(TensorFunctions):
         if module.how == "concat":
             return self.do_cat(node, Xs, module.dim)
         return self.merged(node, module.how, *Xs, dim=module.dim)
-
-    def _states(self, node: Any, module: Any, *Xs: Any) -> Any:
-        if len(Xs) == 1 and not module.return_state:
-            return self.alone(node, module, *Xs)
-        (layer,) = self.leaves.layers(
-            module,
-            self.path(node),
-            lambda m: self.leaves.recurrent(
-                m, m.return_sequences, return_state=m.return_state, initial_state=len(Xs) > 1
-            ),
-        )
-        return self.joint(node, layer, [self.value(node, X) for X in Xs])
 
     # --- recurrent modules -------------------------------------------------------------------
 

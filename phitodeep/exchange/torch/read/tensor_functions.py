@@ -17,6 +17,7 @@ from phitodeep.exchange.torch.read.graph import Graph, is_node
 from phitodeep.exchange.torch.read.leaves import array
 
 ALL = slice(None)
+MERGED = {"mul": "multiply", "sub": "subtract", "max": "maximum", "maximum": "maximum"}
 
 
 class TensorFunctions(Graph):
@@ -176,14 +177,10 @@ class TensorFunctions(Graph):
                 return self._plus_positions(node, X, other)
         return self.merged(node, "add", A, B)
 
-    def do_sub(self, node: Any, A: Any, B: Any) -> View:
-        return self.merged(node, "subtract", A, B)
-
     def do_mul(self, node: Any, A: Any, B: Any) -> View:
-        return self.merged(node, "multiply", A, B)
+        return self.merged(node, MERGED[str(self.function(node))], A, B)
 
-    def do_maximum(self, node: Any, A: Any, B: Any) -> View:
-        return self.merged(node, "maximum", A, B)
+    do_sub = do_maximum = do_mul
 
     def merged(self, node: Any, how: str, *Xs: Any, dim: int = -1) -> View:
         """Return values merged element by element, or their dot product along `dim`."""
