@@ -191,7 +191,7 @@ PREPARED = {
     "phitodeep.plots.feature_maps.feature_maps": images,
     "phitodeep.plots.filters.filters": images,
     "phitodeep.plots.histograms.histograms": plane,
-    "phitodeep.model.model.Model.stream": language,
+    "phitodeep.text.generation.Generating.stream": language,
     "phitodeep.model.network.Network": two_inputs,
     "phitodeep.inspect.trace.Trace.save": traced,
     "phitodeep.testing": regression,
