@@ -155,6 +155,11 @@ class FilePath(click.Path):
         return path
 
 
+def output_file(metavar: str, help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the option --output."""
+    return click.option("--output", "-o", metavar=metavar, type=FilePath(), help=help)
+
+
 def model_file(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the argument FILE and the option --import."""
     command = click.option(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from phitodeep.cli.app import FilePath, model_file, refuse_overwriting, refuse_own
+from phitodeep.cli.app import model_file, output_file, refuse_overwriting, refuse_own
 from phitodeep.cli.inputs import sample_shapes
 from phitodeep.errors import ArgumentError, NotBuiltError
 from phitodeep.exchange.onnx.write.export import OPSET, files_of
@@ -23,13 +23,7 @@ ENDINGS = {"numpy": ".py", "onnx": ".onnx", "torch": ".pt2"}
 @click.command()
 @model_file
 @click.option("--to", "form", type=click.Choice([*ENDINGS]), required=True, help="The format.")
-@click.option(
-    "--output",
-    "-o",
-    metavar="FILE",
-    type=FilePath(),
-    help="The file to write; by default FILE with the ending of the format.",
-)
+@output_file("FILE", "The file to write; by default FILE with the ending of the format.")
 @click.option(
     "--opset", type=int, help=f"For onnx: the version of its operators, by default {OPSET}."
 )

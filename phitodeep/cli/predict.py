@@ -9,7 +9,7 @@ from typing import IO, Any
 import click
 import numpy as np
 
-from phitodeep.cli.app import FilePath, model_file, refuse_own
+from phitodeep.cli.app import FilePath, model_file, output_file, refuse_own
 from phitodeep.cli.inputs import fitted, read_inputs, sample_shapes
 from phitodeep.core.files import atomic_write
 from phitodeep.core.types import Array, each
@@ -23,13 +23,7 @@ from phitodeep.training.inputs import in_order
 @click.command()
 @model_file
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True)
-@click.option(
-    "--output",
-    "-o",
-    metavar="OUT.npy|.csv",
-    type=FilePath(),
-    help="Write the predictions to a file instead of printing them.",
-)
+@output_file("OUT.npy|.csv", "Write the predictions to a file instead of printing them.")
 @click.option(
     "--classes",
     is_flag=True,
@@ -108,11 +102,9 @@ def _classes(P: Array, model: Model, name: str) -> Array:
 
     An output of several whose loss knows no classes stays as it is.
     """
-    loss = model.loss
-    if isinstance(loss, Heads):
-        if name not in loss.losses or loss.losses[name].classes(P.shape) is None:
-            return P
-        loss = loss.losses[name]
+    loss = model.loss.losses.get(name) if isinstance(model.loss, Heads) else model.loss
+    if loss is None or (model.outputs > 1 and loss.classes(P.shape) is None):
+        return P
     if P.shape[-1] == 1:
         return (P[..., 0] > loss.threshold).astype(np.int64)
     return P.argmax(axis=-1)

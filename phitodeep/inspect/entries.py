@@ -222,14 +222,8 @@ class Entries(Mapping[str, Entry]):
             inner = self._passes.get(run.path_inside(path, child))
             return None if inner is None else scope.cast(inner.array(name))
 
-        scope = Scope(
-            passes.layer,
-            path,
-            call=passes.call,
-            dtype=self._dtype,
-            result=result,
-            **numbered("X", passes.X),
-        )
+        X, call = numbered("X", passes.X), passes.call
+        scope = Scope(passes.layer, path, call=call, dtype=self._dtype, result=result, **X)
         with within(passes.call):  # inside TimeDistributed there is no mask
             known = run.has_steps(passes.layer)
         if not known:

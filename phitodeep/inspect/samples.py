@@ -127,10 +127,8 @@ def sample_gradients(model: Trainable, X: Any, y: Any, **options: Any) -> Sample
             f"{recording.loss!r} does not declare that it is a sum over samples: declare "
             "independent_samples = True in it."
         )
-    return SampleGradients(
-        recording,
-        Entries(recording.passes, dtype=recording.model.dtype, edit=replaced_by(recording.watch)),
-    )
+    edit, dtype = replaced_by(recording.watch), recording.model.dtype
+    return SampleGradients(recording, Entries(recording.passes, dtype=dtype, edit=edit))
 
 
 def _check(path: str, layer: Layer) -> None:

@@ -80,13 +80,8 @@ class Trace(Tabled, Entries):
         self._recording, self._notes, self.remarks = recording, notes, remarks
         self.loss, self.sample, self.model = recording.value, sample, recording.model
         self.edited = edit is not None
-        super().__init__(
-            recording.passes,
-            loss=_loss_scope(recording, edit),
-            updates=updates,
-            dtype=np.float64,
-            edit=edit,
-        )
+        loss, exact = _loss_scope(recording, edit), np.float64
+        super().__init__(recording.passes, loss=loss, updates=updates, dtype=exact, edit=edit)
 
     # --- what pictures of it read ------------------------------------------------------------
 

@@ -42,6 +42,8 @@ class Container(Layer, registered=False):
 
     skips_dX = False
     checkpoint = False  # True: forward keeps only X, and backward runs it again; see Chain
+    _forward: Callable[..., Any]  # both passes without checkpoints, of containers that have them
+    _backward: Callable[..., Any]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -198,12 +200,6 @@ class Container(Layer, registered=False):
                 layer._frame.cache = {}
         return dX
 
-    def _forward(self, *Xs: Array) -> Any:
-        raise NotImplementedError
-
-    def _backward(self, *dYs: Array) -> Any:
-        raise NotImplementedError
-
     def flops(self) -> int:
         return sum(layer.flops() for layer in self.children().values())
 
@@ -269,7 +265,7 @@ class Chain(Container):
     def backward(self, dY: Array) -> Array | None:
         return self._back_through(dY)
 
-    def _forward(self, X: Array) -> Array:  # type: ignore[override]
+    def _forward(self, X: Array) -> Array:
         mask = current().mask
         masks = None if mask is None else self._masks(mask)
         i = 0
@@ -285,7 +281,7 @@ class Chain(Container):
             raise
         return X
 
-    def _backward(self, dY: Array) -> Array | None:  # type: ignore[override]
+    def _backward(self, dY: Array) -> Array | None:
         """Run all layers backward or, if dX is not needed, those down to the first that learns."""
         call, first = current(), 0
         if not call.needs_dX:

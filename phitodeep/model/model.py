@@ -49,7 +49,7 @@ from phitodeep.optimization.schedules import check_rate
 from phitodeep.text.generation import Generating
 from phitodeep.training.callback import Callback, as_callbacks
 from phitodeep.training.history import History
-from phitodeep.training.inputs import model_mask, validate_inputs
+from phitodeep.training.inputs import model_mask, named_inputs, validate_inputs
 from phitodeep.training.loop import Training, held_out
 from phitodeep.training.objective import Objective
 from phitodeep.training.parts import predictions
@@ -264,8 +264,7 @@ class Model(Inspectable, Adaptable, Generating, registered=False):
 
     def _inputs(self, X: Any, lengths: Any) -> tuple[Any, Any]:
         """Return the checked inputs and their masks."""
-        mask = model_mask(self, X, lengths)
-        return validate_inputs(self, X, mask=mask), mask
+        return named_inputs(self, X, lengths, "X")
 
     def _check_trained(self) -> None:
         """Refuse layers that training would never change."""
@@ -275,8 +274,8 @@ class Model(Inspectable, Adaptable, Generating, registered=False):
         return X, y
 
     def _named(self, P: Any) -> Any:
-        """Return predictions as users get them."""
-        return P
+        """Return predictions as users get them: several by name."""
+        return dict(zip(self.returns, P, strict=True)) if self.outputs > 1 else P
 
     def samples_at_once(self) -> int:
         """Return how many samples to process at a time: about a million values per layer.

@@ -11,7 +11,7 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, locat
 from phitodeep.layers.wiring import Wired
 from phitodeep.loss.heads import Heads, by_name
 from phitodeep.model.model import Model
-from phitodeep.training.inputs import in_order, named_inputs
+from phitodeep.training.inputs import in_order
 from phitodeep.training.shortcuts import check_pair
 
 
@@ -146,14 +146,6 @@ class Network(Model, Wired):
         shapes = in_order(input_shape, self.takes, "input_shape")
         return super().build(shapes[0] if self.inputs == 1 else shapes, seed=seed, dtype=dtype)
 
-    def _inputs(self, X: Any, lengths: Any) -> tuple[Any, Any]:
-        if self.inputs > 1:
-            return named_inputs(self, X, lengths, "X")
-        return super()._inputs(in_order(X, self.takes, "X")[0], lengths)
-
     def _in_order(self, X: Any, y: Any) -> tuple[Any, Any]:
         Xs, ys = in_order(X, self.takes, "X"), in_order(y, self.returns, "y")
         return Xs if self.inputs > 1 else Xs[0], ys if self.outputs > 1 else ys[0]
-
-    def _named(self, P: Any) -> Any:
-        return dict(zip(self.returns, P, strict=True)) if self.outputs > 1 else P

@@ -9,7 +9,7 @@ import numpy as np
 from phitodeep.core.types import PathLike
 from phitodeep.errors import ArgumentTypeError
 from phitodeep.inspect.diagnosis.findings import LIMITS
-from phitodeep.inspect.trace import Row, Trace
+from phitodeep.inspect.trace import Trace
 from phitodeep.plots.canvas import COLOURS, MUTED, POSITIVE, evenly, figure, save, some_of
 
 WHO = "plots.gradient_flow"
@@ -49,17 +49,13 @@ def gradient_flow(trace: Trace, *, path: PathLike | None = None) -> Any:
         axes.grid(axis="y", alpha=0.25)
     low, high = (LIMITS[f"updates too {how}"].value for how in ("small", "large"))
     panels[-1].axvspan(low, high, color=MUTED, alpha=0.15, lw=0, zorder=0)
-    panels[0].set_yticks(range(len(rows)), map(_name, rows), fontsize=8)
+    panels[0].set_yticks(range(len(rows)), [f"{r.path}  {r.layer}" for r in rows], fontsize=8)
     panels[0].set_ylim(len(rows) - 0.5, -0.5)  # the first layer at the top
     of = "" if trace.sample is None else f", sample {trace.sample}"
     count = some_of(len(rows), len(leaves), "layers")
     made.suptitle(f"loss {trace.loss:.4g}{of}; {count}", fontsize=10)
     save(made, path)
     return made
-
-
-def _name(row: Row) -> str:
-    return f"{row.path}  {row.layer}"
 
 
 def _draw(axes: Any, values: list[float | None], colour: str) -> None:

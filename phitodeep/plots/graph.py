@@ -37,9 +37,8 @@ def graph(blocks: Sequence[Block], reads: Sequence[Sequence[int]]) -> Block:
 def _placed(rows: list[int], reads: Sequence[Sequence[int]]) -> tuple[list[int], list[_Line]]:
     """The column of each block, and which way each line goes."""
     columns, lines = [0] * len(rows), list[_Line]()
-    used: dict[
-        tuple[int, int], int
-    ] = {}  # the block that stands or whose line runs in a row and a column
+    # the block that stands, or whose line runs, in a row and a column
+    used: dict[tuple[int, int], int] = {}
 
     def free(first: int, last: int, column: int, own: int) -> bool:
         return all(used.get((r, column), own) == own for r in range(first, last + 1))
