@@ -11,17 +11,7 @@ from phitodeep import layers as nn
 from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError, PhitodeepError
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import Callback, CSVLogger, EarlyStopping, LambdaCallback
-from phitodeep.optimization.optimizers import (
-    LBFGS,
-    OPTIMIZERS,
-    SGD,
-    Adam,
-    AdamW,
-    Muon,
-    Nadam,
-    Optimizer,
-    RMSProp,
-)
+from phitodeep.optimization import optimizers
 from phitodeep.optimization.schedules import CosineDecay, OneCycle, ReduceOnPlateau, WarmUp
 from tests.rows import LONG, few
 from tests.test_bad_input import assert_same
@@ -31,16 +21,18 @@ X = rng.standard_normal((24, 4)).astype(np.float32)
 Y = np.tanh(X[:, :2] + 0.5 * X[:, 2:]) + 0.1 * rng.standard_normal((24, 2)).astype(np.float32)
 
 OPTIONS = {
-    **{name: kind for name, kind in OPTIMIZERS.items() if kind is not LBFGS},
-    "lbfgs": lambda: LBFGS(max_iter=3, ema=0.5),
-    "sgd with momentum": lambda: SGD(0.05, momentum=0.9, nesterov=True),
-    "rmsprop with momentum": lambda: RMSProp(0.01, momentum=0.9),
-    "averages": lambda: Adam(0.01, ema=0.8),
-    "clipping and penalties": lambda: AdamW(0.01, clip_norm=0.1, clip_value=0.1, l1=1e-3, l2=1e-3),
-    "a schedule": lambda: Nadam(OneCycle(0.05, steps=24)),
-    "plateau": lambda: Adam(ReduceOnPlateau(0.5, factor=0.5, patience=2)),
-    "plateau after a warm-up": lambda: Adam(WarmUp(ReduceOnPlateau(0.3, patience=1), 6)),
-    "groups": lambda: Muon(
+    **{name: kind for name, kind in optimizers.OPTIMIZERS.items() if kind is not optimizers.LBFGS},
+    "lbfgs": lambda: optimizers.LBFGS(max_iter=3, ema=0.5),
+    "sgd with momentum": lambda: optimizers.SGD(0.05, momentum=0.9, nesterov=True),
+    "rmsprop with momentum": lambda: optimizers.RMSProp(0.01, momentum=0.9),
+    "averages": lambda: optimizers.Adam(0.01, ema=0.8),
+    "clipping and penalties": lambda: optimizers.AdamW(
+        0.01, clip_norm=0.1, clip_value=0.1, l1=1e-3, l2=1e-3
+    ),
+    "a schedule": lambda: optimizers.Nadam(OneCycle(0.05, steps=24)),
+    "plateau": lambda: optimizers.Adam(ReduceOnPlateau(0.5, factor=0.5, patience=2)),
+    "plateau after a warm-up": lambda: optimizers.Adam(WarmUp(ReduceOnPlateau(0.3, patience=1), 6)),
+    "groups": lambda: optimizers.Muon(
         0.01,
         ema=0.7,
         groups={
@@ -135,7 +127,7 @@ def test_training_continues_to_the_bit(name, where, dtype):
 
 def test_a_second_training_begins_early_stopping_afresh_also_after_a_failed_load():
     stop = EarlyStopping(patience=2)
-    model = net(Adam(0.02), callbacks=[stop])
+    model = net(optimizers.Adam(0.02), callbacks=[stop])
     train(model, 3)
     state = copy.deepcopy(stop.state_dict())
     assert state["training"] is False
@@ -152,12 +144,12 @@ def test_a_state_that_was_loaded_resumes_once():
     states = []
     stop = EarlyStopping(patience=9)
     take = LambdaCallback(on_epoch_end=lambda *_: states.append(stop.state_dict()))
-    train(net(Adam(0.02)), 3, callbacks=[stop, take])
+    train(net(optimizers.Adam(0.02)), 3, callbacks=[stop, take])
     other = EarlyStopping(patience=9)
     other.load_state_dict(stored(states[1]))
     assert other.weights is not None
     other.best, other.waited = -1.0, 3
-    model = net(Adam(0.02))
+    model = net(optimizers.Adam(0.02))
     train(model, 1, callbacks=[other])
     assert (other.best, other.waited) == (-1.0, 4)
     train(model, 1, callbacks=[other])
@@ -172,7 +164,7 @@ def test_a_state_that_a_callback_loads_does_not_reach_the_next_training():
 
     states = {}
     stop = EarlyStopping(patience=9)
-    model = net(Adam(0.02), callbacks=[stop])
+    model = net(optimizers.Adam(0.02), callbacks=[stop])
     train(model, 3, callbacks=[LambdaCallback(on_epoch_end=back)])
     stop.best, stop.waited = -1.0, 3
     train(model, 1)
@@ -183,20 +175,20 @@ def test_a_state_that_a_callback_loads_does_not_reach_the_next_training():
 
 
 def test_a_state_is_a_copy():
-    model = net(Adam(0.02, ema=0.9), callbacks=[EarlyStopping(3)])
+    model = net(optimizers.Adam(0.02, ema=0.9), callbacks=[EarlyStopping(3)])
     train(model, 2)
     state = model.state_dict()
     kept = copy.deepcopy(state)
     train(model, 1)
     assert_same(state, kept)
-    other = net(Adam(0.02, ema=0.9), callbacks=[EarlyStopping(3)])
+    other = net(optimizers.Adam(0.02, ema=0.9), callbacks=[EarlyStopping(3)])
     other.load_state_dict(state)
     train(other, 2)
     assert_same(state, kept)
 
 
 def test_a_state_says_what_it_is():
-    model = net(Nadam(0.01, ema=0.5, groups={"0.*": {"alpha": ReduceOnPlateau(0.1)}}))
+    model = net(optimizers.Nadam(0.01, ema=0.5, groups={"0.*": {"alpha": ReduceOnPlateau(0.1)}}))
     model.layers[0].trainable = False
     train(model, 1)
     state = model.state_dict()
@@ -234,11 +226,11 @@ def test_a_bare_optimizer_keeps_and_takes_a_state():
             layer.grads = {n: draws.standard_normal(a.shape) for n, a in layer.params.items()}
         optimizer.step(these)
 
-    whole, ours = Adam(0.1), layers()
+    whole, ours = optimizers.Adam(0.1), layers()
     for k in range(3):
         step(whole, ours, k)
     state, weights = stored(whole.state_dict()), [layer.get_weights() for layer in ours]
-    other, theirs = Adam(0.1), layers()
+    other, theirs = optimizers.Adam(0.1), layers()
     with pytest.raises(OrderError, match=r"needs its layers: call load_state_dict\(state, lay"):
         other.load_state_dict(state)
     other.load_state_dict(state, theirs)
@@ -258,8 +250,8 @@ def test_a_bare_optimizer_keeps_and_takes_a_state():
 @pytest.mark.parametrize(
     ("optimizer", "setting", "slots"),
     [
-        (RMSProp(0.01), "momentum", {"v", "b"}),  # which begins as 0
-        (Adam(0.01), "ema", {"M", "V"}),  # an average, which begins as its parameter
+        (optimizers.RMSProp(0.01), "momentum", {"v", "b"}),  # which begins as 0
+        (optimizers.Adam(0.01), "ema", {"M", "V"}),  # an average, which begins as its parameter
     ],
     ids=["momentum", "average"],
 )
@@ -287,7 +279,7 @@ def test_a_slot_that_a_frozen_layer_never_had_begins_as_in_a_first_step(optimize
 
 
 def test_counts_without_slots_are_part_of_a_state():
-    class Slowing(Optimizer):
+    class Slowing(optimizers.Optimizer):
         own_start: ClassVar = {"t": 0}
 
         def update(self, theta, g, lr):
@@ -309,7 +301,7 @@ def test_counts_without_slots_are_part_of_a_state():
 
 
 def test_a_number_that_a_parameter_remembers_is_checked():
-    model = net(Nadam(0.01))
+    model = net(optimizers.Nadam(0.01))
     train(model, 1)
     state = model.state_dict()
     for product in ("x", None, True, 10**400):
@@ -388,7 +380,7 @@ def test_a_spoiled_state_is_refused_and_changes_nothing(tmp_path, monkeypatch):
     def make():
         rate = WarmUp(ReduceOnPlateau(0.1, patience=2), 3)
         log = CSVLogger("log.csv")
-        return net(Adam(rate, ema=0.5), callbacks=[EarlyStopping(5), log])
+        return net(optimizers.Adam(rate, ema=0.5), callbacks=[EarlyStopping(5), log])
 
     model, other, straight = make(), make(), make()
     train(model, 3)
@@ -407,7 +399,7 @@ def test_a_spoiled_state_is_refused_and_changes_nothing(tmp_path, monkeypatch):
 
 
 def test_states_are_neither_taken_nor_loaded_within_averages():
-    model = net(Adam(0.02, ema=0.5))
+    model = net(optimizers.Adam(0.02, ema=0.5))
     train(model, 1)
     state = model.state_dict()
     with model.averaged():
@@ -427,7 +419,7 @@ def test_a_schedule_that_observes_has_a_state():
 
     for rate in (Mine(), WarmUp(Mine(), 3)):
         with pytest.raises(ArgumentTypeError, match=r"Mine.* observes losses.*give it state_dict"):
-            SGD(rate).state_dict()
+            optimizers.SGD(rate).state_dict()
 
     class Kept(Mine):
         seen = 0
@@ -441,9 +433,9 @@ def test_a_schedule_that_observes_has_a_state():
         def load_state_dict(self, state):
             self.seen = state["seen"]
 
-    model, kept = net(SGD(WarmUp(Kept(), 3))), Kept()
+    model, kept = net(optimizers.SGD(WarmUp(Kept(), 3))), Kept()
     train(model, 2)
-    other = net(SGD(WarmUp(kept, 3)))
+    other = net(optimizers.SGD(WarmUp(kept, 3)))
     other.load_state_dict(stored(model.state_dict()))
     assert kept.seen == 2
 
@@ -462,9 +454,9 @@ def test_a_callback_of_ones_own_has_a_state():
         def load_state_dict(self, state):
             self.n = state["n"]
 
-    model, counter = net(Adam(), callbacks=[Counter(), LambdaCallback()]), Counter()
+    model, counter = net(optimizers.Adam(), callbacks=[Counter(), LambdaCallback()]), Counter()
     train(model, 2)
-    other = net(Adam(), callbacks=[counter, LambdaCallback()])
+    other = net(optimizers.Adam(), callbacks=[counter, LambdaCallback()])
     state = stored(model.state_dict())
     assert state["callbacks"] == [{"class": "Counter", "state": {"n": 2}}]
     other.load_state_dict(state)

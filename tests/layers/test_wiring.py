@@ -86,19 +86,15 @@ def tanh(takes, reads, gives, returns, layer="Tanh"):
 
 REFUSED = r"""
 tanh(['X'], ['X'], ['y'], ['y']) -> ArgumentError: input 'X', which derivations use
-tanh(['L'], ['L'], ['y'], ['y']) -> ArgumentError: input 'L', which derivations use
 tanh(['a'], ['a'], ['np'], ['np']) -> ArgumentError: 'np', which derivations use
 tanh(['a b'], ['a b'], ['y'], ['y']) -> ArgumentError: input 'a b': .* must be a Python name
 tanh(['a/b'], ['a/b'], ['y'], ['y']) -> ArgumentError: input 'a/b': .* must be a Python name
-tanh(['{a}'], ['{a}'], ['y'], ['y']) -> ArgumentError: '{a}': .* Python name .*such as 'left_2'
-tanh([''], [''], ['y'], ['y']) -> ArgumentError: input '': .* must be a Python name
 tanh(['ﬁ'], ['ﬁ'], ['y'], ['y']) -> ArgumentError: must be a Python name
 tanh(['a'], ['a'], ['if'], ['if']) -> ArgumentError: layer 0, Tanh.* gives 'if': .* no keyword
 tanh(['a'], ['a'], ['a'], ['a']) -> ArgumentError: 'a', which is the name of another value
 tanh(['a', 'a'], ['a'], ['y'], ['y']) -> ArgumentError: 'a', which is the name of another value
 tanh([1], [1], ['y'], ['y']) -> ArgumentTypeError: the name of a value is text
 tanh(['a'], ['b'], ['y'], ['y']) -> ArgumentError: reads 'b', which is not one of 'a'
-tanh(['a'], ['y'], ['y'], ['y']) -> ArgumentError: Tanh\(\), reads 'y', which is not one of 'a'
 tanh(['a'], ['a'], ['y'], ['z']) -> ArgumentError: output 'z' is not one of 'a', 'y'
 tanh(['a'], ['a'], ['y'], ['y', 'y']) -> ArgumentError: 'y' is an output twice
 tanh(['a', 'b'], ['a'], ['y'], ['y']) -> ArgumentError: nobody reads 'b'
@@ -106,12 +102,9 @@ tanh(['a'], ['a'], ['da'], ['da']) -> ArgumentError: 'da' is the name of a gradi
 tanh(['a'], ['a'], ['da_0'], ['da_0']) -> ArgumentError: 'da_0' is the name .*: give one of the two
 tanh([], ['a'], ['y'], ['y']) -> ArgumentError: at least one input and one output
 tanh(['a'], ['a'], ['y'], []) -> ArgumentError: at least one input and one output
-tanh('a', ['a'], ['y'], ['y']) -> ArgumentTypeError: the inputs must be in lists, such as \['a'\]
 tanh(['seen'], 'seen', ['y'], ['y']) -> ArgumentTypeError: Tanh\(\) reads and gives .* got 'seen'
 tanh(['a'], ['a'], ['y'], 'y') -> ArgumentTypeError: the outputs must be in lists, .* got 'y'
 L.Wired(['a'], [(L.Tanh(), ['a'])], ['y']) -> ArgumentTypeError: a use is a layer, the names
-L.Wired(['a'], None, ['y']) -> ArgumentTypeError: uses must be in lists, .* got None
-L.Wired(['a'], [('tanh', ['a'], ['y'])], ['y']) -> ArgumentTypeError: takes layers, got 'tanh'
 tanh(['a'], ['a'], ['y', 'z'], ['y', 'z']).build((3,))
     ArgumentError: 'y', 'z' gives 1 values, and 2 have names
 tanh(['a', 'b'], ['a', 'b'], ['y'], ['y'], 'Add').build(((3,), (4,)))

@@ -13,30 +13,17 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
 from phitodeep.layers import Dense
 from phitodeep.model import Sequential
 from phitodeep.optimization import schedules
-from phitodeep.optimization.schedules import (
-    Constant,
-    CosineDecay,
-    ExponentialDecay,
-    InverseTimeDecay,
-    OneCycle,
-    PolynomialDecay,
-    ReduceOnPlateau,
-    StepDecay,
-    WarmUp,
-    as_schedule,
-    check_rate,
-)
 
 EXAMPLES = {
-    "Constant": lambda: Constant(0.3),
-    "StepDecay": lambda: StepDecay(0.8, 3, 0.5),
-    "ExponentialDecay": lambda: ExponentialDecay(0.8, 4, 0.25),
-    "InverseTimeDecay": lambda: InverseTimeDecay(0.6, 0.5),
-    "PolynomialDecay": lambda: PolynomialDecay(1.0, 4, 0.2, 2.0),
-    "CosineDecay": lambda: CosineDecay(1.0, 6, 0.2),
-    "WarmUp": lambda: WarmUp(StepDecay(0.8, 2, 0.5), 4),
-    "OneCycle": lambda: OneCycle(1.0, 10, up=0.4, divide=10.0, divide_last=100.0),
-    "ReduceOnPlateau": lambda: ReduceOnPlateau(0.5, patience=2),
+    "Constant": lambda: schedules.Constant(0.3),
+    "StepDecay": lambda: schedules.StepDecay(0.8, 3, 0.5),
+    "ExponentialDecay": lambda: schedules.ExponentialDecay(0.8, 4, 0.25),
+    "InverseTimeDecay": lambda: schedules.InverseTimeDecay(0.6, 0.5),
+    "PolynomialDecay": lambda: schedules.PolynomialDecay(1.0, 4, 0.2, 2.0),
+    "CosineDecay": lambda: schedules.CosineDecay(1.0, 6, 0.2),
+    "WarmUp": lambda: schedules.WarmUp(schedules.StepDecay(0.8, 2, 0.5), 4),
+    "OneCycle": lambda: schedules.OneCycle(1.0, 10, up=0.4, divide=10.0, divide_last=100.0),
+    "ReduceOnPlateau": lambda: schedules.ReduceOnPlateau(0.5, patience=2),
 }
 every = pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
 
@@ -70,17 +57,19 @@ def test_values_by_hand(name, expected):
 
 
 def test_the_ends_of_decays_stay():
-    for schedule in (PolynomialDecay(1.0, 4, 0.2), CosineDecay(1.0, 4, 0.2)):
+    for schedule in (schedules.PolynomialDecay(1.0, 4, 0.2), schedules.CosineDecay(1.0, 4, 0.2)):
         assert [round(schedule(i), 12) for i in (4, 5, 1000)] == [0.2] * 3
-    assert PolynomialDecay(1.0, 10)(5) == 0.5  # linear, to 0, unless told otherwise
-    assert CosineDecay(2.0, 10)(10) == pytest.approx(0, abs=1e-15)
-    assert [WarmUp(0.4, 4)(i) for i in range(6)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
+    assert schedules.PolynomialDecay(1.0, 10)(5) == 0.5  # linear, to 0, unless told otherwise
+    assert schedules.CosineDecay(2.0, 10)(10) == pytest.approx(0, abs=1e-15)
+    assert [schedules.WarmUp(0.4, 4)(i) for i in range(6)] == pytest.approx(
+        [0.1, 0.2, 0.3, 0.4, 0.4, 0.4]
+    )
 
 
 @pytest.mark.parametrize(("steps", "up"), [(100, 0.3), (7, 0.33), (10, 0.0), (1000, 0.05)])
 def test_one_cycle_goes_up_and_down_along_cosines(steps, up):
-    schedule = OneCycle(0.5, steps, up=up, divide=10.0, divide_last=100.0)
-    top, defaults = up * steps, OneCycle(0.5, steps)
+    schedule = schedules.OneCycle(0.5, steps, up=up, divide=10.0, divide_last=100.0)
+    top, defaults = up * steps, schedules.OneCycle(0.5, steps)
     for i in range(steps):
         if i < top:
             expected = 0.05 + 0.45 * (1 - math.cos(math.pi * i / top)) / 2
@@ -102,7 +91,7 @@ def test_schedules_and_their_copies_are_pure_and_give_python_floats(make):
         assert schedule(step) == schedule(step)
     for twin in (make(), copy.deepcopy(schedule), pickle.loads(pickle.dumps(schedule))):
         assert [twin(i) for i in range(20)] == [schedule(i) for i in range(20)]
-        if not isinstance(schedule, ReduceOnPlateau):
+        if not isinstance(schedule, schedules.ReduceOnPlateau):
             assert twin == schedule
             assert repr(twin) == repr(schedule)
 
@@ -117,12 +106,12 @@ def heard(schedule, losses):
 
 def test_reduce_on_plateau_by_hand():
     """It waits for `patience` epochs again after each reduction."""
-    schedule = ReduceOnPlateau(0.8, factor=0.5, patience=2, min_delta=0.1, alpha_min=0.15)
+    schedule = schedules.ReduceOnPlateau(0.8, factor=0.5, patience=2, min_delta=0.1, alpha_min=0.15)
     losses = [1.0, 0.95, 0.85, 0.8, 0.75, 0.5, math.nan, 0.45, 0.45, 0.45, 0.45, 0.45, 0.2]
     rates = [0.8, 0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2, 0.2, 0.15, 0.15, 0.15, 0.15]
     assert heard(schedule, losses) == pytest.approx(rates)
     rates = [1, 1, 1, 0.1, 0.1, 0.1, 0.01, 0.01]
-    schedule = ReduceOnPlateau(1.0, factor=0.1, patience=3)
+    schedule = schedules.ReduceOnPlateau(1.0, factor=0.1, patience=3)
     assert heard(schedule, [1.0] * 8) == pytest.approx(rates)
 
 
@@ -136,11 +125,11 @@ def plateau(alpha):
 
 
 def test_training_follows_the_schedule_and_passes_it_each_epochs_loss():
-    rates = plateau(ReduceOnPlateau(1e-30, factor=0.5, patience=2))
+    rates = plateau(schedules.ReduceOnPlateau(1e-30, factor=0.5, patience=2))
     assert rates == [1e-30, 1e-30, 1e-30, 5e-31, 5e-31]
     told = []
 
-    class Listening(ReduceOnPlateau):
+    class Listening(schedules.ReduceOnPlateau):
         def observe(self, loss):
             told.append(loss)
 
@@ -150,9 +139,9 @@ def test_training_follows_the_schedule_and_passes_it_each_epochs_loss():
     told.clear()
     history = model.train(X, np.zeros(20), X[:5], np.ones(5), epochs=3, verbose=0)
     assert told == [test for _, test in history]
-    schedule = WarmUp(ReduceOnPlateau(1e-30, factor=0.5, patience=1), 1)
+    schedule = schedules.WarmUp(schedules.ReduceOnPlateau(1e-30, factor=0.5, patience=1), 1)
     assert plateau(schedule)[-1] < 1e-30
-    schedule = CosineDecay(0.1, 10)
+    schedule = schedules.CosineDecay(0.1, 10)
     model = Sequential(Dense(3, 1), alpha=schedule, seed=0, batch_size=10)
     history = model.train(X, np.zeros(20), epochs=3, verbose=0)
     assert history.rates == [schedule(1), schedule(3), schedule(5)]
@@ -190,25 +179,25 @@ def test_check_rate_and_as_schedule():
     def own(step):
         return 0.5
 
-    assert check_rate(own) is own
-    assert check_rate(1) == 1.0
-    assert as_schedule(own) is own
-    assert as_schedule(0.25)(17) == 0.25
+    assert schedules.check_rate(own) is own
+    assert schedules.check_rate(1) == 1.0
+    assert schedules.as_schedule(own) is own
+    assert schedules.as_schedule(0.25)(17) == 0.25
     with pytest.raises(ArgumentTypeError, match="alpha"):
-        check_rate("0.1")
+        schedules.check_rate("0.1")
     with pytest.raises(ArgumentError, match="alpha"):
-        check_rate(float("nan"))
+        schedules.check_rate(float("nan"))
 
 
 def test_a_plateau_goes_on_from_its_state():
     def plateau():
-        return ReduceOnPlateau(0.5, factor=0.5, patience=3, min_delta=0.1)
+        return schedules.ReduceOnPlateau(0.5, factor=0.5, patience=3, min_delta=0.1)
 
     whole, losses = plateau(), [3.0, 2.0, 2.5, 1.95, 1.9, 1.0, 1.1, math.inf, 0.95, 0.95, 0.95, 0.2]
     for k in range(len(losses)):
         other, rest = plateau(), copy.deepcopy(whole)
-        outer = WarmUp(other, 2)
-        outer.load_state_dict(json.loads(json.dumps(WarmUp(whole, 2).state_dict())))
+        outer = schedules.WarmUp(other, 2)
+        outer.load_state_dict(json.loads(json.dumps(schedules.WarmUp(whole, 2).state_dict())))
         assert vars(other) == vars(whole)
         for loss in losses[k:]:
             rest.observe(loss)
@@ -216,7 +205,7 @@ def test_a_plateau_goes_on_from_its_state():
             assert vars(other) == vars(rest)
         whole.observe(losses[k])
     assert whole.rate < 0.5
-    assert WarmUp(0.1, 3).state_dict() == {}
-    WarmUp(0.1, 3).load_state_dict({})
+    assert schedules.WarmUp(0.1, 3).state_dict() == {}
+    schedules.WarmUp(0.1, 3).load_state_dict({})
     with pytest.raises(PhitodeepError, match="the state of WarmUp"):
-        WarmUp(0.1, 3).load_state_dict({"after": {}})
+        schedules.WarmUp(0.1, 3).load_state_dict({"after": {}})

@@ -18,20 +18,7 @@ from phitodeep.layers import Layer, Param
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.model.architectures import gpt
 from phitodeep.optimization.optimizers import LBFGS, SGD
-from tests.inspect.explorer.checks import (
-    SCHEMA,
-    VALIDATOR,
-    JavaScriptError,
-    Ref,
-    assert_close,
-    check,
-    check_all,
-    check_nudges,
-    check_shares,
-    floats,
-    same_arrays,
-    unpacked,
-)
+from tests.inspect.explorer import checks
 from tests.inspect.shared import Plain
 from tests.random_networks import Gate, Scale
 from tests.rows import few
@@ -78,9 +65,9 @@ def places():
 def test_what_a_hook_returned_is_shown(js, model, given, y, key):
     with model.hooks(**{"fwd" if "forward" in key else "bwd": {key: more}}):
         trace = model.trace(given, y)
-        text = check(js, trace)
+        text = checks.check(js, trace)
         assert not json.loads(text)["live"]
-        check_shares(js, trace, text)
+        checks.check_shares(js, trace, text)
     js.ask(text, ["everything", {}], ["everything", {"sample": 1}])
     name, W = next(iter(json.loads(text)["parameters"].items()))
     nudged = js.arrays(text, given={name: np.zeros(W["shape"])})
@@ -97,7 +84,7 @@ def test_what_a_hook_returned_is_shown(js, model, given, y, key):
     ids=["Lambda", "Scale", "Gate"],
 )
 def test_layers_without_steps_are_recorded(js, layers):
-    text = check_all(js, dense(*layers), X, Y)
+    text = checks.check_all(js, dense(*layers), X, Y)
     assert not json.loads(text)["live"]
     shares = js.arrays(text, sample=1)
     assert shares["0", "dW"] is None  # it would need the layer's own backward pass
@@ -111,11 +98,11 @@ def test_layers_without_steps_are_recorded(js, layers):
 
 def test_losses_without_steps_and_steps_of_a_users_own(js):
     trace = dense(loss_class=Plain()).trace(X, Y)
-    text = check(js, trace)
+    text = checks.check(js, trace)
     assert not json.loads(text)["live"]
     assert js.arrays(text, sample=1)["loss", "dP"] is None
     js.ask(text, ["everything", {"sample": 1}])
-    check_all(js, model_of(Decay(), L.Dense(2)), S, YS)
+    checks.check_all(js, model_of(Decay(), L.Dense(2)), S, YS)
 
 
 class Decay(Layer):
@@ -156,19 +143,19 @@ def test_tied_and_frozen_weights_and_no_update(js):
     model = model_of(e, L.Tanh(), L.TiedDense(e), loss_class=SoftmaxCrossEntropy())
     tokens, y = RNG.integers(0, 5, (2, 4)), RNG.integers(0, 5, (2, 4))
     trace = model.trace(tokens, y)
-    text = check(js, trace)
+    text = checks.check(js, trace)
     assert [*json.loads(text)["parameters"]] == ["0.W"]
-    check_nudges(js, model, tokens, y, text)
+    checks.check_nudges(js, model, tokens, y, text)
     found = js.arrays(text)
-    total = floats(found["0", "dW"]) + floats(found["2", "dW"])
+    total = checks.floats(found["0", "dW"]) + checks.floats(found["2", "dW"])
     np.testing.assert_allclose(trace.updates["0"]["W"], -0.1 * total, atol=1e-12)
     model = dense(L.BatchNorm(), L.PReLU())
     model.build((3,))
     model.layers[0].trainable = model.layers[1].trainable = False
-    text = check_all(js, model, X, Y)
+    text = checks.check_all(js, model, X, Y)
     assert not any(key.startswith(("0.", "1.")) for key in json.loads(text)["updates"])
     trace = dense(optimizer=LBFGS()).trace(X, Y)
-    doc = json.loads(check(js, trace))
+    doc = json.loads(checks.check(js, trace))
     assert doc["updates"] == {}
     assert doc["after"] is None
     assert "L-BFGS" in " ".join(doc["remarks"])
@@ -186,7 +173,7 @@ def test_a_layer_before_tokens_has_no_backward_steps():
 )
 def test_one_sample_and_one_step(js, layer, rows):
     model = model_of(layer.copy(), L.GlobalMaxPool(), L.Dense(2))
-    check_all(js, model, S[:rows, :1], Y[:rows])
+    checks.check_all(js, model, S[:rows, :1], Y[:rows])
 
 
 @pytest.mark.parametrize(
@@ -212,7 +199,7 @@ def test_values_that_are_not_finite(js, layers, value):
     same_forward(js, trace, text)
     js.ask(text, ["everything", {}])
     (loss,) = js.ask(text, ["loss", {}])
-    assert_close(loss, doc["loss"], "loss", 1e-12)
+    checks.assert_close(loss, doc["loss"], "loss", 1e-12)
 
 
 @pytest.mark.parametrize("sign", [1, -1], ids=["inf", "nan"])
@@ -237,7 +224,7 @@ def same_forward(js, trace, text):
     for key, entry in trace.items():
         path, direction, symbol = trace.find(key)
         if direction == "forward":
-            assert_close(found[path, symbol], entry.array, key)
+            checks.assert_close(found[path, symbol], entry.array, key)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +255,7 @@ def test_reduced_arrays(js, model, count, monkeypatch):
         value = found[path, symbol]
         assert value is not None, key
         if isinstance(value, dict):
-            A = floats(entry.array)
+            A = checks.floats(entry.array)
             reduced += 1
             assert value["n"] == A.size > count
             place, top = value["top"][0]
@@ -276,7 +263,7 @@ def test_reduced_arrays(js, model, count, monkeypatch):
             assert float(top) == pytest.approx(A.flat[place])
         else:
             whole += 1
-            assert_close(value, entry.array, key)
+            checks.assert_close(value, entry.array, key)
     assert whole or not count
     assert doc["live"] == (reduced == 0)
     assert reduced or count > 5
@@ -287,7 +274,7 @@ def test_reduced_arrays(js, model, count, monkeypatch):
     for key, entry in trace.by_sample(1).items():
         path, _, symbol = trace.find(key)
         if isinstance(share.get((path, symbol)), np.ndarray):
-            assert_close(share[path, symbol], entry.array, key)
+            checks.assert_close(share[path, symbol], entry.array, key)
     nudged = js.arrays(text, given={key: np.ones(parameter["shape"])})
     assert (nudged["loss", "L"] is None) == (not doc["live"])
 
@@ -302,7 +289,7 @@ def test_documents_have_a_size_and_a_schema(monkeypatch):
     model = dense(L.Tanh())
     with model.hooks(fwd={"1.Y": more}):
         doc = json.loads(text_of(model.trace(X, Y)))
-    VALIDATOR.validate(doc)
+    checks.VALIDATOR.validate(doc)
     assert "returned" in json.dumps(doc)
     assert "thumb" in json.dumps(doc)
 
@@ -317,7 +304,7 @@ def test_a_reduced_array_shows_what_is_not_finite(js, monkeypatch):
         found = js.arrays(text_of(model.trace(X, Y)))["0", "W"]
     assert found["top"][0] == [6, "NaN"]
     assert found["top"][1] == [11, "-Infinity"]
-    thumb = np.isnan(unpacked(found["thumb"]))
+    thumb = np.isnan(checks.unpacked(found["thumb"]))
     assert np.argwhere(thumb).tolist() == [[1, 2], [2, 3]]
 
 
@@ -341,7 +328,7 @@ def test_expressions_equal_numpy_and_every_function_is_tried(js):
                 with np.errstate(all="ignore"):
                     wanted.append(float(evaluate(code, {"a": np.float64(a), "b": np.float64(b)})))
     found = js.send(json.dumps({"trees": asked}))
-    np.testing.assert_allclose(floats(found), wanted, rtol=2e-15, atol=1e-300)
+    np.testing.assert_allclose(checks.floats(found), wanted, rtol=2e-15, atol=1e-300)
     assert {*FUNCTIONS} <= UNARY | {"clip", "maximum", "minimum", "logical_and", "logical_or"}
     for sign in {*BINARY.values(), *COMPARE.values()}:
         assert any(sign in json.dumps(tree(code)) for code in OTHERS), sign
@@ -356,7 +343,7 @@ def test_other_documents_and_expressions_are_refused(js):
     ]:
         doc = json.loads(text_of(dense().trace(X, Y)))
         assert js.send(json.dumps({"refuse": doc})) == document.VERSION
-        with pytest.raises(JavaScriptError, match=says):
+        with pytest.raises(checks.JavaScriptError, match=says):
             js.send(json.dumps({"refuse": doc | change}))
     for code in ["0 < a < 1", "a if b else 1", "a[0]", "np.e", "'a'", "a.T @ b"]:
         with pytest.raises(ArgumentError, match="the explorer cannot evaluate"):
@@ -372,8 +359,8 @@ def test_a_small_gpt_and_the_digits_are_small_and_fast(js):
     text = text_of(trace)
     assert json.loads(text)["live"]
     assert len(text) < 1_000_000
-    same_arrays(js.arrays(text), trace, text, tolerance=1e-6)  # parameters are float32
-    ref = Ref("2.layers.0.layers.1", "dWqkv", (3, 5))
+    checks.same_arrays(js.arrays(text), trace, text, tolerance=1e-6)  # parameters are float32
+    ref = checks.Ref("2.layers.0.layers.1", "dWqkv", (3, 5))
     milliseconds, *_ = js.ask(text, ["milliseconds", {}], ["paths", {}, ref.data()])
     assert milliseconds < 3000
     from phitodeep.cli.digits import build
@@ -389,18 +376,18 @@ def test_a_small_gpt_and_the_digits_are_small_and_fast(js):
 
 
 def test_wrong_documents_are_refused():
-    properties = SCHEMA["properties"]
+    properties = checks.SCHEMA["properties"]
     assert properties["version"]["const"] == document.VERSION
     assert properties["format"]["const"] == document.FORMAT
     right = json.loads(text_of(model_of(L.LSTM(2)).trace(S, S[..., :2])))
-    VALIDATOR.validate(right)
+    checks.VALIDATOR.validate(right)
     for path, value in WRONG.items():
         part = doc = copy.deepcopy(right)
         *keys, last = [key.replace("-", ".") for key in path.split(".")]
         for key in keys:
             part = part[int(key)] if isinstance(part, list) else part[key]
         part[last] = value
-        assert not VALIDATOR.is_valid(doc), path
+        assert not checks.VALIDATOR.is_valid(doc), path
 
 
 WRONG = {
