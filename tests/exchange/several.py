@@ -35,7 +35,8 @@ def unet():
 
 def twins():
     """A tower of layers at two places, which merge by the features."""
-    tower = L.Chain(L.Conv2D(3, 3), L.BatchNorm(), L.Flatten(), L.Dense(4), L.Residual(L.Dense(4)))
+    layers = (L.ELU(), L.Conv2D(3, 3), L.BatchNorm(), L.Flatten(), L.Dense(4))
+    tower = L.Chain(*layers, L.Residual(L.Dense(4)))
     builder = SequentialBuilder(a=(5, 4, 2), b=(5, 4, 2), seed=3).at("a").add(tower).name("left")
     return builder.at("b").shared(tower).dot("left").loss("mse")
 

@@ -190,9 +190,9 @@ class Writer:
         with the channels last although the graph takes them first.
         """
         for step in self.it.inputs:
-            groups, known = expanded(step.groups), step.name in self.orders
+            groups = expanded(step.groups)
             as_given = expanded(x.layout) == groups == expanded(view.groups)
-            if x.value == step.name and as_given and len(order) == len(groups) > 2 and not known:
+            if as_given and len(order) == len(groups) > 2 and step.name not in self.orders:
                 raise RelayoutError(step.name, order)
 
 
