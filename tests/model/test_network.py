@@ -271,6 +271,24 @@ def test_the_losses_of_outputs_are_means_over_the_samples_that_have_targets():
         assert found["train_b_mae"][-1] == pytest.approx(some["b_mae"], rel=1e-12)
 
 
+def test_padding_of_one_output_counts_in_no_loss_or_metric():
+    uses = [(L.LSTM(4), ["x"], ["h"]), *[(L.Dense(3), ["h"], [name]) for name in "ab"]]
+    losses = dict.fromkeys("ab", "softmax_cross_entropy")
+    net = Network(["x"], uses, ["a", "b"], loss_class=losses, seed=0, dtype="float64")
+    net.build((5, 2))
+    A, lengths = RNG.standard_normal((6, 5, 2)), RNG.integers(1, 6, 6)
+    T = {name: RNG.integers(0, 3, (6, 5)) for name in "ab"}
+    inside = np.arange(5) < lengths[:, None]
+    P = net.predict(A, lengths=lengths)
+    found = net.evaluate(A, T, lengths=lengths, metrics=dict.fromkeys("ab", ["accuracy"]))
+    for name, scores in P.items():
+        right = (scores.argmax(-1) == T[name])[inside]
+        assert found[f"{name}_accuracy"] == pytest.approx(right.mean())
+        picked = np.take_along_axis(scores, T[name][..., None], -1)[..., 0]
+        terms = np.log(np.exp(scores).sum(-1)) - picked
+        assert found[f"{name}_loss"] == pytest.approx(terms[inside].mean(), rel=1e-12)
+
+
 def test_a_network_wired_as_a_chain_has_the_bits_of_a_sequential():
     def layers():
         return [L.Dense(6), L.BatchNorm(), L.ReLU(), L.Dense(6), L.ReLU(), L.Dense(3), L.Softmax()]
