@@ -280,7 +280,7 @@ def test_padding_of_one_output_counts_in_no_loss_or_metric():
     T = {name: RNG.integers(0, 3, (6, 5)) for name in "ab"}
     inside = np.arange(5) < lengths[:, None]
     P = net.predict(A, lengths=lengths)
-    found = net.evaluate(A, T, lengths=lengths, metrics=dict.fromkeys("ab", ["accuracy"]))
+    found = net.evaluate(A, T, lengths=lengths, metrics={key: ["accuracy"] for key in "ab"})
     for name, scores in P.items():
         right = (scores.argmax(-1) == T[name])[inside]
         assert found[f"{name}_accuracy"] == pytest.approx(right.mean())
