@@ -41,7 +41,7 @@ def mask_of(net, rng, least):
     return mask
 
 
-@examples(5)
+@examples(25)
 @given(NETWORKS, st.booleans(), st.sampled_from([*DTYPES]))
 def test_steps_equal_the_fast_passes(net, training, dtype):
     layer, X, rng = net.layer, net.cast(dtype), np.random.default_rng(net.seed)

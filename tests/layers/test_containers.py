@@ -14,7 +14,7 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError, Or
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.testing import check_gradients
-from phitodeep.testing.examples import made
+from phitodeep.testing.examples import made, passes
 from tests.conftest import assert_same, in_parts
 from tests.rows import LONG
 
@@ -352,6 +352,17 @@ def test_signatures_are_read_once(monkeypatch):
     expected = repr(nn.Chain(nn.Chain(nn.Dense(2))))
     monkeypatch.setattr("phitodeep.core.types.inspect.signature", None)
     assert repr(nn.Chain(nn.Chain(nn.Dense(2)))) == expected
+
+
+def test_a_checkpoint_notes_statistics_once_and_repeats_its_draws(rng):
+    def chain(on):
+        layers = nn.Dense(6), nn.BatchNorm(), nn.Dropout(0.4), nn.Dense(4)
+        return made(lambda: nn.Chain(*layers, checkpoint=on), (3, 4))
+
+    plain, lean, (X, dY) = chain(False), chain(True), rng.standard_normal((2, 3, 4))
+    for _ in range(2):
+        assert_same(passes(lean, X, dY, step=None), passes(plain, X, dY, step=None))
+    assert_same(lean.get_weights(), plain.get_weights())
 
 
 def deep(checkpoint):

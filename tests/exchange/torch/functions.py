@@ -20,10 +20,8 @@ class Twin:
     """The parameters of a network as tensors; `twin(layer, *X)` is what a layer gives."""
 
     def __init__(self, layer):
-        self.paths = {part: path for path, part in layer.walk()}
-        self.own = {
-            part: {name: tensor(a) for name, a in part.params.items()} for part in self.paths
-        }
+        parts = [part for _, part in layer.walk()]
+        self.own = {part: {name: tensor(a) for name, a in part.params.items()} for part in parts}
 
     def __call__(self, layer, *X):
         tied = {name: self.own[owner][own] for name, (owner, own) in layer.tied.items()}
@@ -32,13 +30,6 @@ class Twin:
         layer = layer._bound() if isinstance(layer, L.Shared) else layer
         kind = next(kind for kind in type(layer).__mro__ if kind in FORMS)
         return FORMS[kind](Place(layer, own, inside), *X)
-
-    def gradients(self):
-        return {
-            f"{self.paths[part]}.{name}": np.zeros(a.shape) if a.grad is None else a.grad.numpy()
-            for part, own in self.own.items()
-            for name, a in own.items()
-        }
 
 
 class Place(NamedTuple):
