@@ -282,13 +282,8 @@ def test_a_metric_that_keeps_what_it_is_given_sees_all_of_it():
             return float(np.median(sums))
 
     given = points(20, 1)
-    model = Sequential(
-        L.Dense(4, 3),
-        loss_class=SoftmaxCrossEntropy(),
-        optimizer=SGD(0.0),
-        metrics=[Median()],
-        seed=0,
-    )
+    options = {"loss_class": SoftmaxCrossEntropy(), "optimizer": SGD(0.0)}
+    model = Sequential(L.Dense(4, 3), metrics=[Median()], seed=0, **options)
     history = train(model, given, epochs=2, batch_size=8)
     expected = model.evaluate(given.X, given.y)["median"]
     assert history.metrics["train_median"] == pytest.approx([expected] * 2, rel=1e-5)

@@ -417,13 +417,8 @@ def test_what_was_set_later_is_what_is_written():
 
 
 def test_frozen_layers_stay_frozen():
-    model = Sequential(
-        L.Dense(4),
-        L.TransformerBlock(2),
-        Sequential(L.Dense(4), L.FeedForward(3)),
-        L.Dense(2),
-        seed=0,
-    )
+    inner = Sequential(L.Dense(4), L.FeedForward(3))
+    model = Sequential(L.Dense(4), L.TransformerBlock(2), inner, L.Dense(2), seed=0)
     model.build((3, 4))
     model.layers[0].trainable = False
     model.layers[1].children()["layers.0"].trainable = False

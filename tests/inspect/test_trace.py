@@ -8,17 +8,12 @@ import numpy as np
 import pytest
 
 import phitodeep
-from phitodeep import Sequential
+from phitodeep import Sequential, loss
 from phitodeep import layers as L
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ShapeError, UnknownNameError
 from phitodeep.inspect import drawing
 from phitodeep.inspect.hooks import Keys
-from phitodeep.loss import (
-    BinaryCrossEntropyWithLogits,
-    CategoricalCrossEntropy,
-    SoftmaxCrossEntropy,
-)
 from phitodeep.optimization.optimizers import SGD, Adam, AdamW
 from phitodeep.testing.examples import data, made
 from tests.conftest import check_refused
@@ -140,7 +135,7 @@ def test_a_trace_is_the_next_step_and_changes_nothing(make, shape, tokens):
 
 
 def classes(**options):
-    return dense(L.Tanh(), loss_class=SoftmaxCrossEntropy(**options))
+    return dense(L.Tanh(), loss_class=loss.SoftmaxCrossEntropy(**options))
 
 
 def sequential(*layers, **options):
@@ -153,7 +148,7 @@ def deep():
 
 
 def probabilities():
-    return Sequential(L.Dense(4, 3), L.Softmax(), loss_class=CategoricalCrossEntropy(), seed=0)
+    return Sequential(L.Dense(4, 3), L.Softmax(), loss_class=loss.CategoricalCrossEntropy(), seed=0)
 
 
 def distributed():
@@ -178,7 +173,7 @@ CASES = {
     "ignored": (lambda: classes(ignore_index=-1), X, [0, -1, 1, -1, 1, 1], {}),
     "all ignored": (lambda: classes(ignore_index=-1), X, [-1] * 6, {}),
     "softmax": (probabilities, X, [0, 1, 2, 0, 1, 2], {}),
-    "binary": (lambda: dense(L.ReLU(), loss_class=BinaryCrossEntropyWithLogits()), X, HOT, {}),
+    "binary": (lambda: dense(L.ReLU(), loss_class=loss.BinaryCrossEntropyWithLogits()), X, HOT, {}),
     "gpt": (gpt, ROWS, np.where(LABELS == 2, -1, LABELS), {}),
     "gpt in float32": (lambda: gpt(dtype="float32"), ROWS, LABELS, {}),
     "gpt with lengths": (gpt, ROWS, LABELS, {"lengths": [4, 3]}),
@@ -277,7 +272,7 @@ def test_an_unbuilt_model_is_built_and_a_trace_keeps_the_old_numbers():
 
 def test_notes_on_fused_pairs_and_nan_weights():
     layers = L.Dense(4, 5), L.ReLU(), L.Dense(5, 3), L.Softmax()
-    model = Sequential(*layers, loss_class=CategoricalCrossEntropy(), seed=0)
+    model = Sequential(*layers, loss_class=loss.CategoricalCrossEntropy(), seed=0)
     notes = {row.path: row.note for row in model.trace(X, [0, 1, 2, 0, 1, 2]).rows}
     assert notes["3"] == "fused in training"
     assert notes["2"] == ""

@@ -11,17 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from phitodeep import layers
+from phitodeep import errors, layers
 from phitodeep import layers as L
 from phitodeep.core.call import calling, inference, saliency
 from phitodeep.core.types import Shape
-from phitodeep.errors import (
-    ArgumentTypeError,
-    BackwardError,
-    NotBuiltError,
-    PhitodeepError,
-    ShapeError,
-)
 from phitodeep.testing import check_gradients, examples
 from phitodeep.testing.examples import Make, made, passes
 from tests.conftest import arrays, assert_same
@@ -251,7 +244,9 @@ def test_inference_leaves_nothing_behind(case):
             assert not part.cache
             assert not part._frame.buffers
             assert part._frame.passes == 0
-        with pytest.raises(BackwardError, match=f"{type(layer).__name__}.*forward pass in trai"):
+        with pytest.raises(
+            errors.BackwardError, match=f"{type(layer).__name__}.*forward pass in trai"
+        ):
             layer.backward(dY)
         with calling(training=False, mask=mask):
             np.testing.assert_array_equal(layer.copy().forward(X), Y)
@@ -366,7 +361,7 @@ def test_wrong_weights_are_refused_and_nothing_is_written(case):
         strange = (a.astype(str), np.full(a.shape, "a"), a + 1j, np.full(a.shape, None))
         wrong += [moved | {name: bad} for bad in (np.ones(99), *strange)]
     for bad in wrong:
-        with pytest.raises(PhitodeepError, match=type(layer).__name__):
+        with pytest.raises(errors.PhitodeepError, match=type(layer).__name__):
             layer.set_weights(bad)
         assert_same(layer.get_weights(), weights)
 
@@ -465,7 +460,7 @@ def test_global_generator_is_not_touched(case):
 @kinds
 def test_backward_before_forward_is_refused(case):
     layer, _, dY = case.built()
-    with pytest.raises(BackwardError, match=f"{type(layer).__name__}.*run a forward pass"):
+    with pytest.raises(errors.BackwardError, match=f"{type(layer).__name__}.*run a forward pass"):
         layer.backward(dY)
 
 
@@ -475,7 +470,7 @@ def test_wrong_dY_is_refused(case):
     layer.forward(X)
     wrong = [dY[..., None], dY[0], np.concatenate([dY, dY]), np.concatenate([dY, dY], axis=-1)]
     for bad in (*wrong, dY[:, :0], 1.0):
-        with pytest.raises(ShapeError) as caught:
+        with pytest.raises(errors.ShapeError) as caught:
             layer.backward(bad)
         told = type(layer).__name__, f"Y of shape {dY.shape}", f"got dY of shape {np.shape(bad)}"
         assert all(said in str(caught.value) for said in told)
@@ -497,10 +492,10 @@ def test_wrong_dY_is_refused(case):
 )
 @over(KINDS, tokens=False)
 def test_bad_X_is_refused(case, bad, says):
-    with pytest.raises((ShapeError, ArgumentTypeError), match=says) as caught:
+    with pytest.raises((errors.ShapeError, errors.ArgumentTypeError), match=says) as caught:
         case.layer().forward(bad)
     assert type(case.make()).__name__ in str(caught.value)
-    with pytest.raises((ShapeError, ArgumentTypeError, NotBuiltError)):
+    with pytest.raises((errors.ShapeError, errors.ArgumentTypeError, errors.NotBuiltError)):
         case.make().forward(bad)
 
 
@@ -510,10 +505,10 @@ def test_wrong_features_are_refused(case):
     if not layer.get_weights():
         return  # what has no parameters fits any features
     wrong = np.ones((*case.shape[:-1], case.shape[-1] + 1))
-    with pytest.raises(ShapeError, match=r"\d.*got.*\d"):
+    with pytest.raises(errors.ShapeError, match=r"\d.*got.*\d"):
         layer.forward(wrong)
     if layer.params:
-        with pytest.raises(ShapeError) as caught:
+        with pytest.raises(errors.ShapeError) as caught:
             layer.forward(wrong)
         told = type(layer).__name__, str(case.shape[-1]), str(wrong.shape)
         assert all(said in str(caught.value) for said in told)

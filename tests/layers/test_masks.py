@@ -356,10 +356,6 @@ def test_lengths_and_masks_that_do_not_fit_are_refused(rng):
         lambda X: X[:, ::2], lambda dY, X, Y: np.repeat(dY, 2, 1), steps="independent"
     )
     model = Sequential(nn.Dense(D, 2), halves, seed=0)
+    arrays = np.ones((4, 8, D)), np.ones((4, 4, 2))
     with pytest.raises(ShapeError, match=r"\(4, 8\).*\(4, 4"):
-        model.train(
-            *(np.ones((4, 8, D)), np.ones((4, 4, 2))),
-            lengths=np.array([8, 2, 3, 4]),
-            epochs=1,
-            verbose=0,
-        )
+        model.train(*arrays, lengths=[8, 2, 3, 4], epochs=1, verbose=0)

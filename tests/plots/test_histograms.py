@@ -119,13 +119,9 @@ def test_each_training_starts_afresh_and_a_resumed_one_goes_on(tmp_path):
             raise KeyboardInterrupt
 
     checkpoint = ModelCheckpoint(file)
+    every = [first, checkpoint, LambdaCallback(on_epoch_end=stop)]
     with pytest.raises(KeyboardInterrupt):
-        model.train(
-            *(X, Y),
-            epochs=3,
-            callbacks=[first, checkpoint, LambdaCallback(on_epoch_end=stop)],
-            verbose=0,
-        )
+        model.train(X, Y, epochs=3, callbacks=every, verbose=0)
     second = Histograms(None, 1)
     callbacks = [second, ModelCheckpoint(file), LambdaCallback()]
     net().train(X, Y, epochs=3, callbacks=callbacks, verbose=0, resume=file)

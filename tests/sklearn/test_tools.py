@@ -12,19 +12,13 @@ import pytest
 pytest.importorskip("sklearn")
 
 import joblib
+from sklearn import model_selection
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.ensemble import BaggingClassifier, StackingRegressor, VotingClassifier
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.model_selection import (
-    GridSearchCV,
-    cross_val_predict,
-    cross_val_score,
-    cross_validate,
-    learning_curve,
-)
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -64,21 +58,21 @@ def test_a_pipeline_passes_arguments_on():
 
 
 def test_cross_validation_and_searches():
-    scores = cross_val_score(NET, X, y, cv=2)
+    scores = model_selection.cross_val_score(NET, X, y, cv=2)
     assert len(scores) == 2
     assert scores.min() > 0.85
-    probabilities = cross_val_predict(NET, X, y, cv=2, method="predict_proba")
+    probabilities = model_selection.cross_val_predict(NET, X, y, cv=2, method="predict_proba")
     assert (probabilities.argmax(axis=1) == y).mean() > 0.9
-    assert cross_val_score(REGRESSOR, *DIABETES, cv=2).mean() > 0.4
+    assert model_selection.cross_val_score(REGRESSOR, *DIABETES, cv=2).mean() > 0.4
     assert make_pipeline(StandardScaler(), clone(NET)).fit(*CANCER).score(*CANCER) > 0.97
     least = {"roc_auc": 0.98, "neg_log_loss": -0.2, "f1": 0.95}
-    found = cross_validate(NET, *CANCER, scoring=[*least], cv=2)
+    found = model_selection.cross_validate(NET, *CANCER, scoring=[*least], cv=2)
     assert all(found[f"test_{scorer}"].mean() > value for scorer, value in least.items())
     builders = [SequentialBuilder().dense(8).gelu(), SequentialBuilder().dense(4).tanh()]
-    search = GridSearchCV(clone(NET), {"model": builders}, cv=3).fit(X, y)
+    search = model_selection.GridSearchCV(clone(NET), {"model": builders}, cv=3).fit(X, y)
     assert search.best_estimator_.model in builders  # a copy is equal
     assert search.best_score_ > 0.9
-    sizes, _, scores = learning_curve(
+    sizes, _, scores = model_selection.learning_curve(
         NET, X, y, train_sizes=[15, 100], cv=3, shuffle=True, random_state=0
     )
     assert sizes.tolist() == [15, 100]

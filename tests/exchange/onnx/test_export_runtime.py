@@ -163,12 +163,8 @@ def test_late_positions(opset, tmp_path):
         L.MultiHeadAttention(2, kv_heads=1, rope=YarnRope(4.0, max_positions=64)),
     ):
         layer.build((7, 8), seed=1)
-        check(
-            layer,
-            rng.standard_normal((1, 3000, 8)).astype(np.float32),
-            tmp_path / "net.onnx",
-            opset,
-        )
+        X = rng.standard_normal((1, 3000, 8)).astype(np.float32)
+        check(layer, X, tmp_path / "net.onnx", opset)
 
 
 # --- orders of axes -------------------------------------------------------------------------------
