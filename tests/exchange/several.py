@@ -88,10 +88,8 @@ NETWORKS = (two_heads, unet, twins, ends, states, attending)
 def built(make, dtype="float64"):
     """The network with random weights and state, and an array for each input by name."""
     model, rng = make(), np.random.default_rng(0)
-    if isinstance(model, Network):
-        model.cast(dtype)
-    else:
-        model = model.dtype(dtype).build()
+    model = model if isinstance(model, Network) else model.dtype(dtype).build()
+    model.cast(dtype)
     weights = model.get_weights()
     for path, a in weights.items():
         new = rng.uniform(0.5, 2, a.shape) if "var" in path else 0.5 * rng.standard_normal(a.shape)

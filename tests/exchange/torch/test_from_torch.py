@@ -568,6 +568,8 @@ WRONG = [
     (tied(True), (3,), r"path '1'\) shares its weight with '0'"),
     (tied(False), (3,), r"path '1'\) shares its weight with '0'"),
     (changed(linear(), lambda m: m.register_forward_hook(lambda *_: None)), (3,), "has hooks"),
+    (calls(lambda s, x: s.r(x)[0][:, -1] + s.r(x)[0].mean(1), r=nn.GRU(4, 4, batch_first=True)),
+     (3, 4), "in different ways"),
     (changed(linear(), lambda m: m.bias.requires_grad_(False)), (3,), "both frozen and trainable"),
     (calls(lambda s, x: s.a(x)[:, :, 3 if s.training else 2]), (3, 4), "other steps in training"),
     (calls(lambda s, x: s.a(x)[:, :, len(x) - 2]), (3, 4), "for 4 samples"),

@@ -88,8 +88,6 @@ class Leaves:
     def layers(self, module: Any, path: str, make: Callable[[Any], list[Layer]]) -> list[Layer]:
         """Return what `make` makes of a module; errors name its path."""
         self.path = path
-        if module in self.shared:
-            return [L.Shared(layer) for layer in self.shared[module]]
         try:
             for part in module.modules():
                 if any(getattr(part, kind) for kind in HOOKS):
@@ -101,9 +99,13 @@ class Leaves:
                     )
             loads = len(self.loads)
             layers = make(module)
-            if len(self.loads) > loads:
-                self.shared[module] = layers
-            return layers
+            first = self.shared.setdefault(module, layers) if self.loads[loads:] else layers
+            if first is layers:
+                return layers
+            del self.loads[loads:]
+            if repr(first) != repr(layers):
+                raise Refused("is used at two places in different ways, which no layer is")
+            return [L.Shared(layer) for layer in first]
         except (Refused, PhitodeepError) as wrong:
             why = f" {wrong}." if isinstance(wrong, Refused) else f": {wrong}"
             message = f"from_torch: {described(module)} (path {path!r}){why}"
