@@ -240,10 +240,8 @@ def model_of(net, how, dtype=np.float64):
                 uses.append((end(), [name], [name := f"{name}_{end.__name__}"]))
             returns.append(name)
             losses[name] = how._replace(target=target).loss()
-        factors = dict(zip(returns, FACTORS, strict=False))
-        model = Network(
-            layer.takes, uses, returns, loss_class=losses, loss_weights=factors, **options
-        )
+        options |= {"loss_class": losses, "loss_weights": dict(zip(returns, FACTORS, strict=False))}
+        model = Network(layer.takes, uses, returns, **options)
     model.build(one([X.shape[1:] for X in each(net.X)]), dtype=dtype)
     rng, N = np.random.default_rng(net.seed + 2), len(each(net.X)[0])
     ys = [
@@ -373,19 +371,15 @@ def test_training_that_is_killed_goes_on_to_the_bit_and_files_hold_all_of_it(net
 
     def kill(model, step, loss):
         if step > at:
-            raise Killed
+            raise SystemExit
 
     with TemporaryDirectory() as folder:
         path, killed = Path(folder) / "whole.safetensors", Path(folder) / "killed.safetensors"
         whole = trained(path)
-        with suppress(Killed):
+        with suppress(SystemExit):
             trained(killed, LambdaCallback(on_batch_end=kill))
         again = trained(killed, resume=killed)
         loaded = phitodeep.load(path)
     for other in (again, loaded):
         assert_same(other.get_weights(), whole.get_weights())
         np.testing.assert_equal(other.predict(net.X), whole.predict(net.X))
-
-
-class Killed(Exception):
-    """Stands for the end of the process."""

@@ -111,11 +111,6 @@ def exportable(seed, samples, without=(), states=True, **options):
     return exportable(seed + 1000, samples, without, states, **options)
 
 
-def outputs(found):
-    """The outputs in order; several come by name."""
-    return [*found.values()] if isinstance(found, dict) else [found]
-
-
 def predicted(model, X):
     """The predictions by name."""
     found = model.predict(X if model.inputs > 1 else X[model.takes[0]])

@@ -53,11 +53,6 @@ def dropout(at, X):
     return X * constant((at.layer.uniform(shape) >= rate) / (1 - rate)) if current().training else X
 
 
-def noise(at, X):
-    E = at.layer._normal(tuple(X.shape), np.float64) if current().training else 0
-    return X + at.layer.std * constant(E)
-
-
 def batch_norm(at, X):
     mean, var = map(constant, at.layer.state.values())
     if current().training and at.layer.trainable:
@@ -66,29 +61,17 @@ def batch_norm(at, X):
     return (X - mean) / torch.sqrt(var + at.layer.eps) * at.own["gamma"] + at.own["beta"]
 
 
-def padded(layer, X, value=0.0):
-    """X (N, C, *sizes) with what `padding` adds on both sides."""
-    sides = []
-    windows = zip(X.shape[2:], layer.kernel, layer.strides, layer.dilations, strict=True)
-    for n, k, s, d in windows:
+def convolution(at, X):
+    layer, run, sides = at.layer, F.conv1d if X.ndim == 3 else F.conv2d, []
+    settings = layer.kernel, layer.strides, layer.dilations
+    for n, k, s, d in zip(X.shape[1:-1], *settings, strict=True):
         total = 0 if isinstance(layer.padding, str) else 2 * layer.padding
         if layer.padding == "same":
             total = max((-(-n // s) - 1) * s + (k - 1) * d + 1 - n, 0)
         sides = [total // 2, total - total // 2, *sides]
-    return F.pad(X, sides, value=value)
-
-
-def convolution(at, X):
-    layer, run = at.layer, F.conv1d if X.ndim == 3 else F.conv2d
-    W = at.own["W"].movedim((-1, -2), (0, 1)).contiguous()
-    settings = layer.strides, 0, layer.dilations, layer.groups
-    return run(padded(layer, X.movedim(-1, 1)), W, at.own["b"], *settings).movedim(1, -1)
-
-
-def max_pool(at, X):
-    run = F.max_pool1d if X.ndim == 3 else F.max_pool2d
-    X = padded(at.layer, X.movedim(-1, 1), -math.inf)
-    return run(X, at.layer.pool, at.layer.strides).movedim(1, -1)
+    X, W = F.pad(X.movedim(-1, 1), sides), at.own["W"].movedim((-1, -2), (0, 1)).contiguous()
+    Y = run(X, W, at.own["b"], layer.strides, 0, layer.dilations, layer.groups)
+    return Y.movedim(1, -1)
 
 
 def recurrent(at, X, *starts):
@@ -145,12 +128,6 @@ def parallel(at, X):
     return merges[at.layer.merge]([run(X) for run in at.inside])
 
 
-def bidirectional(at, X):
-    Y, back = at.inside[0](X), at.inside[1](X.flip(1))
-    back = back.flip(1) if back.ndim == 3 else back
-    return Y + back if at.layer.merge == "add" else torch.cat([Y, back], -1)
-
-
 def time_distributed(at, *X):
     Ys = each(at.inside[0](*[A.flatten(0, 1) for A in X]))
     return one([Y.unflatten(0, X[0].shape[:2]) for Y in Ys])
@@ -189,7 +166,6 @@ FORMS = {
     L.Embedding: lambda at, X: F.embedding(X, at.own["W"]),
     L.PositionalEmbedding: lambda at, X: X + at.own["W"][: X.shape[1]],
     L.Dropout: dropout,
-    L.GaussianNoise: noise,
     L.GradientReversal: lambda at, X: X.detach() + at.layer.factor * (X.detach() - X),
     L.LayerNorm: lambda at, X: F.layer_norm(
         X, X.shape[-1:], at.own["gamma"], at.own["beta"], at.layer.eps
@@ -201,7 +177,6 @@ FORMS = {
     L.Permute: lambda at, X: X.permute(0, *at.layer.dims),
     L.Select: lambda at, X: X[..., at.layer.columns],
     **dict.fromkeys((L.Conv1D, L.Conv2D), convolution),
-    **dict.fromkeys((L.MaxPool1D, L.MaxPool2D), max_pool),
     L.GlobalAvgPool: lambda at, X: X.flatten(1, -2).mean(1),
     L.GlobalMaxPool: lambda at, X: X.flatten(1, -2).max(1).values,
     **dict.fromkeys((L.RNN, L.LSTM, L.GRU), recurrent),
@@ -223,11 +198,11 @@ FORMS = {
     L.SkipConcat: lambda at, X: torch.cat([X, chain(at, X)], -1),
     L.Parallel: parallel,
     Gate: lambda at, X: at.inside[0](X) * at.inside[1](X),
-    L.Bidirectional: bidirectional,
     L.TimeDistributed: time_distributed,
     L.Wired: wired,
 }
 # Layers whose forms would take many lines: their own tests compare them with PyTorch's numbers.
-UNWRITTEN = (L.ConvTranspose1D, L.ConvTranspose2D, L.AvgPool1D, L.AvgPool2D, L.GroupNorm)
-UNWRITTEN += (L.RandomFlip, L.RandomCrop, L.Upsample2D, L.ZeroPad2D, L.Reparameterize)
-UNWRITTEN += (L.SinusoidalEncoding, L.RotaryEmbedding)
+UNWRITTEN = (L.ConvTranspose1D, L.ConvTranspose2D, L.AvgPool1D, L.AvgPool2D, L.MaxPool1D)
+UNWRITTEN += (L.MaxPool2D, L.RandomFlip, L.RandomCrop, L.Upsample2D, L.ZeroPad2D, L.GroupNorm)
+UNWRITTEN += (L.GaussianNoise, L.Reparameterize, L.SinusoidalEncoding, L.RotaryEmbedding)
+UNWRITTEN += (L.Bidirectional,)
