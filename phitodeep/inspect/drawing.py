@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from phitodeep.core.types import each
 from phitodeep.errors import ArgumentError
 from phitodeep.inspect.entries import Text, rms
 from phitodeep.inspect.recording import Recording
@@ -30,11 +31,6 @@ def draw(recording: Recording, sample: int, ascii_only: bool | None) -> Text:
             f"draw writes every number of a small net, of at most {MOST_LAYERS} layers, got "
             f"{len(model.layers)}: print(t) shows one line per layer."
         )
-    if isinstance(model, Wired):
-        raise ArgumentError(
-            "draw writes layers one below another, and the values of a network have other ways: "
-            'save("step.html") shows all of them, and plots.architecture(model) how they go.'
-        )
     if ascii_only is None:
         ascii_only = not _can_write("".join(MARKS.values()))
     marks = ASCII if ascii_only else MARKS
@@ -42,8 +38,7 @@ def draw(recording: Recording, sample: int, ascii_only: bool | None) -> Text:
     left = max(len(line) for block, _ in blocks for line in block) + 3
     lines = [line for block in blocks for line in _joined(*block, left)]
     width = max(map(len, lines))
-    n = len(recording.data.X)
-    title = f"loss {recording.value:.6g}: the share of sample {sample} of {n}"
+    title = f"loss {recording.value:.6g}: the share of sample {sample} of {recording.data.n}"
     return Text("\n".join([title, *(_ruled(line, width, marks) for line in lines)]))
 
 
@@ -62,12 +57,20 @@ def _block(margin: str, name: str, values: Any, back: str, gradients: Any) -> Bl
 def _blocks(recording: Recording, sample: int, marks: dict[str, str]) -> Iterator[Block]:
     down, up, side = marks["down"], marks["up"], marks["side"]
     model, passes = recording.model, recording.passes
-    for i, layer in enumerate(model.layers):
-        here = passes[str(i)]
-        if i == 0:
-            dX = None if here.dX is None else here.dX[sample]
-            yield _block("  ", f"{down} X  ", here.X[sample], f"{up} dX  ", dX)
-        yield [f"{marks['top']} {i} {name_of(layer)} "], []
+    chain = [*[((), ("Y",))] * (len(model.layers) - 1), ((), ("P",))]
+    wires = model.wires if isinstance(model, Wired) else chain
+
+    def values(names: tuple[str, ...], arrays: Any, gradients: Any) -> Iterator[Block]:
+        """What a pass receives or returns, by name."""
+        every = each(gradients) if gradients is not None else (None,) * len(names)
+        for name, A, dA in zip(names, each(arrays), every, strict=True):
+            own = None if dA is None else dA[sample]
+            yield _block("  ", f"{down} {name}  ", A[sample], f"{up} d{name}  ", own)
+
+    yield from values(model.takes, passes[""].X, passes[""].dX)
+    for i, (layer, (reads, gives)) in enumerate(zip(model.layers, wires, strict=False)):
+        here, of = passes[str(i)], f"of {', '.join(reads)} " * bool(reads)
+        yield [f"{marks['top']} {i} {name_of(layer)} {of}"], []
         for path, part in layer.walk(str(i)):
             inner = path.removeprefix(str(i)).removeprefix(".")
             for name, W in part.params.items():
@@ -75,10 +78,7 @@ def _blocks(recording: Recording, sample: int, marks: dict[str, str]) -> Iterato
                 dW = passes[path].grads.get(name) if path in passes else None
                 yield _block(side, f"{shown}  ", W, f"{back}  ", dW)
         yield [marks["bottom"]], []
-        last = i == len(model.layers) - 1
-        names = ("P", "dP") if last else ("Y", "dY")
-        dY = None if here.dY is None else here.dY[sample]
-        yield _block("  ", f"{down} {names[0]}  ", here.Y[sample], f"{up} {names[1]}  ", dY)
+        yield from values(gives, here.Y, here.dY)
     yield _block("  ", f"{name_of(recording.loss)}  ", np.float64(recording.value), "", None)
 
 

@@ -146,7 +146,8 @@ class Trace(Tabled, Entries):
             print(model.trace(X, y).draw())
 
         The numbers are those of one sample: its values, and its share of each gradient. Arrays of
-        more than 8 rows or columns are described by their shape and root mean square. `ascii=True`
+        more than 8 rows or columns are described by their shape and root mean square. The layers of
+        a network say what they read, and their values have its names. `ascii=True`
         uses no other characters; by default, that depends on what standard output can write.
 
         Raises ArgumentError for a sample that does not exist, and for a net of more than 24 layers.

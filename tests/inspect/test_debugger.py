@@ -384,6 +384,7 @@ def test_a_network_stops_at_its_values_and_shows_every_input():
     net = Network(["a", "b"], uses, ["y", "z"], loss_class=losses, seed=0, dtype="float64")
     batch = (X, X[::-1]), (Y, X[:, :3])
     trace, db = net.trace(*batch), net.debug(*batch)  # which build it
+    assert "2 Add() of h, k ──" in trace.draw(ascii=False)
     assert db.list().startswith("-> X1 = the input\n   X2 = the input")
     assert "* h = 0.forward(a)" in db.until("h")
     np.testing.assert_array_equal(db.p("h"), db.p("0.Y"))
