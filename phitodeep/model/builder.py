@@ -224,7 +224,7 @@ class SequentialBuilder(Configurable):
         return not bare or shared or self._draft.inputs != (INPUT,)
 
     def _do(self, step: Step) -> Self:
-        layer = [] if step.layer is None else [step.layer]
+        layer = [] if step.method in ("name", "at", "output") else [step.layer]
         getattr(self._draft, step.method)(*layer, *step.values, **step.options)
         self._steps.append(step)
         return self
