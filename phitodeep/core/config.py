@@ -61,6 +61,7 @@ _NAMES: dict[int, tuple[Any, str]] = {}  # by id: class or function, and its nam
 MAX_ARRAY_SIZE = 4096  # a larger array is data rather than a setting
 FLOATS = ("inf", "-inf", "nan")  # the numbers that JSON does not have
 DTYPES = {np.dtype(code).name: np.dtype(code) for code in "?bBhHiIqQefd"}  # of small arrays
+MOST_AXES = 32
 MOST_OBJECTS = 10_000  # of one config: more than any model has layers
 
 # --- names ---------------------------------------------------------------------------------------
@@ -453,17 +454,25 @@ def _array(values: Any, value: Mapping[str, Any]) -> Any:
     dtype = DTYPES.get(name) if isinstance(name, str) else None
     if dtype is None:
         raise _misread(value, f"the dtype of an array is one of {', '.join(DTYPES)}")
-    try:
-        found = np.array(values)
-    except ValueError:
-        raise _misread(value, "the rows of an array have equal lengths") from None
-    if found.dtype.kind not in "fiub":
+    shape: list[int] = []
+    flat: list[Any] = [values]
+    while flat and all(isinstance(v, list) for v in flat):
+        shape.append(len(flat[0]))
+        if len(shape) > MOST_AXES or any(len(v) != shape[-1] for v in flat):
+            raise _misread(value, "the rows of an array have equal lengths")
+        flat = [v for row in flat for v in row]
+    if not all(isinstance(v, float) or (isinstance(v, int) and _fits(v)) for v in flat):
         raise _misread(value, "an array holds real numbers of at most 64 bits")
     with np.errstate(all="ignore"):
+        found = np.array(flat) if flat else np.array(flat, dtype)
         array = found.astype(dtype)
     if dtype.kind != "f" and not np.array_equal(array, found):
         raise _misread(value, f"its numbers do not fit into {name}")
-    return array
+    return array.reshape(shape)
+
+
+def _fits(number: int) -> bool:
+    return -(1 << 63) <= number < 1 << 64
 
 
 def _misread(value: Any, why: str) -> ArgumentError:
