@@ -311,7 +311,7 @@ class Wired(Container):
                 chain = self._chain([run.number])
             changed = change(cast(Chain, chain), run.gives[0])
             other._plan.append(run if changed is chain else run._replace(part=changed, whole=True))
-        if len(runs) == 1 and other._plan[0].whole and not self.checkpoint:
+        if len(runs) == self.outputs == 1 and other._plan[0].whole and not self.checkpoint:
             return self._alone(other._plan[0].part)
         other._fixed = True
         return other

@@ -240,6 +240,18 @@ def test_a_loss_takes_over_a_softmax_that_no_layer_reads(reads, cut):
         np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
+@pytest.mark.parametrize("returns", [["x", "p"], ["p", "x"]])
+def test_an_input_may_be_an_output_beside_what_one_chain_gives(returns):
+    A, y, found = RNG.standard_normal((6, 4)), RNG.integers(0, 3, 6), []
+    for shortcuts in (True, False):
+        uses = [(L.Dense(3), ["x"], ["h"]), (L.Softmax(), ["h"], ["p"])]
+        losses = {"p": "categorical_cross_entropy", "x": "mse"}
+        net = Network(["x"], uses, returns, loss_class=losses, seed=0, dtype="float64")
+        net.train(A, {"p": y, "x": A}, epochs=2, verbose=0, shortcuts=shortcuts)
+        found.append(net.predict(A)["p"])
+    np.testing.assert_allclose(*found, rtol=1e-12)
+
+
 def test_lora_in_a_nested_chain_is_trained():
     inner = L.Chain(L.Dense(8), L.Tanh(), L.Dense(4))
     uses = [(inner, ["x"], ["h"]), (L.Dense(4), ["x"], ["k"]), (L.Add(), ["h", "k"], ["y"])]
