@@ -164,5 +164,5 @@ def _summed(v: str, shares: list[str], back: list[Step]) -> str:
     """The symbol of dv, after a step that adds its shares if there are several."""
     if len(shares) == 1:
         return shares[0]
-    back.append(Let(f"d{v}", " + ".join(shares)))
+    back.append(Let(f"d{v}", " + ".join(shares) or f"0 * {v}"))
     return f"d{v}"

@@ -140,10 +140,14 @@ class Wired(Container):
                 "in the derivation: give one of the two values another name."
             )
         read = {name for reads, _ in self.wires for name in reads} | {*self.returns}
-        if unused := [name for name in known if name not in read]:
-            raise ArgumentError(
-                f"{who}: nobody reads {_list(unused)}: make it an output, or leave out its layer."
-            )
+        sources: list[tuple[Names, str]] = [((name,), "an input") for name in self.takes]
+        sources += [(u[2], f"from layer {k}, {u[0]!r}") for k, u in enumerate(self.uses)]
+        for names, source in sources:
+            if names and read.isdisjoint(names):  # of several values, others may be left unread
+                raise ArgumentError(
+                    f"{who}: nobody reads {_list(names)}, {source}: go on from it, as in "
+                    f".at({names[0]!r}), merge it, make it an output, or leave it out."
+                )
         if twice := [name for name, n in Counter(self.returns).items() if n > 1]:
             raise ArgumentError(f"{who}: {_list(twice)} is an output twice.")
 
@@ -281,9 +285,7 @@ class Wired(Container):
         runs = []
         for i, ks in enumerate(groups):
             reads, gives = self.wires[ks[0]][0], self.wires[ks[-1]][1]
-            done = tuple(
-                [n for n in dict.fromkeys(reads) if last[n] == i and n not in self.returns]
-            )
+            done = tuple([n for n in {*reads, *gives} - {*self.returns} if last.get(n, i) == i])
             part = self.layers[ks[0]] if len(ks) == 1 else self._chain(ks)
             runs.append(_Run(part, len(ks) > 1, ks[0], reads, gives, done))
         return runs

@@ -49,7 +49,7 @@ class Draft:
     def value(self, name: str) -> int:
         """The value of this name, or refuse it."""
         if name not in self.names:
-            raise UnknownNameError.of(name, self.names, "a value of the network so far")
+            raise UnknownNameError.of(name, self.names, "one of the values with names so far")
         return self.names[name]
 
     def add(self, layer: Layer, *others: str) -> None:

@@ -8,6 +8,7 @@ from phitodeep.core.call import Call, calling, watching, within
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.testing import check_gradients
 from tests.conftest import check_refused
+from tests.derivations.test_contract import same_passes
 from tests.inspect.shared import rows
 
 
@@ -80,6 +81,17 @@ def test_a_model_that_is_not_built_counts_shared_layers_that_make_their_parts():
     assert L.Chain(L.Dense(4, 4), block, L.Shared(block)).count_params() == 4 * 4 + 4 + 3 * 3 * 4
 
 
+def test_values_that_nobody_reads_have_no_gradient():
+    uses = [
+        (L.LSTM(3, return_state=True), ["x"], ["all", "h", "c"]),
+        (L.Dense(2), ["c"], ["y"]),
+    ]
+    net, X = L.Wired(["x"], uses, ["y"]), np.random.default_rng(0).standard_normal((4, 5, 2))
+    assert check_gradients(net, X)
+    net.build((5, 2), dtype=np.float64)
+    same_passes(net, X, np.ones((4, 2)))
+
+
 def tanh(takes, reads, gives, returns, layer="Tanh"):
     return L.Wired(takes, [(getattr(L, layer)(), reads, gives)], returns)
 
@@ -97,7 +109,7 @@ tanh([1], [1], ['y'], ['y']) -> ArgumentTypeError: the name of a value is text
 tanh(['a'], ['b'], ['y'], ['y']) -> ArgumentError: reads 'b', which is not one of 'a'
 tanh(['a'], ['a'], ['y'], ['z']) -> ArgumentError: output 'z' is not one of 'a', 'y'
 tanh(['a'], ['a'], ['y'], ['y', 'y']) -> ArgumentError: 'y' is an output twice
-tanh(['a', 'b'], ['a'], ['y'], ['y']) -> ArgumentError: nobody reads 'b'
+tanh(['a', 'b'], ['a'], ['y'], ['y']) -> ArgumentError: nobody reads 'b', an input: .*\.at\('b'\)
 tanh(['a'], ['a'], ['da'], ['da']) -> ArgumentError: 'da' is the name of a gradient, that of 'a'
 tanh(['a'], ['a'], ['da_0'], ['da_0']) -> ArgumentError: 'da_0' is the name .*: give one of the two
 tanh([], ['a'], ['y'], ['y']) -> ArgumentError: at least one input and one output

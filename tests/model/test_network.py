@@ -98,8 +98,8 @@ def test_shared_towers_have_one_set_of_weights():
 
 
 WRONG = r"""
-B(a=(3,)).dense(2).concat('b') -> UnknownNameError: 'b' is not a value .* are 'a'
-B(a=(3,)).at('c') -> UnknownNameError: 'c' is not a value of the network
+B(a=(3,)).dense(2).concat('b') -> UnknownNameError: 'b' is not one .* with names .* are 'a'
+B(a=(3,)).at('c') -> UnknownNameError: 'c' is not one of the values with names
 B(a=(3,)).dense(2).name('a b') -> ArgumentError: must be a Python name
 B(a=(3,)).dense(2).name('Y') -> ArgumentError: 'Y', which derivations use
 B(a=(3,)).dense(2).name('u', 'v') -> ArgumentError: a name for each of 1 values
@@ -112,6 +112,8 @@ B(3).dense(2).output('y').metrics('mae').build() -> ArgumentError: \.metrics\(.*
 B(3).dense(2).output('y').output('z') -> ArgumentError: 'z' has the value of the output 'y'
 B(3).dense(2).output('y').tanh().output('y') -> ArgumentError: 'y', which is the name
 B(a=(3,), b=(3,)).at('a').dense(2).build() -> ArgumentError: nobody reads 'b'
+B(3).dense(2).output('y').dense(4).build()
+    ArgumentError: nobody reads 'dense', from layer 1, Dense\(4\): .* make it an output
 B(a=(3,), b=(4,)).at('a').add('b').build()
     ShapeError: layer 0 of Network, which gives 'add'.*\(3,\) and \(4,\)
 B(3).dense(2).output('y', loss='nothing').build() -> ArgumentError: loss

@@ -90,12 +90,17 @@ class Graph:
             if y.name in new or not any(y.name in node.output for node in self.nodes):
                 y = self.node("Identity", y)
             new[y.name] = name
-        used = {*new, *(name for node in self.nodes for name in node.input)}
-        for node in self.nodes:
+        used, kept = {*new}, list[Any]()
+        for node in reversed(self.nodes):
+            if used.isdisjoint(node.output):  # nobody reads it
+                continue
+            used.update(node.input)
             node.input[:] = [new.get(name, name) for name in node.input]
             node.output[:] = [new.get(name, name) if name in used else "" for name in node.output]
             while not node.output[-1]:
                 node.output.pop()
+            kept.append(node)
+        self.nodes[:] = kept[::-1]
 
     # --- nodes -----------------------------------------------------------------------------
 
