@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from phitodeep.errors import ArgumentError, DataError
 from phitodeep.exchange.onnx.read import operators as operators
@@ -29,13 +29,6 @@ from phitodeep.layers.base import Layer
 T = TypeVar("T")
 
 
-class Unknown(NamedTuple):
-    """An output that no layer computes, and why; perhaps its last step is known."""
-
-    why: str
-    last: View | None = None
-
-
 class Operator(Call):
     """An operator of ONNX that adds its layers as soon as it is read."""
 
@@ -50,7 +43,7 @@ class Graph:
 
     leaves    makes the layers
     writer    adds them
-    values    by node of the graph: a View, or what stands for several
+    values    by node of the graph: a View, a list of several, or why no layer computes it
     slices    steps that select some features of another one: that step, the first and the last
     """
 
@@ -176,7 +169,7 @@ class Graph:
             given = {f"output_{k}": value for k, value in enumerate(given, 1)}
         found = given if isinstance(given, dict) else {"output": given}
         for value in found.values():
-            if not is_node(value) or not isinstance(self.values.get(value), View | Unknown):
+            if not is_node(value) or not isinstance(self.values.get(value), View | str):
                 self.fail(node, "must be values that depend on the input")
         return found
 
@@ -292,8 +285,8 @@ class Graph:
     def value(self, node: Any, of: Any) -> View:
         """Return the value of an argument, which must depend on the input."""
         found = self.values.get(of) if is_node(of) else None
-        if isinstance(found, Unknown):
-            self.fail(node, found.why)
+        if isinstance(found, str):
+            self.fail(node, found)
         if not isinstance(found, View):
             self.fail(node, f"takes {of}, which is not a value that a layer computes")
         return found

@@ -13,7 +13,7 @@ from phitodeep.exchange.onnx.read.axes import Groups, new, same, size_of
 from phitodeep.exchange.onnx.read.values import Constant, View
 from phitodeep.exchange.torch.layouts import FIRST
 from phitodeep.exchange.torch.read.functions import FUNCTIONS, OTHER
-from phitodeep.exchange.torch.read.graph import Unknown, channels_last, is_node
+from phitodeep.exchange.torch.read.graph import channels_last, is_node
 from phitodeep.exchange.torch.read.leaves import array
 from phitodeep.exchange.torch.read.tensor_functions import ALL, TensorFunctions
 
@@ -190,14 +190,13 @@ class Reader(TensorFunctions):
         out = self.written(node, layers, x, groups, groups)
         states: Any = self._ends(node, module, out, last)
         if module.mode == "LSTM":
-            states = [states, Unknown("reads the cell state, which no layer returns")]
-        whole = Unknown("uses outputs of which only the last step is known", out) if last else out
-        return [whole, states]
+            states = [states, "reads the cell state, which no layer returns"]
+        return [out, states]
 
     def _ends(self, node: Any, module: Any, out: View, last: bool) -> list[Any]:
         """Return the state of each layer and direction after all its steps."""
         H, directions = module.hidden_size, 2 if module.bidirectional else 1
-        hidden = Unknown("reads a state that is not the last layer's")
+        hidden = "reads a state that is not the last layer's"
         states: list[Any] = [hidden] * (directions * (module.num_layers - 1))
         for i in range(directions):
             state = out if last else self.selected(node, out, (ALL, i - 1))
@@ -210,9 +209,10 @@ class Reader(TensorFunctions):
         known = self.values.get(X)
         if isinstance(known, list) and isinstance(at, int | slice):
             return known[at]
-        if isinstance(known, Unknown) and known.last is not None:
-            return known.last
-        return self.selected(node, self.value(node, X), at)
+        view = self.value(node, X)
+        if len(view.groups) < X.meta["value"].ndim:  # only the last step was computed
+            return view
+        return self.selected(node, view, at)
 
     def _only_last(self, node: Any, module: Any) -> bool:
         """Return whether all that is read of a recurrent module is its state after all steps.
@@ -222,19 +222,17 @@ class Reader(TensorFunctions):
         for user in node.users:
             if self.function(user) != "getitem":
                 return False
-            whole = user.args[1] == 0
-            for reader in user.users if whole else ():
-                if module.bidirectional or not self._takes_last(reader):
-                    return False
+            readers = user.users if user.args[1] == 0 else ()
+            if any(module.bidirectional or not self._takes_last(reader) for reader in readers):
+                return False
         return True
 
     def _takes_last(self, node: Any) -> bool:
         """Return whether a step selects the last time step of (N, T, D)."""
-        if self.function(node) != "getitem" or not isinstance(node.args[1], tuple):
+        if self.function(node) != "getitem":
             return False
-        steps = node.args[0].meta["value"].shape[1]
-        first, at, *rest = node.args[1]
-        return first == ALL and at in (-1, steps - 1) and all(r in (ALL, ...) for r in rest)
+        found, last = node.meta["value"], node.args[0].meta["value"][:, -1]
+        return found.data_ptr() == last.data_ptr() and found.shape == last.shape
 
     # --- attention ---------------------------------------------------------------------------
 
