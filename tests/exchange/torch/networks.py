@@ -91,6 +91,7 @@ class Recurrent(nn.Module):
         read = {
             "last": lambda: out[:, -1],
             "last, all features": lambda: out[:, -1, :],
+            "first": lambda: out[:, 0],
             "h": lambda: h[-1],
             "both h": lambda: torch.cat([h[-2], h[-1]], dim=1),
             "both h are the same": lambda: torch.cat([h[-1], h[-1]], dim=1),

@@ -189,7 +189,7 @@ def test_recurrent_modules(kind, bidirectional, layers):
     assert_same(Calls(lambda s, x: s.rnn(x)[0], rnn=rnn), (4, 3), seed=layers)
 
 
-USES = ["last", "last, all features", "h", "all", "mean", "max", "last and mean"]
+USES = ["first", "last", "last, all features", "h", "all", "mean", "max", "last and mean"]
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
@@ -199,7 +199,7 @@ def test_what_is_read_of_a_recurrent_module(kind, use, bidirectional):
     if use.startswith("both") and not bidirectional:
         return
     ours = assert_same(N.Recurrent(kind, use, bidirectional), (5,), tokens=9)
-    whole = use in ("all", "mean", "max", "last and mean", "both h and mean")
+    whole = use in ("first", "all", "mean", "max", "last and mean", "both h and mean")
     whole |= bidirectional and use.startswith("last")  # the last step is not the last state
     assert ("return_sequences=False" not in repr(ours.layers[:4])) == whole
 
