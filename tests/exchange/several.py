@@ -7,7 +7,7 @@ from phitodeep import layers as L
 from phitodeep.core.types import each
 from phitodeep.model import SequentialBuilder
 from phitodeep.model.network import Network
-from tests.random_networks import OWN, Scale, drawn
+from tests.random_networks import OWN, Scale, drawn, one
 
 
 def gated(builder, channels):
@@ -78,7 +78,7 @@ def attending():
 
 def wired(takes, uses, returns, *shapes):
     model = Network(takes, uses, returns, loss_class=dict.fromkeys(returns, "mse"))
-    model.build(shapes)
+    model.build(one(shapes))
     return model
 
 

@@ -14,13 +14,14 @@ from phitodeep.derivations.language.step import Derivation, Let, Loop, Through
 from phitodeep.errors import ArgumentTypeError
 from phitodeep.inspect.summary import summarize
 from phitodeep.layers.containers import Container
-from phitodeep.model import Sequential, SequentialBuilder
+from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
 from phitodeep.model.network import Network
 from phitodeep.plots.architecture import Merge, series_of
 from phitodeep.plots.canvas import POSITIVE
 from phitodeep.plots.svg import Drawing
 from phitodeep.testing.examples import squeezed
+from tests.exchange.several import two_heads
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -54,15 +55,6 @@ def recurrent():
     return model
 
 
-def heads():
-    """Two inputs, a value that is read twice, and two outputs."""
-    builder = SequentialBuilder(image=(4, 4, 1), words=(3,), seed=1)
-    builder.at("image").conv2d(2, 3).relu().flatten().dense(3).name("seen")
-    builder.at("words").embedding(5, 3).lstm(2, return_sequences=False)
-    builder.concat("seen").dense(4).name("both").dense(3).output("digit", loss="mse")
-    return builder.at("both").dense(2).output("box", loss="huber").build()
-
-
 def wired():
     """Lines that run around, one over another, and a network inside."""
     uses = [
@@ -94,7 +86,7 @@ def ends(model):
 
 
 MODELS = {
-    "heads": heads,
+    "heads": lambda: two_heads().build(),
     "squeezed": lambda: built(squeezed(), 4, 3, 2),
     "wired": wired,
     "inception": inception,
@@ -194,7 +186,7 @@ def test_text_fits_into_its_box_and_skip_connections_are_orange():
     assert orange(gpt(2)) == 4
     assert orange(recurrent()) == 0
     assert orange(built(squeezed(), 4, 3, 2)) == 3
-    assert orange(heads()) == 0
+    assert orange(two_heads().build()) == 1
 
 
 def test_how_layers_are_connected_is_read_from_derivations():

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from phitodeep import Sequential, SequentialBuilder
+from phitodeep import Sequential
 from phitodeep import layers as L
 from phitodeep.derivations.language import run as stepwise
 from phitodeep.inspect.explorer.document import text_of
 from phitodeep.loss import BinaryCrossEntropy, MeanSquaredError
-from phitodeep.model.network import Network
 from phitodeep.optimization.optimizers import SGD
 from phitodeep.testing.examples import data, made, pair
 from tests.derivations.test_random_networks import TARGETS, model_of, options_of
+from tests.exchange.several import NETWORKS, built, predicted, wired
 from tests.inspect.explorer.checks import FRESH, VALIDATOR, Ref, check, check_all, unpacked
 from tests.inspect.test_trace import CASES
 from tests.loss.test_loss import EXAMPLES as LOSSES
@@ -77,25 +77,6 @@ def test_every_loss(js, loss):
     check_all(js, model, X, y, options, SHARE, full=LONG or index % 3 == 0)
 
 
-def heads():
-    """Images and words, a value that is read twice, and two losses, one of which has no targets."""
-    builder = SequentialBuilder(image=(4, 4, 1), words=(3,), seed=1)
-    builder.at("image").conv2d(2, 3).relu().flatten().dense(3).name("seen")
-    builder.at("words").embedding(5, 3).lstm(2, return_sequences=False)
-    builder.concat("seen").dense(4).relu().name("both")
-    builder.dense(3).output("digit", loss="softmax_cross_entropy")
-    builder.at("both").dense(2).output("box", loss="huber", weight=0.5)
-    return builder.build()
-
-
-def siamese():
-    """A chain at two places, with the same weights."""
-    tower = L.Chain(L.Flatten(), L.Dense(4), L.Tanh())
-    builder = SequentialBuilder(a=(3, 2, 1), b=(3, 2, 1), seed=0)
-    builder.at("a").add(tower).name("left").at("b").shared(tower).subtract("left")
-    return builder.loss("mse").build()
-
-
 def nested():
     """A network with two inputs and two outputs inside another one."""
     uses = [
@@ -110,35 +91,21 @@ def nested():
         (inner, ["u", "x"], ["v", "w"]),
         (L.Subtract(), ["v", "w"], ["z"]),
     ]
-    losses = {"z": "mse", "v": "mae"}
-    model = Network(["x"], uses, ["z", "v"], loss_class=losses, seed=2)
-    model.build({"x": (3,)})
-    return model
+    return wired(["x"], uses, ["z", "v"], (3,))
 
 
-def drawn(*shape):
-    return FRESH(len(shape)).standard_normal(shape)
-
-
-SEEN = {"image": drawn(3, 4, 4, 1), "words": FRESH(0).integers(0, 5, (3, 3))}
-NETWORKS = {
-    "heads": (heads, SEEN, {"digit": FRESH(1).integers(0, 3, 3), "box": drawn(3, 2)}),
-    "one of two heads": (heads, SEEN, {"digit": FRESH(1).integers(0, 3, 3), "box": None}),
-    "siamese": (siamese, (drawn(2, 3, 2, 1), -drawn(2, 3, 2, 1)), drawn(2, 4)),
-    "nested": (nested, drawn(4, 3), {"z": drawn(4, 3), "v": 2 * drawn(4, 3)}),
-}
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_several_inputs_outputs_and_losses(js, name):
-    make, given, y = NETWORKS[name]
-    model = make()
-    model.cast("float64")
-    doc = json.loads(check_all(js, model, given, y, share=SHARE))
-    assert doc["live"]
-    VALIDATOR.validate(doc)
-    trace = model.trace(given, y)
-    assert all(row.Y == 0 for row in trace.diff(trace).rows)
+@pytest.mark.parametrize("make", [*NETWORKS, nested])
+def test_several_inputs_outputs_and_losses(js, make):
+    model, X = built(make)
+    X = {name: A[:3] for name, A in X.items()}
+    y = {name: P + FRESH(1).standard_normal(P.shape) for name, P in predicted(model, X).items()}
+    X, y = [values if len(values) > 1 else next(iter(values.values())) for values in (X, y)]
+    for targets in [{**y, "digit": [0, 2, 1]}, {**y, "digit": None}] if "digit" in y else [y]:
+        doc = json.loads(check_all(js, model, X, targets, share=SHARE))
+        assert doc["live"]
+        VALIDATOR.validate(doc)
+        trace = model.trace(X, targets)
+        assert all(row.Y == 0 for row in trace.diff(trace).rows)
 
 
 SHORT = [name for name in CASES if "32" not in name and (LONG or name != "gpt")]
