@@ -437,7 +437,7 @@ def drawn(seed, size=None, depth=None, *, kinds=KINDS, samples=(2, 3, 4), single
     layer = maker.wired(shapes, size + len(tokens), depth, tokens, chained, single)
     layer.build(one([*shapes.values()]), seed=seed, dtype=np.float64)
     rng = np.random.default_rng(seed)
-    layer.set_weights({path: fresh(path, a.shape, rng) for path, a in layer.get_weights().items()})
+    randomize(layer, rng)
     parts = [part for path, part in layer.walk() if path and part._learns()]
     for _ in range(pick(0, 0, 1, 2) if parts else 0):
         pick(*parts).trainable = False
@@ -449,6 +449,11 @@ def drawn(seed, size=None, depth=None, *, kinds=KINDS, samples=(2, 3, 4), single
     return Network(layer, one(Xs), seed)
 
 
-def fresh(path, shape, rng):
-    """Values of a parameter or state: 1 and 0 would hide a lost factor."""
-    return rng.uniform(0.5, 2, shape) if "var" in path else 0.7 * rng.standard_normal(shape)
+def randomize(layer, rng, scale=0.7):
+    """Draw all parameters and state: 1 and 0 would hide a lost factor."""
+    weights = layer.get_weights()
+    for path, a in weights.items():
+        a[...] = rng.uniform(0.5, 2, a.shape) if "var" in path else rng.standard_normal(a.shape)
+        a *= 1 if "var" in path else scale
+    layer.set_weights(weights)
+    return layer

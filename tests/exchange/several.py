@@ -7,7 +7,7 @@ from phitodeep import layers as L
 from phitodeep.core.types import each
 from phitodeep.model import SequentialBuilder
 from phitodeep.model.network import Network
-from tests.random_networks import OWN, Scale, drawn, one
+from tests.random_networks import OWN, Scale, drawn, one, randomize
 
 
 def gated(builder, channels):
@@ -90,11 +90,7 @@ def built(make, dtype="float64"):
     model, rng = make(), np.random.default_rng(0)
     model = model if isinstance(model, Network) else model.dtype(dtype).build()
     model.cast(dtype)
-    weights = model.get_weights()
-    for path, a in weights.items():
-        new = rng.uniform(0.5, 2, a.shape) if "var" in path else 0.5 * rng.standard_normal(a.shape)
-        weights[path] = new.astype(dtype)
-    model.set_weights(weights)
+    randomize(model, rng, 0.5)
     shapes = zip(model.takes, model._ins(), np.ravel(model.takes_tokens), strict=True)
     return model, {
         name: rng.integers(0, 20, (7, *shape)) if tokens else rng.standard_normal((7, *shape))

@@ -33,9 +33,7 @@ def test_every_symbol_can_be_edited(make, shape, tokens):
     db = model.debug(X, y)
     db.cont()
     assert db.loss == pytest.approx(trace.loss, rel=1e-9)
-    for path, passes in trace._passes.items():
-        for name, gradient in passes.grads.items():
-            np.testing.assert_allclose(db._scopes[path][f"d{name}"], gradient, atol=1e-9)
+    assert_gradients(db, trace)
     assert not any(row.Y or row.dY or row.dW for row in db.diff().rows)
     places = dict.fromkeys((p.scope.path, p.direction, p.step.symbol) for p in db._log)
     rng = np.random.default_rng(0)
@@ -53,21 +51,6 @@ def test_every_symbol_can_be_edited(make, shape, tokens):
             assert found.loss == found.before
         db.restart()
         db.cont()
-
-
-def test_networks_show_each_input_and_each_loss():
-    uses = [(L.Dense(3, 3), ["a"], ["h"]), (L.Multiply(), ["h", "b"], ["y"])]
-    losses = {"y": "mse", "h": "huber"}
-    net = Network(["a", "b"], uses, ["y", "h"], loss_class=losses, dtype="float64", seed=0)
-    net.build(((3,), (3,)))
-    db = net.debug(*[tuple(RNG.standard_normal((2, 4, 3))) for _ in "Xy"])
-    assert db.where() == "forward of Network\n-> X1 = the input"
-    assert db.step() == "forward of Network\n-> X2 = the input"
-    assert [line[:2] for line in db.list().splitlines()[:3]] == ["  ", "->", "  "]
-    db.until("loss.y.L")
-    assert db.progress() == "forward ━━━━━━━━━━━━━━━━━━  loss ╸───  backward ──────────────────"
-    db.cont()
-    assert not any(row.dY or row.update for row in db.diff().rows)
 
 
 NESTED = [row for row in ONE_EACH if made(*row[:2]).children()]
@@ -385,6 +368,7 @@ def test_a_network_stops_at_its_values_and_shows_every_input():
     batch = (X, X[::-1]), (Y, X[:, :3])
     trace, db = net.trace(*batch), net.debug(*batch)  # which build it
     assert "2 Add() of h, k ──" in trace.draw(ascii=False)
+    assert db.where() == "forward of Network\n-> X1 = the input"
     assert db.list().startswith("-> X1 = the input\n   X2 = the input")
     assert "* h = 0.forward(a)" in db.until("h")
     np.testing.assert_array_equal(db.p("h"), db.p("0.Y"))
@@ -396,9 +380,7 @@ def test_a_network_stops_at_its_values_and_shows_every_input():
     assert "dh = dh_4 + dh_2" in db.until("dh")
     db.cont()
     assert {row.path for row in db.diff().rows if row.update == 0} == {"0", "3"}
-    for path, passes in trace._passes.items():
-        for name, gradient in passes.grads.items():
-            np.testing.assert_allclose(db._scopes[path][f"d{name}"], gradient, atol=1e-12)
+    assert_gradients(db, trace)
     shares = net.sample_gradients(*batch)["0.W"].sum(0)
     both = trace["0.backward.dW"].array + trace["1.backward.dW"].array
     np.testing.assert_allclose(shares, both, atol=1e-12)

@@ -80,7 +80,9 @@ def recorded(t):
 
 
 def assert_next_step(model, X, y, *, train=None, **options):
+    before = snapshot(model)
     t = model.trace(X, y, **options)
+    np.testing.assert_equal(snapshot(model), before)
     wanted, found = next_step(model, X, y, **options, **(train or {})), recorded(t)
     assert wanted.keys() <= found.keys() | {k for k in wanted if ".update." in k}
     for name, array in wanted.items():
@@ -112,9 +114,7 @@ def test_a_trace_is_the_next_step_and_changes_nothing(make, shape, tokens):
     given, y = data(model, shape, tokens)
     model.train(given, y, epochs=1, verbose=0)
     model.forward(given)  # a backward pass is pending
-    before = snapshot(model)
     t = assert_next_step(model, given, y)
-    np.testing.assert_equal(snapshot(model), before)
     model.backward(y)
     str(t)
     again = model.trace(given, y)
@@ -193,9 +193,7 @@ def test_the_options_of_training(name):
     make, given, y, options = CASES[name]
     model = make()
     model.build(np.shape(given)[1:])
-    before = snapshot(model)
     t = assert_next_step(model, given, y, **options)
-    np.testing.assert_equal(snapshot(model), before)
     shares = [t.by_sample(n) for n in range(len(given))]
     assert sum(share.loss for share in shares) == pytest.approx(t.loss, rel=1e-5, abs=1e-12)
     for path, passes in t._passes.items():
@@ -220,9 +218,7 @@ OPTIMIZERS += [AdamW(0.1, weight_decay=0.3), Adam(lambda step: 0.1 / (1 + step))
 def test_the_update_is_that_of_the_optimizer(optimizer):
     model = dense(L.BatchNorm(), L.Tanh(), optimizer=optimizer, alpha=None)
     model.train(X, Y, epochs=3, batch_size=2, verbose=0)
-    before = snapshot(model)
     t = assert_next_step(model, X, Y)
-    np.testing.assert_equal(snapshot(model), before)
     wanted = np.sqrt(np.mean(t["0.dW"].array ** 2))
     assert wanted > 1e-3 > 0  # the gradient itself, not what clipping leaves of it
     row = next(row for row in t.rows if row.path == "3")
@@ -243,9 +239,7 @@ def test_updates_that_are_not_there():
     assert t["0.dW"].array.any()
     model = dense(L.BatchNorm(), L.Dense(5, 5))
     model.layers[1].trainable = model.layers[2].trainable = False
-    before = snapshot(model)
     t = assert_next_step(model, X, Y)
-    np.testing.assert_equal(snapshot(model), before)
     assert not [key for key in t if key.startswith(("1.update", "2.update"))]
     notes = {row.path: row.note for row in t.rows}
     assert notes == {"0": "", "1": "frozen", "2": "frozen", "3": ""}
@@ -424,9 +418,7 @@ def test_layers_without_steps_and_traces_that_stay_small():
     cube = L.Lambda(lambda X: X**3, lambda dY, X, Y: 3 * X * X * dY)
     gate = Gate(L.Dense(5, 5), L.Tanh())
     model = dense(Scale(), cube, gate, Scale(), loss_class=Plain())
-    before = snapshot(model)
     t = assert_next_step(model, X, Y)
-    np.testing.assert_equal(snapshot(model), before)
     notes = {row.path: row.note for row in t.rows}
     assert [p for p, note in notes.items() if "no steps(): boundaries only" in note] == list("1234")
     assert t["1.dgain"].explain().startswith("dgain")

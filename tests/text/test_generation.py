@@ -14,6 +14,7 @@ from phitodeep.layers import Layer
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.architectures import char_lstm, gpt
 from phitodeep.text.generation import sample
+from tests.random_networks import randomize
 from tests.rows import LONG, few
 
 block = partial(nn.TransformerBlock, 2, causal=True)
@@ -192,14 +193,7 @@ def written(layers, dtype=np.float64, seed=0):
     """A model of these layers between an Embedding and scores, with large random weights."""
     model = Sequential(nn.Embedding(V, D), *layers, nn.Dense(V), dtype=dtype, seed=seed)
     model.build((4,))
-    rng = np.random.default_rng(seed)
-    model.set_weights(
-        {
-            path: rng.uniform(0.5, 2, a.shape) if "var" in path else rng.standard_normal(a.shape)
-            for path, a in model.get_weights().items()
-        }
-    )
-    return model
+    return randomize(model, np.random.default_rng(seed), 1)
 
 
 def slowly(model, prompt, n, seed, most, **how):

@@ -20,7 +20,7 @@ from phitodeep.functional.rotary import DynamicRope
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
 from tests.exchange import several
-from tests.random_networks import Gate, Ladder, Scale
+from tests.random_networks import Gate, Ladder, Scale, randomize
 
 NEWEST = onnx.defs.onnx_opset_version()
 # its functions may do anything; base classes; what its layer has
@@ -28,19 +28,9 @@ NOT_EXPORTED = {"Lambda", "Layer", "Param", "State", "Shared"}
 
 
 def built(*parts, shape, **settings):
-    """A model with random parameters and state: 1 and 0 would hide a lost factor."""
-    model, rng = Sequential(*parts, seed=1, **settings), np.random.default_rng(1)
+    model = Sequential(*parts, seed=1, **settings)
     model.build(shape)
-    return randomized(model, rng)
-
-
-def randomized(model, rng):
-    weights = model.get_weights()
-    for path, a in weights.items():
-        new = rng.uniform(0.5, 2, a.shape) if "var" in path else 0.5 * rng.standard_normal(a.shape)
-        weights[path] = new.astype(a.dtype)
-    model.set_weights(weights)
-    return model
+    return randomize(model, np.random.default_rng(1), 0.5)
 
 
 def exported(model, path, opset=20):
@@ -59,7 +49,7 @@ def shapes(proto):
 
 def gpt(**settings):
     model = models.gpt(11, 8, layers=2, heads=2, dim=8, **settings).build()
-    return randomized(model, np.random.default_rng(2))
+    return randomize(model, np.random.default_rng(2), 0.5)
 
 
 def cnn():
