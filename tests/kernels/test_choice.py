@@ -48,6 +48,17 @@ def run(code=CODE, **environment):
     )
 
 
+BITS = """
+import numpy as np
+from phitodeep import kernels, layers
+from phitodeep.testing.examples import made, passes
+kernels.use("numba")
+rng = np.random.default_rng(0)
+X, dY = rng.standard_normal((2, 5, 7, 16)).astype(np.float32)
+for kind in (layers.RNN, layers.LSTM, layers.GRU):
+    layer = made(lambda: kind(16), X.shape, np.float32)
+    print({name: array.tobytes() for name, array in passes(layer, X, dY).items()})
+"""
 # A package that is imported three times, each time as if nothing of it had been imported before.
 THRICE = f"""
 import atexit, importlib, os, pathlib, sys
@@ -99,6 +110,15 @@ def test_the_time_of_compilation_is_reported_during_training_or_at_the_end(tmp_p
         shown = run(marked, NUMBA_CACHE_DIR=str(tmp_path / last[0])).stderr.splitlines()
         assert len(shown) == 3
         assert last in shown[-1]
+
+
+@long
+def test_the_process_that_compiles_computes_the_same_bits_as_later_ones(tmp_path):
+    pytest.importorskip("numba")
+    first, later = (run(BITS, NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2))
+    assert "compiled" in first.stderr
+    assert later.stderr == ""
+    assert first.stdout == later.stdout != ""
 
 
 def test_a_cache_that_cannot_be_written_only_warns(monkeypatch):

@@ -93,10 +93,14 @@ def _stamp() -> str:
 STAMP = _stamp()
 
 
-def jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile the function on its first call, and cache the result on disk for later runs."""
+def jit(function: Callable[..., Any], inlined: bool = False) -> Callable[..., Any]:
+    """Compile the function on its first call, and cache the result on disk for later runs.
+
+    Compiled code that calls it contains a copy of it; only if `inlined`, that copy always runs.
+    """
+    options = OPTIONS | {"forceinline": inlined}
     try:
-        compiled = numba.njit(cache=True, **OPTIONS)(function)
+        compiled = numba.njit(cache=True, **options)(function)
     except RuntimeError as error:  # Numba found no writable folder
         if NOTICE.cached:
             NOTICE.cached = False
@@ -104,9 +108,19 @@ def jit(function: Callable[..., Any]) -> Callable[..., Any]:
                 f"compiled kernels cannot be cached ({error}), so each run compiles them again. "
                 "Set NUMBA_CACHE_DIR to a writable folder."
             )
-        return numba.njit(**OPTIONS)(function)
+        return numba.njit(**options)(function)
     with contextlib.suppress(AttributeError):  # Numba's internals may change
         # Numba compiles again only if the function's own file changes (older versions: if its time
         # does). The functions that it calls and their coefficients are in other files.
         compiled._cache._cache_file._source_stamp = STAMP
     return compiled
+
+
+def part(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function that rounds and that other compiled functions call.
+
+    The caller's copy of a function is optimised once more, and may then round otherwise. Unless it
+    is inlined, the function itself runs instead of the copy if the process holds it, as the process
+    that compiled it does: later ones, which load the caller alone, would compute other bits.
+    """
+    return jit(function, inlined=True)

@@ -16,12 +16,12 @@ from phitodeep.core.types import Array
 from phitodeep.kernels import twin
 from phitodeep.kernels.compiled import blas
 from phitodeep.kernels.compiled.blas import add_product
-from phitodeep.kernels.compiled.jit import jit
+from phitodeep.kernels.compiled.jit import jit, part
 from phitodeep.kernels.compiled.scalar import tanh
 
 
 @twin
-@jit
+@part
 def rnn_step(A: Array, h: Array) -> None:
     """h <- tanh(A), both (N, H)."""
     N, H = h.shape
@@ -31,7 +31,7 @@ def rnn_step(A: Array, h: Array) -> None:
 
 
 @twin
-@jit
+@part
 def rnn_back(dh: Array, h: Array, dA: Array) -> None:
     """dA <- (1 - h^2) dh and dh <- 0, all (N, H)."""
     N, H = h.shape
@@ -43,7 +43,7 @@ def rnn_back(dh: Array, h: Array, dA: Array) -> None:
 
 
 @twin
-@jit
+@part
 def lstm_step(A: Array, before: Array, h: Array, c: Array) -> None:
     """A (N, 4H) <- the gates of A; write h and c (N, H); `before` is c_{t-1}."""
     N, H = c.shape
@@ -65,7 +65,7 @@ def lstm_step(A: Array, before: Array, h: Array, c: Array) -> None:
 
 
 @twin
-@jit
+@part
 def lstm_back(dh: Array, dc: Array, A: Array, before: Array, c: Array, dA: Array) -> None:
     """Write dA (N, 4H); dc (N, H) <- the gradient of c_{t-1} (`before`); dh (N, H) <- 0."""
     N, H = c.shape
@@ -88,7 +88,7 @@ def lstm_back(dh: Array, dc: Array, A: Array, before: Array, c: Array, dA: Array
 
 
 @twin
-@jit
+@part
 def gru_step(A: Array, U: Array, before: Array, h: Array, u_n: Array) -> None:
     """A (N, 3H) <- the gates r, z, n; write h and u_n (N, H); `before` is h_{t-1}."""
     N, H = h.shape
@@ -107,7 +107,7 @@ def gru_step(A: Array, U: Array, before: Array, h: Array, u_n: Array) -> None:
 
 
 @twin
-@jit
+@part
 def gru_back(dh: Array, A: Array, before: Array, u_n: Array, dA: Array, dU: Array) -> None:
     """Write dA and dU (N, 3H); dh (N, H) <- the gradient of h_{t-1}, except the part through U."""
     N, H = dh.shape

@@ -8,11 +8,11 @@ import numpy as np
 
 from phitodeep.core.types import Array
 from phitodeep.kernels import twin
-from phitodeep.kernels.compiled.jit import jit
+from phitodeep.kernels.compiled.jit import jit, part
 from phitodeep.kernels.compiled.scalar import exp
 
 
-@jit
+@part
 def softmax(y: Array, count: int) -> None:
     """The first `count` numbers of y <- their softmax; if all are -inf, they become 0.
 
