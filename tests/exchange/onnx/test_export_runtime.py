@@ -57,7 +57,8 @@ def check(layer, X, path, opset=20, precision=PRECISION):
     for As in inputs:
         with inference():
             wanted = each(layer.forward(*As))
-        given = [A if A.dtype.kind == "i" else A.astype(layer.dtype) for A in As]
+        tokens = each(layer.takes_tokens) * len(As)  # of a layer with one input, or of each input
+        given = [A if t else A.astype(layer.dtype) for A, t in zip(As, tokens, strict=False)]
         named = {source.name: A for source, A in zip(sources, given, strict=True)}
         for Y, P in zip(running.run(None, named), wanted, strict=True):
             assert Y.shape == P.shape

@@ -240,16 +240,9 @@ def test_steps_before_samples(tmp_path):
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
-def squeeze():
-    """Squeeze and excitation, which no layer computes."""
-    inside = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(3, 3, 1), nn.Sigmoid())
-    return Calls(lambda s, x: x * s.inside(x), inside=inside)
-
-
 @pytest.mark.parametrize(
     ("module", "shape", "named"),
     [
-        (squeeze(), (2, 3, 4, 4), "Mul"),
         (nn.Hardshrink(), (2, 3), "Cast|Where"),
         (nn.Linear(3, 4).requires_grad_(False), (3,), "batch"),
     ],
