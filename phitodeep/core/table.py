@@ -88,6 +88,11 @@ class Table:
         console.print(Text(above), table, Text(below))
 
 
+def total(name: str) -> Any:
+    """Return a property: the sum of this attribute over `rows`."""
+    return property(lambda self: sum(getattr(row, name) for row in self.rows))
+
+
 def facts(named: Mapping[str, Any]) -> str:
     """Return one line per fact: its name, then its value, whose further lines are indented."""
     width = max(map(len, named))

@@ -208,6 +208,11 @@ def outer_names(model: Layer) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return (model.takes, model.returns) if isinstance(model, Wired) else (("X",), ("Y",))
 
 
+def bound(layer: Layer) -> Any:
+    """Return what computes a layer: of one at a second place, the replica that runs there."""
+    return layer._bound() if isinstance(layer, Shared) else layer
+
+
 def paths_of(model: Layer) -> dict[int, str]:
     """Return the path of each layer by its id.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from phitodeep.core.call import Event, watching
 from phitodeep.core.checks import check_count
-from phitodeep.core.table import Table
+from phitodeep.core.table import Table, total
 from phitodeep.core.types import Array, DType, cut, each, on_each
 from phitodeep.errors import ArgumentError, DivergenceError
 from phitodeep.training.callback import LambdaCallback
@@ -68,13 +68,7 @@ class Profile:
     update: float  # seconds of the optimizer, once it has the gradients
     peak: float  # FLOP per second of a large matrix product, measured in this run
 
-    @property
-    def flops(self) -> int:
-        return sum(row.flops for row in self.rows)
-
-    @property
-    def kept(self) -> int:
-        return sum(row.kept for row in self.rows)
+    flops, kept = total("flops"), total("kept")
 
     def table(self) -> Table:
         title = (

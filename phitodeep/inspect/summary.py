@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
-from phitodeep.core.table import Table, Tabled
+from phitodeep.core.table import Table, Tabled, total
 from phitodeep.core.types import Shape
 from phitodeep.derivations.language.run import path_inside
 from phitodeep.errors import NotBuiltError
@@ -48,17 +48,7 @@ class Summary(Tabled):
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()  # how training differs from the layers as listed
 
-    @property
-    def trainable(self) -> int:
-        return sum(row.trainable for row in self.rows)
-
-    @property
-    def frozen(self) -> int:
-        return sum(row.frozen for row in self.rows)
-
-    @property
-    def size(self) -> int:
-        return sum(row.size for row in self.rows)
+    trainable, frozen, size = total("trainable"), total("frozen"), total("size")
 
     @property
     def flops(self) -> int | None:

@@ -565,7 +565,21 @@ class SkipConcat(_Skip):
         return (*shape[:-1], shape[-1] + out[-1])
 
 
-class TimeDistributed(Container):
+class Around(Container, registered=False):
+    """Base class of containers that take and return as many values as the one layer inside."""
+
+    layer: Layer
+
+    @property
+    def inputs(self) -> Any:
+        return self.layer.inputs
+
+    @property
+    def outputs(self) -> Any:
+        return self.layer.outputs
+
+
+class TimeDistributed(Around):
     """Apply a layer to every step of (N, T, ...), as if each step were a sample.
 
     Shapes: X is (N, T, ...). The inner layer receives X as (N T, ...), and Y is its output as
@@ -584,14 +598,6 @@ class TimeDistributed(Container):
     def __init__(self, layer: Layer) -> None:
         super().__init__()
         self.layer = self._held([layer])[0]
-
-    @property
-    def inputs(self) -> Any:
-        return self.layer.inputs
-
-    @property
-    def outputs(self) -> Any:
-        return self.layer.outputs
 
     def create(self, *shapes: Shape) -> Any:
         if not all(shapes) or len({shape[0] for shape in shapes}) > 1:

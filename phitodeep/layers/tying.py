@@ -15,7 +15,7 @@ from phitodeep.core.types import Array, Shape, each, one
 from phitodeep.derivations import dense as derived
 from phitodeep.errors import ArgumentTypeError, ShapeError
 from phitodeep.layers.base import Layer, PerStep
-from phitodeep.layers.containers import Container
+from phitodeep.layers.containers import Around, Container
 from phitodeep.layers.embedding import Embedding
 
 __all__ = ["Lambda", "Shared", "TiedDense"]
@@ -149,7 +149,7 @@ class Lambda(Layer):
         return f"Lambda({', '.join(names)})"
 
 
-class Shared(Container):
+class Shared(Around):
     """A layer at a second place: the same weights, with caches and random numbers of its own.
 
     Shapes: X, dX, Y, dY are as in the layer, which may see samples of another size here.
@@ -172,16 +172,8 @@ class Shared(Container):
             raise ArgumentTypeError(f"Shared takes a layer of the model, got {layer!r}.")
         while isinstance(layer, Shared):
             layer = layer.layer
-        self.layer: Layer = layer
+        self.layer = layer
         self._parts: dict[str, Layer] = {}  # those of a container, as shared layers
-
-    @property
-    def inputs(self) -> Any:
-        return self.layer.inputs
-
-    @property
-    def outputs(self) -> Any:
-        return self.layer.outputs
 
     @property
     def tied(self) -> dict[str, tuple[Layer, str]]:

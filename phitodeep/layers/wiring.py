@@ -293,7 +293,7 @@ class Wired(Container):
     def _chain(self, numbers: list[int]) -> Chain:
         chain = _Stretch()
         chain.layers, chain._numbers = [self.layers[k] for k in numbers], numbers
-        chain.places = [self._place(k) for k in range(len(self.layers))]
+        chain.places = {k: self._place(k) for k in numbers}
         return chain
 
     def _with_stretches(self, change: Callable[[Chain, str], Chain]) -> Container:
@@ -420,7 +420,7 @@ class Wired(Container):
 class _Stretch(Chain, registered=False):
     """A stretch of layers in a network, which run as a chain."""
 
-    places: Sequence[str] = ()  # of the network's layers
+    places: dict[int, str]  # of its layers in the network, by their numbers there
 
     def _place(self, i: int) -> str:
         return self.places[self._number(i)]

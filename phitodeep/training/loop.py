@@ -247,6 +247,7 @@ class Training:
             call = Call(
                 needs_dX=False, needs_frozen=objective.watch is not None, reuse=True,
                 step=optimizer.t, first=work.firsts[i], mask=batch.mask, watch=objective.watch,
+                scratch=self.splitter.members[0].scratch,
                 ranks=summing if batch.counts or summing is None else Muted(summing), ended=ended,
             )  # fmt: skip
             with within(call):

@@ -75,8 +75,7 @@ class BatchSplitter:
             for layer in member.layers:
                 layer._frame.grads = {}  # this batch may not reach the layer
         if k == 1:
-            with calling(scratch=self.members[0].scratch):
-                return [task(self.body, self.loss, batch, total)]
+            return [task(self.body, self.loss, batch, total)]
         edges = [n * i // k for i in range(k + 1)]
 
         def job(i: int) -> tuple[Array, float]:

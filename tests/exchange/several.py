@@ -102,9 +102,7 @@ def exportable(seed, samples, without=(), states=True, **options):
     """A random network of layers that other formats can hold; they must be told about Scale."""
     own = [kind for kind in OWN if kind is not Scale]
     net = drawn(seed, samples=samples, without=(*own, *without), **options)
-    found = [part for _, part in net.layer.walk()]
-    refused = any(isinstance(getattr(p, "layer", None), L.Bidirectional) for p in found)  # shared
-    if not refused and (states or not any(getattr(p, "return_state", False) for p in found)):
+    if states or not any(getattr(part, "return_state", False) for _, part in net.layer.walk()):
         return net
     return exportable(seed + 1000, samples, without, states, **options)
 

@@ -72,4 +72,5 @@ def peak(layers):
 
 def test_a_convolution_adds_its_output_and_its_gradient_to_the_memory():
     """What it needs while it runs, such as windows or tiles, is the same memory for all layers."""
-    assert (peak(4) - peak(2)) / 2 < 2.2 * (2 << 20)
+    _, small, large = (peak(layers) for layers in (1, 2, 4))  # the first may compile kernels
+    assert (large - small) / 2 < 2.2 * (2 << 20)

@@ -15,10 +15,9 @@ from phitodeep.core.types import Array, Shape, each, one, same
 from phitodeep.errors import ArgumentError
 from phitodeep.exchange.numpy import plain
 from phitodeep.exchange.numpy.sources import WIDTH, literal, wrapped
-from phitodeep.exchange.tree import branches_of, outer_names, paths_of
+from phitodeep.exchange.tree import bound, branches_of, outer_names, paths_of
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Chain, Container
-from phitodeep.layers.tying import Shared
 
 MOST_TERMS = 100  # of a sum or product: Python does not compile thousands
 SIGNS = {"add": " + ", "subtract": " - ", "multiply": " * "}
@@ -110,7 +109,7 @@ class Network:
 
         That is `y`, or x itself if the layer does nothing.
         """
-        layer = layer._bound() if isinstance(layer, Shared) else layer
+        layer = bound(layer)
         form = self.form_of(layer)
         if isinstance(form, Lines):
             if isinstance(layer, Container) and type(layer) is not Chain and self.paths[id(layer)]:
@@ -345,7 +344,7 @@ def bidirectional(network: Network, layer: Any, x: str, y: str) -> str:
     with network.variable("F") as forward, network.variable("B") as backward:
         network.add(layer.layer, x, forward)
         network.add(layer.reverse, f"{x}[:, ::-1]", backward)
-        if layer.layer.return_sequences:
+        if bound(layer.layer).return_sequences:
             network.statement(f"{backward} = {backward}[:, ::-1]")
         both = f"np.concatenate([{forward}, {backward}], axis=-1)"
         total = f"{forward} + {backward}" if layer.merge == "add" else both

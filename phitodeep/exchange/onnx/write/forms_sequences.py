@@ -48,6 +48,7 @@ import numpy as np
 from phitodeep.core.types import Array
 from phitodeep.exchange.onnx.write.forms_general import product, reduced
 from phitodeep.exchange.onnx.write.graph import Graph, UnknownSizeError, Value, type_of
+from phitodeep.exchange.tree import bound
 from phitodeep.functional.rotary import Rope
 from phitodeep.layers.base import Layer
 
@@ -198,8 +199,9 @@ def recurrent(g: Graph, layer: Any, x: Value, *starts: Value) -> Any:
 
 
 def bidirectional(g: Graph, layer: Any, x: Value) -> Value:
-    Y, last, *_ = directions(g, layer, [layer.layer, layer.reverse], x, "bidirectional")
-    if layer.layer.return_sequences:
+    cells = [bound(cell) for cell in (layer.layer, layer.reverse)]
+    Y, last, *_ = directions(g, layer, cells, x, "bidirectional")
+    if cells[0].return_sequences:
         order, y, axis, perm, shape = STEPS_FIRST, Y, 1, [0, 2, 1, 3], [0, 0, -1]
     else:
         order, y, axis, perm, shape = None, last, 0, [1, 0, 2], [0, -1]
