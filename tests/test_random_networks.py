@@ -240,7 +240,8 @@ def model_of(net, how, dtype=np.float64):
                 uses.append((end(), [name], [name := f"{name}_{end.__name__}"]))
             returns.append(name)
             losses[name] = how._replace(target=target).loss()
-        options |= {"loss_class": losses, "loss_weights": dict(zip(returns, FACTORS, strict=False))}
+        factors = dict(zip(returns, FACTORS, strict=False)) if len(returns) > 1 else {}
+        options |= {"loss_class": losses, "loss_weights": factors}
         model = Network(layer.takes, uses, returns, **options)
     model.build(one([X.shape[1:] for X in each(net.X)]), dtype=dtype)
     rng, N = np.random.default_rng(net.seed + 2), len(each(net.X)[0])

@@ -34,7 +34,7 @@ INTERRUPTED = 130  # 128 plus the number of the signal, as in shells
 ADVICE = {  # what a message tells Python programs to do -> what to do in a shell
     "import the module that has": "pass --import MODULE, the name of the module that has",
     "max_probes=None finds them": "a larger --probes finds them",
-    "use X.astype(int), or Select(columns, tokens=True) for columns of a table": (
+    "write .astype(int), or Select(columns, tokens=True) for columns of a table": (
         "all numbers in INPUT must be integers from 0"
     ),
 }

@@ -89,7 +89,7 @@ def as_tokens(X: Any, who: object) -> Array:
         remedy = (
             "encode text first, as CharTokenizer does"
             if text
-            else "use X.astype(int), or Select(columns, tokens=True) for columns of a table"
+            else "write .astype(int), or Select(columns, tokens=True) for columns of a table"
         )
         raise ArgumentTypeError(f"{who} takes integer tokens, got dtype {array.dtype}: {remedy}.")
     return array.astype(np.int64, copy=False)

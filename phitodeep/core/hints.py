@@ -35,6 +35,8 @@ OF_BUILDERS = {  # methods of builders
     "batch_size": "write .batch(size)",
     "activation": "an activation is a separate layer, such as .relu()",
     "linear": "write .dense(output_size)",
+    "branch": "name the value with .name('a'), and go on from it a second time with .at('a')",
+    "merge": "write .concat('a') or .add('a'), with the name of the other value",
 }
 OF_TRAIN = {  # keywords of `Sequential.train`
     "validation_data": "pass X_test and y_test",

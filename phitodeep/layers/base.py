@@ -437,7 +437,9 @@ class Layer(Seeded, Configurable, registered=False):
         them, and a shape that does not fit them is refused. `dtype` defaults to the layer's current
         one, which is float32 at first.
         """
-        shapes = (input_shape,) if self.inputs == 1 else self._each_input(input_shape)
+        nested = isinstance(input_shape, tuple) and tuple in map(type, input_shape)
+        alone = self.inputs == 1 and not nested
+        shapes = (input_shape,) if alone else self._each_input(input_shape)
         shapes = tuple([check_shape(shape, repr(self)) for shape in shapes])
         if not shapes[0] and self._declared and not self.takes_tokens:
             raise ShapeError(f"{self!r} needs samples with at least one axis, got shape ().")
@@ -469,7 +471,8 @@ class Layer(Seeded, Configurable, registered=False):
         found = tuple(values) if isinstance(values, list | tuple) else (values,)
         if len(found) != self.inputs if self.inputs else len(found) < 2:
             raise ArgumentTypeError(
-                f"{self!r} takes {self.inputs or 'two or more'} inputs, got {len(found)}."
+                f"{self!r} takes {self.inputs or 'two or more'} input{'s' * (self.inputs != 1)}, "
+                f"got {len(found)}."
             )
         return found
 

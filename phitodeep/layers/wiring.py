@@ -101,6 +101,11 @@ class Wired(Container):
     @property
     def uses(self) -> list[Use]:
         """The layers, each with the values that it reads and gives."""
+        if len(self.layers) != len(self.wires):
+            raise ArgumentError(
+                f"{type(self).__name__} was wired with {len(self.wires)} layers, and now holds "
+                f"{len(self.layers)}: make another with their wires, or replace a layer in place."
+            )
         pairs = zip(self.layers, self.wires, strict=True)
         return [(layer, reads, gives) for layer, (reads, gives) in pairs]
 
@@ -155,7 +160,7 @@ class Wired(Container):
         given: Values = dict(zip(self.takes, shapes, strict=True))
         for k, (layer, reads, gives) in enumerate(self.uses):
             with self._at(k):
-                outs = layer.build(one([given[name] for name in reads], layer.inputs == 1))
+                outs = layer.build(one([given[n] for n in reads], layer.inputs == 1 == len(reads)))
             several = (outs,) if layer.outputs == 1 else outs
             if len(several) != len(gives):
                 raise ArgumentError(
@@ -166,7 +171,8 @@ class Wired(Container):
         return one([given[name] for name in self.returns], self.outputs == 1)
 
     def _place(self, k: int) -> str:
-        return f"layer {k} of {type(self).__name__}, which gives {_list(self.wires[k][1])}"
+        reads, gives = map(_list, self.wires[k])
+        return f"layer {k} of {type(self).__name__}, which reads {reads} and gives {gives}"
 
     # --- both passes -------------------------------------------------------------------------
 
@@ -447,7 +453,7 @@ def check_name(name: Any, known: list[str], what: str) -> None:
             "'left_2'."
         )
     if RESERVED.fullmatch(name):
-        raise ArgumentError(f"{what} {name!r}, which derivations use for something else.")
+        raise ArgumentError(f"{what} {name!r}: derivations use it already, so choose another.")
     if name in known:
         raise ArgumentError(f"{what} {name!r}, which is the name of another value already.")
     known.append(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -33,7 +34,8 @@ def by_name(given: Any, names: tuple[str, ...], what: str) -> dict[str, Any]:
         if given is None or (hasattr(given, "__len__") and len(given) == 0):
             return {}
         raise ArgumentTypeError(
-            f"{what} of a network are a dict by name ({', '.join(names)}), got {given!r}."
+            f"{what} of a network must be a dict by name ({', '.join(names)}), such as "
+            f"{{{names[0]!r}: ...}}, got {reprlib.repr(given)}."
         )
     if unknown := [name for name in given if name not in names]:
         raise UnknownNameError.of(unknown[0], names, f"one of the names that take {what}")

@@ -70,6 +70,8 @@ def adds(
 
     def method(self: SequentialBuilder, /, *args: Any, **kwargs: Any) -> SequentialBuilder:
         names = [*takewhile(lambda arg: isinstance(arg, str), args)] if several else []
+        if several and any(isinstance(arg, str | list | tuple) for arg in args[len(names) :]):
+            raise ArgumentTypeError(f"names of values come first: .{method.__name__}('a', 'b').")
         try:
             layer = kind(*args[len(names) :], **kwargs)
         except TypeError as error:
@@ -239,7 +241,7 @@ class SequentialBuilder(Configurable):
         if shapes and self._steps:
             raise ArgumentError("name the inputs before the first layer.")
         self._shapes = {
-            name: tuple([check_count(n, f"input size of {name}") for n in sizes])
+            name: check_shape(sizes, f"the input {name}")
             for name, sizes in (shapes or {INPUT: shape}).items()
         }
         if shapes:

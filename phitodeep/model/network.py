@@ -60,6 +60,8 @@ class Network(Model, Wired):
     ) -> None:
         self._returned = tuple(returns)
         self.loss_weights = by_name(loss_weights, self._returned, "loss_weights")
+        if self.loss_weights and len(self._returned) == 1:
+            raise ArgumentError("a network with one output has one loss: leave out loss_weights.")
         super().__init__(takes, uses, returns, **options)
 
     def __repr__(self) -> str:

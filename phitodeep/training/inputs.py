@@ -203,7 +203,8 @@ def named_inputs(
     masks, arrays = list[Any](), list[Array]()
     for name, A, tokens in zip(model.takes, Xs, model.takes_tokens, strict=True):
         what, own = f"{name_of_X}[{name!r}]", given.get(name)
-        mask = None if own is None else as_mask(own, np.shape(A), tokens=tokens)
+        named = f"lengths[{name!r}]"
+        mask = None if own is None else as_mask(own, np.shape(A), tokens=tokens, name=named)
         A = _samples(A, what, mask, tokens)
         if arrays and len(A) != len(arrays[0]):
             raise ShapeError(f"{what} has {len(A)} samples, and the first input {len(arrays[0])}.")

@@ -97,8 +97,8 @@ def tanh(takes, reads, gives, returns, layer="Tanh"):
 
 
 REFUSED = r"""
-tanh(['X'], ['X'], ['y'], ['y']) -> ArgumentError: input 'X', which derivations use
-tanh(['a'], ['a'], ['np'], ['np']) -> ArgumentError: 'np', which derivations use
+tanh(['X'], ['X'], ['y'], ['y']) -> ArgumentError: input 'X': derivations use
+tanh(['a'], ['a'], ['np'], ['np']) -> ArgumentError: 'np': derivations use
 tanh(['a b'], ['a b'], ['y'], ['y']) -> ArgumentError: input 'a b': .* must be a Python name
 tanh(['a/b'], ['a/b'], ['y'], ['y']) -> ArgumentError: input 'a/b': .* must be a Python name
 tanh(['ﬁ'], ['ﬁ'], ['y'], ['y']) -> ArgumentError: must be a Python name
@@ -120,7 +120,7 @@ L.Wired(['a'], [(L.Tanh(), ['a'])], ['y']) -> ArgumentTypeError: a use is a laye
 tanh(['a'], ['a'], ['y', 'z'], ['y', 'z']).build((3,))
     ArgumentError: 'y', 'z' gives 1 values, and 2 have names
 tanh(['a', 'b'], ['a', 'b'], ['y'], ['y'], 'Add').build(((3,), (4,)))
-    ShapeError: layer 0 of Wired, which gives 'y'.*\(3,\) and \(4,\)
+    ShapeError: layer 0 of Wired, which reads 'a', 'b' and gives 'y'.*\(3,\) and \(4,\)
 tanh(['a', 'b'], ['a', 'b', 'a'], ['y'], ['y'], 'Subtract').build(((3,), (3,)))
     ArgumentTypeError: Subtract\(\) takes 2 inputs, got 3
 tanh(['a', 'b'], ['a', 'b'], ['y'], ['y'], 'Add').build((3,)) -> ArgumentTypeError: takes 2 .* got 1

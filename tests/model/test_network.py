@@ -7,7 +7,7 @@ import pytest
 
 import phitodeep
 from phitodeep import layers as L
-from phitodeep.errors import ArgumentTypeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.loss import Huber, SoftmaxCrossEntropy
 from phitodeep.model.builder import SequentialBuilder as B
@@ -101,7 +101,7 @@ WRONG = r"""
 B(a=(3,)).dense(2).concat('b') -> UnknownNameError: 'b' is not one .* with names .* are 'a'
 B(a=(3,)).at('c') -> UnknownNameError: 'c' is not one of the values with names
 B(a=(3,)).dense(2).name('a b') -> ArgumentError: must be a Python name
-B(a=(3,)).dense(2).name('Y') -> ArgumentError: 'Y', which derivations use
+B(a=(3,)).dense(2).name('Y') -> ArgumentError: 'Y': derivations use
 B(a=(3,)).dense(2).name('u', 'v') -> ArgumentError: a name for each of 1 values
 B(seed=(3,)) -> ArgumentTypeError: give the input another name
 B(3, a=(2,)) -> ArgumentError: input expects
@@ -115,8 +115,19 @@ B(a=(3,), b=(3,)).at('a').dense(2).build() -> ArgumentError: nobody reads 'b'
 B(3).dense(2).output('y').dense(4).build()
     ArgumentError: nobody reads 'dense', from layer 1, Dense\(4\): .* make it an output
 B(a=(3,), b=(4,)).at('a').add('b').build()
-    ShapeError: layer 0 of Network, which gives 'add'.*\(3,\) and \(4,\)
+    ShapeError: layer 0 of Network, which reads 'a', 'b' and gives 'add'.*\(3,\) and \(4,\)
 B(3).dense(2).output('y', loss='nothing').build() -> ArgumentError: loss
+B(image=28) -> ArgumentTypeError: the input image takes a shape such as \(28, 28\), got 28
+B(a=(3,)).dense(2).concat(['a']) -> ArgumentTypeError: names of values come first: \.concat
+B(a=(3, 2), h=(5,), c=(5,)).lstm(5, 'h', 'c', initial_state=True)
+    ArgumentTypeError: names of values come first: \.lstm\('a', 'b'\)
+B(a=(3, 2), h=(5,), c=(5,)).lstm('h', 'c', units=5).build()
+    ArgumentTypeError: which reads 'a', 'h', 'c' .* LSTM\(5\) takes 1 input, got 3
+B(3, 2).lstm(5, return_state=True).dense(1).build()
+    ArgumentTypeError: layer 1 of Sequential: Dense\(1\) takes 1 input, got 3
+B(3).branch() -> AttributeError: has no 'branch': name the value .*\.at\('a'\)
+B(a=(3,)).dense(2).output('y', loss='mse', weight=2).build()
+    ArgumentError: a network with one output has one loss: leave out loss_weights
 """
 
 
@@ -337,7 +348,7 @@ def test_errors_in_a_stretch_name_the_network_and_the_value():
         ):
             with np.errstate(divide="raise"), pytest.raises(FloatingPointError) as error:
                 call(A)
-            assert error.value.__notes__ == ["in layer 1 of Network, which gives 'b'"]
+            assert error.value.__notes__ == ["in layer 1 of Network, which reads 'a' and gives 'b'"]
 
 
 REFUSED = r"""
@@ -351,17 +362,18 @@ net.train(X) -> ArgumentTypeError: X was given without y
 net.train(X, {'digit': Y['digit']}) -> ArgumentError: y must hold .* lacks 'box'
 net.train(X, {**Y, 'box': Y['box'][:2]}) -> ShapeError: y\['box'\] has 2 samples
 net.train(X, {**Y, 'box': Y['box'][:, :1]}) -> ShapeError: y\['box'\]
-net.train(X, Y, metrics=['accuracy']) -> ArgumentTypeError: are a dict by name
+net.train(X, Y, metrics=['accuracy']) -> ArgumentTypeError: must be a dict by name
 net.train(X, Y, metrics={'z': []}) -> UnknownNameError: 'z' is not one of .* take metrics
-net.train(X, Y, sample_weight=3) -> ArgumentTypeError: a dict by name \(digit, box\), got 3
+net.train(X, Y, sample_weight=3) -> ArgumentTypeError: a dict by name .*'digit': .* got 3
 net.train(X, Y, sample_weight={'z': 1}) -> UnknownNameError: 'z' is not one .* take sample_weight
 net.train(X, Y, lengths={'z': 3}) -> UnknownNameError: 'z' is not one .* take lengths, .* 'image'
+net.train(X, Y, lengths={'words': [9] * 24}) -> ArgumentError: lengths\['words'\]\[0\] is 9
 net.setloss('mse') -> ArgumentTypeError: takes losses by name
 net.setloss({'z': 'mse'}) -> UnknownNameError: 'z' is not one of the names that take losses
 net.setloss({'box': 3}) -> ArgumentTypeError: in the output 'box': loss must be a Loss or its name
 net.setloss({}) or net.train(X, Y) -> ArgumentError: no output of this network has a
 net.setloss({'digit': 'softmax_cross_entropy'}) or net.train(X, Y)
-    ArgumentError: layer 11 of Network, which gives 'box', Dense.* is not trained
+    ArgumentError: layer 11 of Network, which reads 'both.*' and gives 'box', Dense.* is not trained
 net.setloss({'digit': 'softmax_cross_entropy'}) or net.evaluate(X, Y, metrics={'box': ['mae']})
     UnknownNameError: 'box' is not one of the names that take metrics, which are 'digit'
 net.forward(X['image']) -> ArgumentTypeError: Network\(image, words -> .* takes 2 inputs, got 1
@@ -381,6 +393,14 @@ def test_wrong_data_are_refused_and_change_nothing(call, error):
     check_refused(call, error, {**globals(), "net": net})
     assert all(np.array_equal(a, b) for a, b in zip(before, weights(net), strict=True))
     assert net.predict(X).keys() == Y.keys()
+
+
+def test_layers_are_not_added_to_a_network_that_is_wired():
+    net = two_by_two().build()
+    net.layers.append(L.Tanh())
+    for call in (net.predict, net.forward, lambda *Xs: net.train(X, Y, verbose=0)):
+        with pytest.raises(ArgumentError, match="wired with 12 layers, and now holds 13: make an"):
+            call(*(X.values() if call == net.forward else [X]))
 
 
 HOSTILE = r"""
