@@ -65,7 +65,7 @@ def _facts(file: ModelFile, model: Model) -> dict[str, Any]:
 
 
 def _listed(shapes: dict[str, Shape]) -> str:
-    """Return the shape of the only input, or those of several after their names."""
+    """Return the shape of the only input, or "name shape" for each of several."""
     if len(shapes) == 1:
         return str(*shapes.values())
     return ", ".join(f"{name} {shape}" for name, shape in shapes.items())

@@ -112,7 +112,7 @@ def as_model(
 
 
 def _named(given: Iterable[str], kind: str) -> list[str]:
-    """Return the names of a file, if those of values can be such, or else "input_1" and so on."""
+    """Return the names in a file if values can have them, or else "input_1" and so on."""
     names = [re.sub(r"\W", "_", name) for name in given]
     if len(names) == 1:
         return [kind]

@@ -59,7 +59,7 @@ class Scores:
 
     output    the number of the output that is explained
     shape     its shape
-    places    where the arrays are: those of the model itself have the path ""
+    places    where the arrays are; the path of the model itself is ""
     """
 
     def __init__(self, model: Trainable, output: int, shape: Shape, places: list[Place]) -> None:
@@ -244,7 +244,7 @@ METHODS: dict[str, Callable[..., Explain]] = {
 
 
 def _per_input(values: Iterable[Array], X: Any) -> list[Array]:
-    """Return values in the shape of each X; those of a token's vector are summed."""
+    """Return values in the shape of each X: for a token, the sum over its vector."""
     pairs = zip(values, each(X), strict=True)
     return [v if v.shape == A.shape else v.sum(axis=-1).reshape(A.shape) for v, A in pairs]
 

@@ -108,7 +108,7 @@ class LambdaCallback(Callback):
 
 
 def check_intervals(who: str, every: Any, every_steps: Any) -> None:
-    """Refuse what are no numbers of epochs and of steps, of which one may be None."""
+    """Refuse intervals that are no counts of epochs or steps; one of the two may be None."""
     for name, count in (("every", every), ("every_steps", every_steps)):
         if count is not None:
             check_count(count, f"{who} {name}")

@@ -406,7 +406,7 @@ class MultiHeadAttention(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """The queries are those of X1, the keys and values those of X2."""
+    """X1 gives the queries, X2 the keys and values."""
 
     def __init__(
         self, dim: int, memory: int, size: int, heads: int, kv_heads: int, bias: bool, **given: Any

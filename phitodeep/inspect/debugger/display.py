@@ -65,7 +65,7 @@ def _rows(position: Position) -> Iterator[tuple[int, Step]]:
 
 
 def is_loss(path: str) -> bool:
-    """Whether a scope is that of the loss, or of one of several losses in it."""
+    """Whether a scope belongs to the loss, or to one of several losses."""
     return path.partition(".")[0] == "loss"
 
 

@@ -51,7 +51,7 @@ class RelayoutError(Exception):
 class Writer:
     """The layers so far.
 
-    orders        those of the axes of inputs that differ from the graph's, by the input's name
+    orders        the order of an input's axes, by its name, where the graph has another
     operations    for `as_model`
     weights       the layers that have parameters, each with its arrays
     """

@@ -62,7 +62,7 @@ class Reader(TensorFunctions):
         return self.written(node, layers, x, layout, after)
 
     def groups(self, value: Any, view: View) -> Groups:
-        """Return the axes of an output: those of the input where they have the same size."""
+        """Return the axes of an output: where sizes are equal, they are the input's."""
         pairs = zip_longest(map(same, value.shape), view.groups[: value.ndim], fillvalue=())
         return tuple(group if size_of(group) == size else new(size) for size, group in pairs)
 
