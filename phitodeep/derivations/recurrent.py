@@ -246,7 +246,7 @@ def bidirectional(layer: Any) -> Derivation:
     """One layer reads X in order, the other one in reverse."""
     mask = current().mask
     mask = None if mask is None else mask[:, ::-1]
-    steps = layer.layer.return_sequences
+    steps = len(layer.output_shape) == 2
     merge, shares, split = merging(layer.merge, ["Y_forward", "Y_reverse"])
     Y, dY = ("Y_flipped", "dY_flipped") if steps else ("Y_reverse", shares[1])
 

@@ -131,6 +131,16 @@ def test_steps_leave_a_pending_backward_pass_alone(make, shape):
         np.testing.assert_array_equal(layer.backward(dY), wanted)
 
 
+@pytest.mark.parametrize("make", ["gate", "recurrent"])
+def test_a_layer_at_a_second_place_has_the_settings_and_the_state_of_the_first(make):
+    gate = Gate(layers.Dense(2), layers.Chain(layers.BatchNorm(0.7), layers.Dense(2)))
+    layer = gate if make == "gate" else layers.Bidirectional(layers.GRU(2), "add")
+    chain = layers.Chain(layer, layers.Tanh(), layers.Shared(layer))
+    chain.build((4, 2), dtype="float64", seed=0)
+    X, dY = np.random.default_rng(0).standard_normal((2, 3, 4, 2))
+    same_passes(chain, X, dY, step=0)  # the steps record nothing
+
+
 def test_log_variances_beyond_the_limit_have_no_gradient():
     layer = made(layers.Reparameterize, (2, 6))
     X = np.array([[1.0, 2, 3, 88, 88.5, -np.inf], [0.5, 0, 1, 1000, 0, -800]])

@@ -86,8 +86,7 @@ class Scope:
         with within(self.call):
             self.derivation = derivation_of(layer)
         read = {name for step in self.derivation.every() for name in step.operands}
-        owner = layer.layer if getattr(layer, "is_shared", False) else layer
-        given = settings(owner).items()
+        given = settings(_owner(layer)).items()
         symbols = {k: v for k, v in given if k in read and type(v) in (int, float)} | symbols
         if hasattr(layer, "params"):
             lent = {name: owner.params[own] for name, (owner, own) in layer.tied.items()}
@@ -193,6 +192,11 @@ def received(subject: Any) -> dict[str, list[str]]:
     return {"forward": [*numbered("P", getattr(subject, "outputs", None))], "backward": []}
 
 
+def _owner(layer: Any) -> Any:
+    """The layer whose settings and state a layer has: of one at a second place, the first."""
+    return layer.layer if getattr(layer, "is_shared", False) else layer
+
+
 def _boundaries(layer: Any) -> Derivation:
     """The passes of a layer or a loss without a derivation, as single steps."""
     words = f"computed by {type(layer).__name__}, which has no steps()"
@@ -203,7 +207,7 @@ def _boundaries(layer: Any) -> Derivation:
         )
 
     def forward(symbols: Any) -> dict[str, Any]:
-        states = [A for _, part in layer.walk() for A in part.state.values()]
+        states = [A for _, part in layer.walk() for A in _owner(part).state.values()]
         before = [A.copy() for A in states]
         Y = layer.forward(*[symbols[name] for name in names_of(symbols, "X")])
         found = numbered("Y", on_each(np.array, Y))

@@ -344,7 +344,7 @@ def bidirectional(network: Network, layer: Any, x: str, y: str) -> str:
     with network.variable("F") as forward, network.variable("B") as backward:
         network.add(layer.layer, x, forward)
         network.add(layer.reverse, f"{x}[:, ::-1]", backward)
-        if bound(layer.layer).return_sequences:
+        if len(layer.output_shape) == 2:
             network.statement(f"{backward} = {backward}[:, ::-1]")
         both = f"np.concatenate([{forward}, {backward}], axis=-1)"
         total = f"{forward} + {backward}" if layer.merge == "add" else both

@@ -201,7 +201,7 @@ def recurrent(g: Graph, layer: Any, x: Value, *starts: Value) -> Any:
 def bidirectional(g: Graph, layer: Any, x: Value) -> Value:
     cells = [bound(cell) for cell in (layer.layer, layer.reverse)]
     Y, last, *_ = directions(g, layer, cells, x, "bidirectional")
-    if cells[0].return_sequences:
+    if len(layer.output_shape) == 2:
         order, y, axis, perm, shape = STEPS_FIRST, Y, 1, [0, 2, 1, 3], [0, 0, -1]
     else:
         order, y, axis, perm, shape = None, last, 0, [1, 0, 2], [0, -1]
