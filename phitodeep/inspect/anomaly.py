@@ -43,8 +43,7 @@ def anomaly(
         call = Call(step=model.optimizer.t, first=first, mask=batch.mask)
         kept = batch._pick(lambda _, A: A.copy())  # training reuses its memory
         db = Debugger(twin, kept, call, total, hooks)
-        position = _first_bad(db)
-        if position is not None:
+        if position := _first_bad(db):
             known = np.arange(batch.n) if places is None else places
             return _error(db, position, epoch, step, known)
     error.message += " Run by the derivations of its layers, the step is finite: overflow in the "

@@ -12,7 +12,7 @@ from phitodeep.core.call import within
 from phitodeep.core.types import Array, DType, describe, each, numbered
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.mathml import MATHML
-from phitodeep.derivations.language.notation import LATEX, PLAIN
+from phitodeep.derivations.language.notation import LATEX, PLAIN, Plain
 from phitodeep.derivations.language.run import Edit, Scope
 from phitodeep.derivations.language.step import PASSED_ON, RECEIVED, Given, Step, flat
 from phitodeep.derivations.language.terms import Replaced, Why, why
@@ -33,6 +33,11 @@ class Text(str):
         return str(self)
 
 
+def _written(notation: Plain) -> Any:
+    """Return a property: the formula of `step` in this notation."""
+    return property(lambda self: self.step.written(notation, self._scope))
+
+
 class Entry:
     """One array of a step: what a layer computed under one symbol.
 
@@ -47,17 +52,7 @@ class Entry:
         self.key, self.array, self.step = key, array, step
         self._scope, self._layer = scope, layer
 
-    @property
-    def formula(self) -> str:
-        return self.step.written(PLAIN, self._scope)
-
-    @property
-    def latex(self) -> str:
-        return self.step.written(LATEX, self._scope)
-
-    @property
-    def mathml(self) -> str:
-        return self.step.written(MATHML, self._scope)
+    formula, latex, mathml = map(_written, (PLAIN, LATEX, MATHML))
 
     @property
     def code(self) -> str:

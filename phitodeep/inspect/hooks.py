@@ -28,7 +28,8 @@ from phitodeep.layers.containers import Container
 Key = tuple[str, str, str]  # a path, a direction and a symbol: "1.backward.dW"
 Hook = Callable[[Any, "At"], Any]
 Visit = tuple[int, str, str, str, int | None]  # the thread, a key, and t in a loop
-DIRECTIONS = ("forward", "backward")
+ENDS = {"forward": ("X", "Y"), "backward": ("dY", "dX")}  # what passes receive and return
+DIRECTIONS = tuple(ENDS)
 
 
 class At(NamedTuple):
@@ -126,10 +127,10 @@ class Hooked:
 
     def __call__(self, event: Event) -> Array | None:
         array = self._outside(event)
-        if event.what not in ("forward", "backward"):
+        if event.what not in ENDS:
             return array
         given = event.array if array is None else array
-        symbol = _boundary(event.what, event.when)
+        symbol = ENDS[event.what][event.when == "after"]
         if event.when == "before":
             given = self._each_changed(event, symbol, given)
             if event.path in self.slow:
@@ -147,7 +148,7 @@ class Hooked:
         outer = self.outer
         if outer is None:
             return None
-        if isinstance(outer.watcher, Hooked) and event.what in ("forward", "backward"):
+        if isinstance(outer.watcher, Hooked) and event.what in ENDS:
             path = (outer.paths or {}).get(id(event.source._original), "?")  # of another model
             event = event._replace(path=path)
         return outer.watcher(event)
@@ -302,10 +303,6 @@ def edit_of(watch: Watch | None) -> Edit | None:
 def replaced_by(watch: Watch | None) -> Edit | None:
     """What the hooks in this watcher returned in the step that just ran, if there are any."""
     return watch.watcher.replaced() if watch and isinstance(watch.watcher, Hooked) else None
-
-
-def _boundary(what: str, when: str) -> str:
-    return {"forward": ("X", "Y"), "backward": ("dY", "dX")}[what][when == "after"]
 
 
 # --- keys --------------------------------------------------------------------------------------

@@ -129,16 +129,13 @@ class _Grading:
         self.ways: list[Way] = []  # of the mistakes so far
 
     def verdicts(self) -> list[Verdict]:
-        first = [self.forward(), *map(self.gradient, self.gradients)]
+        first = [self._compared("forward", self.result, 1), *map(self.gradient, self.gradients)]
         parts = dict.fromkeys(draw.case.part for draw in self.draws if draw.case.part)
         special = [self.special(part) for part in parts]
         for part, faults in (("float32", self.float32()), ("side effects", self.side_effects())):
             words, hint = next(faults, ("", ""))
             special.append(Verdict(part, not words, 1, words, (hint, "", "")))
         return [*first, *special]
-
-    def forward(self) -> Verdict:
-        return self._compared("forward", self.result, 1)
 
     def gradient(self, symbol: str) -> Verdict:
         if not self._right(self.result):

@@ -46,14 +46,13 @@ def mistake(symbol: str, draws: Sequence[Draw], likely: Sequence[Way] = ()) -> M
     if any(_got(d, symbol).shape != d.array(symbol).shape for d in returned):
         return _misshapen(symbol, returned)
     finite = [d for d in returned if np.isfinite(_got(d, symbol)).all()]
-    right = [alike(_got(d, symbol), d.array(symbol)) for d in finite]
-    wrong = [d for d, is_right in zip(finite, right, strict=True) if not is_right]
-    if not wrong:
+    if all(alike(_got(d, symbol), d.array(symbol)) for d in finite):
         return None
-    words = next(_anywhere(symbol, finite), "")
-    wrong.sort(key=lambda d: d.array(symbol).size)  # small batches are faster to compute again
-    others = [d for d, is_right in zip(finite, right, strict=True) if is_right]
-    return Mistake(words) if words else _mutated(symbol, [*wrong, *others], likely)
+    if words := next(_anywhere(symbol, finite), ""):
+        return Mistake(words)
+    # those that are wrong come first, and small batches, which are faster to compute again
+    finite.sort(key=lambda d: (alike(_got(d, symbol), d.array(symbol)), d.array(symbol).size))
+    return _mutated(symbol, finite, likely)
 
 
 def _got(draw: Draw, symbol: str) -> Array:

@@ -162,7 +162,7 @@ def _sums(step: Sum, of: Derivation) -> Iterator[Mutation]:
         yield f"with `{shown}` transposed", partial(_changed, step, k, np.matrix_transpose)
         for other in _siblings(name, known):
             sentence = f"with `{PLAIN.symbol(other)}` instead of `{shown}`"
-            yield sentence, partial(_swapped, step, k, other)
+            yield sentence, _with(step, k, other).value
     yield "as a mean instead of a sum", partial(_mean, step)
     if "1" in step.code:
         yield (
@@ -186,19 +186,14 @@ def _sums(step: Sum, of: Derivation) -> Iterator[Mutation]:
 
 def _changed(step: Sum, k: int, change: Callable[[Array], Array], symbols: Any) -> Any:
     """The sum with operand k changed."""
-    return _sum(step, symbols, k, change(symbols[step.operands[k]]))
+    values = {name: symbols[name] for name in step.operands}
+    values["_changed"] = change(symbols[step.operands[k]])
+    return _with(step, k, "_changed").value(values)
 
 
-def _swapped(step: Sum, k: int, other: str, symbols: Any) -> Any:
-    return _sum(step, symbols, k, symbols[other])
-
-
-def _sum(step: Sum, symbols: Any, k: int, A: Array) -> Any:
-    """The sum with A instead of operand k."""
-    operands = list(step.operands)
-    operands[k] = "_replaced"
-    values = {name: symbols[name] for name in step.operands} | {"_replaced": A}
-    return Sum(step.symbol, step.code, *operands).value(values)
+def _with(step: Sum, k: int, name: str) -> Sum:
+    """The sum with this symbol as operand k."""
+    return Sum(step.symbol, step.code, *step.operands[:k], name, *step.operands[k + 1 :])
 
 
 def _mean(step: Sum, symbols: Any) -> Any:

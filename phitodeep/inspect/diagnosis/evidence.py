@@ -96,6 +96,7 @@ class Evidence:
         self.lengths = self.options.get("lengths")
         with np.errstate(all="ignore"):
             self.step = record(self.model, self.X, self.y, **self.options)
+        self.finite = all(np.isfinite(array).all() for *_, array, _ in self.arrays())
 
     # --- the recorded step -----------------------------------------------------------------
 
@@ -114,10 +115,6 @@ class Evidence:
         for path, p in reversed(leaves):
             grads = {f"d{name}": dW for name, dW in p.grads.items()} | numbered("dX", p.dX)
             yield from ((path, n, d, each(p.dY)[0]) for n, d in grads.items() if d is not None)
-
-    @cached_property
-    def finite(self) -> bool:
-        return all(np.isfinite(array).all() for *_, array, _ in self.arrays())
 
     @property
     def sound(self) -> Recording:

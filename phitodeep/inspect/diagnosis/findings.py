@@ -166,11 +166,8 @@ def examine(symptoms: Iterable[Symptom], evidence: Any) -> Diagnosis:
     findings, checked, skipped = [], [], {}
     for symptom in symptoms:
         try:
-            finding = symptom.judge(evidence)
+            findings.append(symptom.judge(evidence))
+            checked.append(symptom.name)
         except NotChecked as reason:
             skipped[symptom.name] = str(reason)
-            continue
-        checked.append(symptom.name)
-        if finding is not None:
-            findings.append(finding)
-    return Diagnosis(findings, checked, skipped)
+    return Diagnosis(filter(None, findings), checked, skipped)

@@ -48,8 +48,7 @@ PATIENCE = 3  # epochs without a lower test loss
 
 def not_finite(evidence: Evidence) -> Measures:
     for path, name, array, given in evidence.arrays():
-        bad = array.size - int(np.isfinite(array).sum())
-        if bad:
+        if bad := array.size - int(np.isfinite(array).sum()):
             text = f"{name} is the first array with values that are not finite: {bad} of its "
             text += f"{array.size:,}"
             if given is not None and given.dtype.kind == "f":
@@ -173,12 +172,8 @@ def samples_mix(evidence: Evidence) -> Measures:
     n = min(evidence.n, PAIR)
     if n < 2:
         raise NotChecked("there is one sample")
-
-    def others(A: Array) -> Array:
-        return A[: n - 1]  # all but the last
-
     what = f"lies in other samples, if L is a sum over the outputs of sample {n - 1} alone"
-    yield _first_leak(evidence, others, what)
+    yield _first_leak(evidence, lambda A: A[: n - 1], what)
 
 
 def reads_ahead(evidence: Evidence) -> Measures:
