@@ -286,24 +286,6 @@ def test_a_layer_has_the_same_weights_and_output():
             assert repr(copy) == repr(made)
 
 
-def test_a_schedule_gives_the_same_rates():
-    for made in SCHEDULES:
-        copy = again(made)
-        for step in range(12):
-            for schedule in (made, copy):
-                if hasattr(schedule, "observe"):
-                    schedule.observe(1.0)
-            assert copy(step) == made(step), made
-
-
-def test_a_loss_gives_the_same_value_and_gradient():
-    for made in LOSS_TABLE:
-        P, y = examples.pair(made, (6, 4))
-        copy = again(made)
-        assert copy.loss_func(P, y) == made.loss_func(P, y), made
-        np.testing.assert_array_equal(copy.loss_gradient(P, y), made.loss_gradient(P, y))
-
-
 @pytest.mark.parametrize("made", optimizers(), ids=label)
 def test_an_optimizer_takes_the_same_steps(made):
     X = np.random.default_rng(0).standard_normal((6, 3))
@@ -313,23 +295,6 @@ def test_an_optimizer_takes_the_same_steps(made):
         model.train(X, X[:, :2], epochs=4, verbose=0)
         trained.append(model)
     assert_weights(*trained)
-
-
-def test_an_initializer_draws_the_same():
-    for made in INITIALIZERS:
-        copy = again(made)
-        assert copy == made
-        draws = [i.draw((3, 4), np.random.default_rng(2)) for i in (made, copy)]
-        np.testing.assert_array_equal(*draws, err_msg=repr(made))
-
-
-def test_a_metric_gives_the_same_value():
-    P = np.random.default_rng(0).uniform(size=(9, 7))
-    T = np.eye(7)[np.arange(9) % 7]
-    for made in METRICS:
-        copy = again(made)
-        assert copy.name == made.name
-        np.testing.assert_array_equal(copy(P, T), made(P, T), err_msg=copy.name)
 
 
 # --- models -------------------------------------------------------------------------------------

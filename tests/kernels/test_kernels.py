@@ -63,7 +63,10 @@ def bytes_(*shape):
 P = 301  # parameters
 SIZES = [(N, D), (1, 1), (1, 13), (33, 1), (65, 130)]
 CALLS = {
-    "adam": [[normal(P), normal(P), normal(P), positive(P), empty(P), 0.9, 0.99, 0.01, 0.03]],
+    "adam": [
+        [normal(P), normal(P), normal(P), positive(P), empty(n), 0.9, 0.99, 0.01, 0.03]
+        for n in (P, 8)  # the second time in blocks
+    ],
     "bias_relu": [[normal(n, d), normal(d)] for n, d in SIZES],
     "sgd": [
         [normal(P), normal(P), None, empty(P), 0.0, False, 0.01],

@@ -11,7 +11,6 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.loss import Huber, SoftmaxCrossEntropy
 from phitodeep.model.builder import SequentialBuilder as B
-from phitodeep.model.callbacks import EarlyStopping, ModelCheckpoint
 from phitodeep.model.network import Network
 from phitodeep.optimization.optimizers import SGD
 from tests.conftest import check_refused
@@ -190,27 +189,6 @@ def test_an_output_without_targets_is_not_trained_by_the_batch():
     other.train(X, Y["digit"] if other.outputs == 1 else {"digit": Y["digit"]}, epochs=1, verbose=0)
     np.testing.assert_array_equal(one.get_weights()["11.W"], start["11.W"])
     assert same(one, other)
-
-
-def test_training_resumes_to_the_bit(tmp_path):
-    path = tmp_path / "run.phito"
-
-    def trained(epochs, path, **options):
-        net = two_by_two().build()
-        net.train(
-            X, Y, X, Y, epochs=epochs, batch_size=8, verbose=0,
-            callbacks=[ModelCheckpoint(path), EarlyStopping(monitor="test_box_loss", patience=9)],
-            **options,
-        )  # fmt: skip
-        return net
-
-    whole = trained(4, tmp_path / "whole.phito")
-    trained(2, path)
-    assert same(trained(4, path, resume=path), whole)
-    loaded = phitodeep.load(path)
-    assert type(loaded) is Network
-    for name, P in whole.predict(X).items():
-        np.testing.assert_array_equal(loaded.predict(X)[name], P)
 
 
 def test_threads_change_no_bit(cut):

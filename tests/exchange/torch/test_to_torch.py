@@ -28,7 +28,7 @@ from phitodeep.optimization.optimizers import SGD
 from phitodeep.testing.examples import EXAMPLES, TOKENS, cube, cube_gradient, data, made
 from phitodeep.testing.examples import passes as our_passes
 from tests.conftest import assert_same
-from tests.exchange.several import NETWORKS, built, exportable, predicted, results, unet
+from tests.exchange.several import NETWORKS, built, exportable, predicted, results, two_heads, unet
 from tests.exchange.torch.support import draws, tensor, their_passes
 from tests.random_networks import Gate, Ladder, Scale
 
@@ -105,26 +105,6 @@ def test_a_written_program_takes_any_number_of_samples(tmp_path):
         np.testing.assert_allclose(
             Y, model.predict(*[A[:n] for A in X.values()]), rtol=1e-9, atol=1e-12
         )
-
-
-def test_networks_inside_each_other_and_layouts_by_name():
-    inner = L.Wired(
-        ["u", "v"],
-        [(L.Conv2D(2, 1), ["u"], ["w"]), (L.Add(), ["w", "v"], ["s"]), (L.Tanh(), ["v"], ["q"])],
-        ["s", "q"],
-    )
-    uses = [(inner, ["a", "b"], ["sum", "tanh"])]
-    model = Network(["a", "b"], uses, ["sum", "tanh"], loss_class={}, dtype="float64")
-    model.build({"a": (3, 4, 2), "b": (3, 4, 2)})
-    rng = np.random.default_rng(0)
-    X = {name: rng.standard_normal((2, 3, 4, 2)) for name in "ab"}
-    module = to_torch(model)
-    assert module.input_layout == {"a": "NCHW", "b": "NCHW"}
-    assert module.output_layout == {"sum": "NCHW", "tanh": "NCHW"}
-    assert next(name for name, _ in module.named_parameters()) == "0.layers.0.weight"
-    found = module(*[tensor(a, "first").detach() for a in X.values()])
-    for name, Y in predicted(model, X).items():
-        np.testing.assert_allclose(to_ours(found[name].detach().numpy(), "first"), Y, rtol=1e-9)
 
 
 SETTINGS = [
@@ -258,6 +238,19 @@ def test_layouts_and_names():
     module = to_torch(images)
     assert (module.input_layout, module.output_layout) == ("NCHW", "NCHW")
     assert sum("Channels" in type(m).__name__ for m in module.modules()) == 2
+    assert to_torch(built(two_heads)[0]).input_layout == {"image": "NCHW", "words": "NT"}
+
+
+def test_a_network_inside_another_one():
+    uses = [(L.Conv2D(5, 1), ["u"], ["w"]), (L.Flatten(), ["u"], ["v"])]
+    inner = L.Wired(["u"], uses, ["v", "w"])
+    model = Network(["a"], [(inner, ["a"], ["flat", "maps"])], ["maps", "flat"], loss_class={})
+    model.build((3, 4, 2))
+    module = to_torch(model)
+    assert module.output_layout == {"maps": "NCHW", "flat": "NC"}
+    assert next(name for name, _ in module.named_parameters()) == "0.layers.0.weight"
+    found = module(torch.ones(1, 2, 3, 4))
+    assert [found[name].shape[1:] for name in ("maps", "flat")] == [(5, 3, 4), (24,)]
 
 
 def test_a_flatten_that_no_dense_follows_keeps_our_order():
