@@ -236,10 +236,7 @@ def grad_cam(
 
 
 METHODS: dict[str, Callable[..., Explain]] = {
-    "gradient": gradient,
-    "gradient_x_input": gradient_x_input,
-    "integrated": integrated,
-    "grad_cam": grad_cam,
+    f.__name__: f for f in (gradient, gradient_x_input, integrated, grad_cam)
 }
 
 

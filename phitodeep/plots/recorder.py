@@ -102,9 +102,6 @@ class Histograms(_Resumable):
     def __iter__(self) -> Iterator[str]:
         return iter(self.steps)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self.steps
-
     def keys(self) -> KeysView[str]:
         """Return the keys of all recorded arrays."""
         return self.steps.keys()

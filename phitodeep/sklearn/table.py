@@ -124,6 +124,3 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         Z = check_array(self.split_.transform(X), dtype=np.float64, input_name="X")
         C = len(self.offsets_) - 1
         return Z[:, :C] + (KNOWN + self.offsets_[:-1]), Z[:, C:]
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "offsets_")

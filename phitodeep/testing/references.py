@@ -247,8 +247,7 @@ def compare(kind: str, case: str, dtype: str) -> tuple[float, list[str]]:
     _, pairs, tolerances = KINDS[kind]
     difference, faults = 0.0, []
     for pair in pairs(case, dtype):
-        fault = pair.fault(dtype, *tolerances[dtype])
-        if fault:
+        if fault := pair.fault(dtype, *tolerances[dtype]):
             faults.append(f"{case} in {dtype}: {fault}")
         if pair.found.shape == pair.stored.shape:
             difference = float(np.maximum(difference, pair.difference()))  # keeps nan

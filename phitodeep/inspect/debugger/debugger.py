@@ -286,8 +286,7 @@ class Debugger:
             lines = [f" * {display.formula(position.step)}"]
         if position is None:
             return Text(f"the end: loss {self.loss:.6g}")
-        arrow = self._arrow(position)
-        if arrow is not None:
+        if arrow := self._arrow(position):
             lines.append(f"-> {display.formula(arrow)}")
         heading = display.heading(position) + (f": {reason}" if reason else "")
         return Text("\n".join([heading, *lines]))
@@ -315,8 +314,7 @@ class Debugger:
     def _arrow(self, position: Position) -> Step | None:
         """The step that runs next, if it belongs to the pass that is shown."""
         now = self.position
-        same = now is not None and display.heading(now) == display.heading(position)
-        return now.step if now is not None and same else None
+        return now.step if now and display.heading(now) == display.heading(position) else None
 
     def symbols(self) -> tuple[str, ...]:
         """The names that `p` knows here."""

@@ -127,7 +127,7 @@ class Writer:
 
     # --- scopes ----------------------------------------------------------------------------
 
-    def open(self, path: str, scope: Scope) -> dict[str, Any]:
+    def open(self, path: str, scope: Scope) -> None:
         """Begin the entry of a layer: what its steps read and do not compute."""
         layer, steps, ends = scope.layer, list(scope.derivation.every()), ends_of(scope)
         received = [name for names in ends["receives"].values() for name in names]
@@ -143,7 +143,7 @@ class Writer:
                 self.parameters[key] = self.packed(scope[name])
         stored = {name: self.parameters[key] for name, key in named.items()} | values
         self.known[path] = {"t"} | {name for name, value in stored.items() if in_full(value)}
-        entry: dict[str, Any] = {
+        self.scopes[path] = {
             "path": path,
             "kind": type(layer).__name__,
             "name": self.step.name_of(path),
@@ -153,8 +153,6 @@ class Writer:
             "source": self.source(layer),
             **ends,
         }
-        self.scopes[path] = entry
-        return entry
 
     def names(self, layer: Any, path: str) -> Iterator[tuple[str, str]]:
         """The parameters of a layer, each with its key in the document; a tied one is shared."""
@@ -177,22 +175,21 @@ class Writer:
 
     def forward(self, path: str, given: Iterable[bool] = repeat(False)) -> None:
         scope = self.step.scope(path)
-        entry = self.open(path, scope)
-        self.receive(scope, "forward", given)
-        with within(scope.call):
-            entry["forward"] = self.steps(scope, scope.derivation.forward, "forward")
+        self.open(path, scope)
+        self.run(scope, "forward", given)
 
     def backward(self, path: str, given: Iterable[bool] = repeat(False)) -> None:
         scope, entry = self.step.scope(path), self.scopes[path]
         entry["backward"] = []
         if any(name not in scope for name in entry["receives"]["backward"]):
             return  # nothing learns before this layer
-        self.receive(scope, "backward", given)
-        with within(scope.call):
-            entry["backward"] = self.steps(scope, scope.derivation.backward, "backward")
+        self.run(scope, "backward", given)
 
-    def receive(self, scope: Scope, direction: str, given: Iterable[bool]) -> None:
-        """Store what a pass receives if the page does not compute it, or if a hook changed it."""
+    def run(self, scope: Scope, direction: str, given: Iterable[bool]) -> None:
+        """Store the steps of a pass, and what it receives.
+
+        The latter only if the page does not compute it, or if a hook changed it.
+        """
         entry = self.scopes[scope.path]
         for name, computed in zip(entry["receives"][direction], given, strict=False):
             packed = None if computed and not self.step.edited else self.packed(scope[name])
@@ -200,6 +197,8 @@ class Writer:
                 entry["values"][name] = packed
             if in_full(packed):
                 self.known[scope.path].add(name)
+        with within(scope.call):
+            entry[direction] = self.steps(scope, getattr(scope.derivation, direction), direction)
 
     def knows(self, path: str, names: Iterable[str]) -> list[bool]:
         """Whether the page can compute each of these symbols, or reads it in full."""

@@ -7,6 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from phitodeep.core.table import escaped
 from phitodeep.inspect.explorer.document import text_of
 
 SCRIPTS = [
@@ -28,10 +29,8 @@ def page(step: Any, other: Any = None) -> str:
 
 def inline(step: Any) -> str:
     """The page inside another page, such as a Jupyter notebook."""
-    from html import escape
-
     return (
-        f'<iframe srcdoc="{escape(page(step))}" title="One step of training, there and back" '
+        f'<iframe srcdoc="{escaped(page(step))}" title="One step of training, there and back" '
         'style="width: 100%; height: 860px; border: 1px solid #8886; border-radius: 8px"></iframe>'
     )
 

@@ -20,8 +20,7 @@ def source_of(kind: type) -> dict[str, Any]:
     found = {}
     for direction, names in PASSES.items():
         name = next((name for name in names if hasattr(kind, name)), names[0])
-        lines = _lines(kind, name)
-        if lines:
+        if lines := _lines(kind, name):
             called = dict.fromkeys(re.findall(r"\bself\.(\w+)\(", "\n".join(t for _, t in lines)))
             for other in (method for method in called if method in vars(kind) and method != name):
                 lines += [(None, ""), *_lines(kind, other)]
@@ -74,7 +73,6 @@ def line_of(symbol: str, lines: list[str]) -> int | None:
         r"^\s*return\b" if whole else None,
     ]
     for pattern in filter(None, patterns):
-        hits = [i for i, line in enumerate(lines) if re.search(pattern, line)]
-        if hits:
+        if hits := [i for i, line in enumerate(lines) if re.search(pattern, line)]:
             return hits[-1] if whole else hits[0]
     return None
