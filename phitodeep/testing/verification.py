@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from phitodeep import kernels, loss
-from phitodeep.core.table import Table, facts
+from phitodeep.core.table import Table, Tabled, facts
 from phitodeep.core.types import Shape
 from phitodeep.core.version import __version__
 from phitodeep.errors import PhitodeepError
@@ -54,8 +54,8 @@ class Row:
         return (self.kind, self.name, *shown, self.verdict)
 
 
-@dataclass(frozen=True)
-class Verification:
+@dataclass(frozen=True, repr=False)
+class Verification(Tabled):
     """The report of `verify`: this machine's facts, one row per class, and the time taken."""
 
     machine: dict[str, str]
@@ -87,9 +87,6 @@ class Verification:
             styles={"ok": "green", "FAILED": "bold red"},
         )
 
-    def __str__(self) -> str:
-        return str(self.table())
-
 
 def verify(verbose: bool = True) -> Verification:
     """Check every layer, loss and optimizer on this machine, with its NumPy, BLAS and kernels.
@@ -112,11 +109,10 @@ def verify(verbose: bool = True) -> Verification:
             Context().run(check, row)  # whatever context the caller is in, such as inference()
         except PhitodeepError as error:
             row.faults.append(str(error))
-    order = [*KINDS]
-    found = sorted(rows.values(), key=lambda row: (order.index(row.kind), row.name))
+    found = sorted(rows.values(), key=lambda row: ([*KINDS].index(row.kind), row.name))
     report = Verification(_machine(), tuple(found), time.perf_counter() - began)
     if verbose:
-        report.table().show()
+        report.show()
     return report
 
 

@@ -67,10 +67,11 @@ class Diagnose(_Resumable):
     def on_batch_end(self, model: Any, step: int, loss: float) -> None:
         optimizer = model.optimizer
         self.course.add_norm(step, length(optimizer._packing.g), optimizer.clip_norm)
-        now = _weights(model) if self.before else {}
+        now, ratios = _weights(model) if self.before else {}, self.course.ratios
         for path, W in self.before.items():
             if path in now and now[path].shape == W.shape and (whole := size(W)):
-                self.course.add_ratio(path, size(now[path].astype(np.float64) - W) / whole)
+                ratio = size(now[path].astype(np.float64) - W) / whole
+                ratios[path] = max(ratios.get(path, 0.0), ratio)
         self.before = {}
         if (step + 1) % self.every == 0:
             self.keep(model)

@@ -310,6 +310,3 @@ class Course:
             if factor > self.spike:
                 self.spike, self.at = factor, step
         self.norms = [*self.norms[1 - WINDOW :], norm]
-
-    def add_ratio(self, path: str, ratio: float) -> None:
-        self.ratios[path] = max(self.ratios.get(path, 0.0), ratio)
