@@ -304,7 +304,7 @@ def test_the_numbers_of_the_table():
     lines = str(t).splitlines()
     assert lines[1].split() == ["path", "layer", "|Y|", "|dY|", "|dW|", "update/W", "zeros", "note"]
     assert f"{second.zeros:.0%}" in lines[3]
-    assert t._repr_html_().startswith("<iframe srcdoc=")
+    assert t._repr_html_().startswith('<iframe srcdoc="&lt;!')
 
 
 def test_the_terms_of_a_weight_are_its_samples_and_explain_shows_numbers():
