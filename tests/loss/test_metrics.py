@@ -247,6 +247,7 @@ def test_regression_equals_its_formula_in_parts_too(seed, n, size, D):
     }
     for metric in (mae, r2, R2("uniform_average")):
         assert metric(P, T) == pytest.approx(expected[metric.name], rel=1e-9, abs=1e-9)
+        assert metric(P[:, None], T[:, None]) == metric(P, T)
         assert in_parts(metric, P, T, size) == pytest.approx(metric(P, T), rel=1e-9, abs=1e-9)
 
 

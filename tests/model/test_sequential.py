@@ -435,20 +435,6 @@ def test_walk_and_layers():
     }
 
 
-def test_samples_of_any_rank():
-    for layers, shape, out in (
-        ([L.Dense(4), L.Tanh(), L.Dense(2)], (5, 3), (5, 2)),
-        ([L.Flatten(), L.Dense(2)], (5, 3), (2,)),
-        ([L.Dense(3)], (2, 2, 4), (2, 2, 3)),
-    ):
-        data, T = rng.standard_normal((12, *shape)), rng.standard_normal((12, *out))
-        model = Sequential(*layers, seed=0, batch_size=5)
-        history = model.train(data, T, data, T, epochs=2, verbose=0, metrics=["mae", "r2"])
-        assert model.output_shape == out
-        assert model.predict(data).shape == (12, *out)
-        assert np.isfinite(history).all()
-
-
 def test_a_double_softmax_is_warned_of_once():
     builder = SequentialBuilder().dense(4, 3).softmax().loss("softmax_cross_entropy")
     says = r"SoftmaxCrossEntropy\(\).*leave out Softmax"

@@ -747,18 +747,6 @@ def test_columns_of_categories_are_not_moved(make, rng):
     assert any(entry.name.endswith("layers.1.W") for entry in report.entries)
 
 
-def test_parameters_above_categories_are_checked(rng, monkeypatch):
-    backward = nn.Embedding.backward
-
-    def halved(self, dY):
-        backward(self, dY / 2)
-
-    monkeypatch.setattr(nn.Embedding, "backward", halved)
-    X = np.column_stack([rng.standard_normal((N, 2)), rng.integers(0, 7, N)])
-    with pytest.raises(GradientError, match=r"branches\.1\.layers\.1\.W.*0\.5 times"):
-        check_gradients(with_categories(), X)
-
-
 # --- the random dY ------------------------------------------------------------------------------
 
 
