@@ -16,9 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 LIMITS = {  # lines of code, but for tests, where every line counts
     # While networks of named values are being built; 32,500 of the library at their end.
-    "phitodeep": 34_230,
+    "phitodeep": 34_200,
     "tools, website, course, references, benchmarks": 10_200,
-    "tests": 48_090,
+    "tests": 48_000,
 }
 SILENT = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
