@@ -100,6 +100,10 @@ class Container(Layer, registered=False):
         """The layer whose output is the container's output, if there is one."""
         return None
 
+    def outputs_by_layer(self) -> dict[Layer, frozenset[str]]:
+        """Return for all layers which of several outputs depend on them; empty if there is one."""
+        return {}
+
     @contextmanager
     def _at(self, i: int) -> Iterator[None]:
         """Add layer i to the path of an error in the body of a `with` statement.

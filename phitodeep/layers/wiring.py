@@ -117,6 +117,18 @@ class Wired(Container):
         """Return how many times layers read a value."""
         return sum(reads.count(name) for reads, _ in self.wires)
 
+    def outputs_by_layer(self) -> dict[Layer, frozenset[str]]:
+        none = frozenset[str]()
+        reached = {name: frozenset([name]) for name in self.returns if self.outputs > 1}
+        found: dict[Layer, frozenset[str]] = {}
+        for layer, reads, gives in reversed(self.uses):
+            ends = none.union(*[reached.get(name, none) for name in gives])
+            reached |= {name: reached.get(name, none) | ends for name in reads}
+            for _, part in layer.walk():
+                for owner in [part, *[owner for owner, _ in part.tied.values()]]:
+                    found[owner] = found.get(owner, none) | ends
+        return found
+
     def _check_wiring(self) -> None:
         """Refuse names that cannot be names, values that do not exist yet, and unused ones."""
         who = type(self).__name__

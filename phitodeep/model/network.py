@@ -124,10 +124,9 @@ class Network(Model, Wired):
                 f"no output of this network has a loss: give one to {', '.join(self.returns)}, as "
                 "in loss_class={...} or .output(..., loss=...)."
             )
-        for k, (layer, reads, gives) in reversed([*enumerate(self.uses)]):
-            if not reached.isdisjoint(gives):
-                reached.update(reads)
-            elif layer._learns():
+        ends = self.outputs_by_layer()
+        for k, layer in enumerate(self.layers):
+            if self.outputs > 1 and reached.isdisjoint(ends[layer]) and layer._learns():
                 raise ArgumentError(
                     f"{self._place(k)}, {layer!r}, is not trained: no loss depends on what it "
                     "gives. Give its output a loss, or freeze it (trainable = False)."

@@ -25,12 +25,14 @@ from phitodeep.core.checks import check_number
 from phitodeep.core.types import Array, Schedule, describe
 from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError
 from phitodeep.layers.base import Layer
+from phitodeep.layers.containers import Container
 from phitodeep.optimization.divergence import bad_gradient
 from phitodeep.optimization.divergence import length as length
 from phitodeep.optimization.memory import ALL, Resumable
 from phitodeep.optimization.packing import (
     Group,
     Groups,
+    Outputs,
     Packing,
     Slot,
     checked_groups,
@@ -146,15 +148,18 @@ class Optimizer(Resumable, WithSettings, registered=False):
 
     # --- what users call -------------------------------------------------------------------
 
-    def step(self, layers: Sequence[Layer]) -> None:
+    def step(self, layers: Sequence[Layer], without: Outputs = frozenset()) -> None:
         """Update the parameters of `layers`, and of all layers inside them, from their gradients.
 
         A gradient that is not finite raises a DivergenceError, and no parameter changes. If a step
         raises, the gradients that `accumulate` held are dropped.
+
+        without    outputs of a network: what only they depend on keeps its values and memory
         """
         packing, lr, sync = self._pack(layers), self.rate, self._sync
         groups = [sync.share(group, packing) for group in packing.groups]
-        theta, settings = packing.theta, [self._settings(group, lr) for group in groups]
+        moved = [group for group in groups if group.moves(without)]
+        theta, settings = packing.theta, [self._settings(group, lr) for group in moved]
         try:
             g, watch = self._gathered(packing), current().watch
             if watch is not None:
@@ -325,7 +330,7 @@ class Optimizer(Resumable, WithSettings, registered=False):
 
     # --- packing ---------------------------------------------------------------------------
 
-    def _claim(self, owner: Layer) -> None:
+    def _claim(self, owner: Container) -> None:
         """Attach this optimizer to a model; refuse a second model, which needs its own memory."""
         held = self._owner() if self._owner is not None else None
         if held is not None and held is not owner:
@@ -372,7 +377,8 @@ class Optimizer(Resumable, WithSettings, registered=False):
             self._sync.refuse_new_packing()
         memories = self._memories.with_packed(packing, self._slots)
         own = [memories.recall(layer, name, self.own_start) for _, layer, name in slots]
-        self._packing = Packing(layers, slots, keys, [each.own for each in own])
+        outputs = {} if owner is None else owner.outputs_by_layer()
+        self._packing = Packing(layers, slots, keys, [each.own for each in own], outputs)
         self._packing.replace(packing)
         packing, self._memories = self._packing, memories
         self._patterns, self._group = list(self.groups or ()), ALL

@@ -17,6 +17,7 @@ from phitodeep.errors import ArgumentError, OrderError, extra
 from phitodeep.layers.base import Layer
 from phitodeep.optimization.base import Optimizer
 from phitodeep.optimization.divergence import bad_gradient, bad_loss, length
+from phitodeep.optimization.packing import Outputs
 from phitodeep.optimization.schedules import Rate
 from phitodeep.optimization.settings import Count, NonNegative
 
@@ -56,22 +57,24 @@ class LBFGS(Optimizer):
                 )
         _minimize()
 
-    def step(self, layers: Sequence[Layer]) -> None:
+    def step(self, layers: Sequence[Layer], without: Outputs = frozenset()) -> None:
         """Raise an OrderError: one gradient is not enough."""
         raise OrderError(
             "LBFGS evaluates the loss several times per step: train with model.train, or call "
             "run(layers, closure), where closure() runs forward and backward and returns the loss."
         )
 
-    def run(self, layers: Sequence[Layer], closure: Callable[[], float]) -> float:
+    def run(
+        self, layers: Sequence[Layer], closure: Callable[[], float], without: Outputs = frozenset()
+    ) -> float:
         """Minimise the loss that `closure` returns; return its value before the step.
 
         `closure` also leaves the gradients in the layers. If the first loss or its gradient is not
         finite, a DivergenceError is raised, and no parameter changes. If a later one is not finite,
-        the line search backtracks.
+        the line search backtracks. `without` is as in `Optimizer.step`.
         """
         packing, lr = self._pack(layers), self.rate
-        settings = [self._settings(group, lr) for group in packing.groups]
+        settings = [self._settings(group, lr) for group in packing.groups if group.moves(without)]
         theta, start = packing.theta, packing.theta.astype(float)
         penalty = np.zeros_like(start)  # adds sum penalty theta^2 / 2 to the loss
         for group, _, decay, decayed in settings:

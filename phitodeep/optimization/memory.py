@@ -23,6 +23,7 @@ from phitodeep.core.state import (
 from phitodeep.core.types import Array, Schedule
 from phitodeep.errors import ArgumentError, OrderError
 from phitodeep.layers.base import Layer
+from phitodeep.layers.containers import Container
 from phitodeep.optimization.gradient_sync import ALONE, GradientSync
 from phitodeep.optimization.packing import Group, Groups, Own, Packing, walk_all
 from phitodeep.optimization.schedules import stateful
@@ -191,7 +192,7 @@ class Resumable(Configurable, registered=False):
         self._averaged = False  # whether the averages have replaced the parameters
         self._scratch: dict[str, Array] = {}
         self._sync = ALONE
-        self._owner: weakref.ref[Layer] | None = None  # the model
+        self._owner: weakref.ref[Container] | None = None  # the model
 
     def memory(self) -> dict[str, dict[str, Array]]:
         """Return copies of what the rule remembers, by parameter path and slot name."""

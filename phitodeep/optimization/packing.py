@@ -20,6 +20,7 @@ Slot = tuple[str, Layer, str]  # path, layer, parameter name
 Key = tuple[str, Hashable]  # the pattern of a parameter's group ("" for none), and its kind
 Tie = tuple[str, Layer, str, tuple[Layer, str], Array]  # path, user, name, owner, its part of g
 PRODUCT = 1 << 20  # elements of a product in memory at a time
+Outputs = frozenset[str]
 Own = dict[str, Any]  # scalar state of a parameter, such as its number of steps
 
 
@@ -31,14 +32,19 @@ class Group(NamedTuple):
     piece: slice  # where the group lies in the vectors
     decayed: slice  # the first part of the piece: the parameters with weight decay
     own: Own  # the scalar state that all of them share
+    outputs: Outputs = frozenset()  # those that depend on them, of a network with several
+
+    def moves(self, without: Outputs) -> bool:
+        """Whether a step without targets of these outputs changes the parameters."""
+        return not self.outputs or not self.outputs <= without
 
 
 class Packing:
     """Parameters and gradients as views into one vector each, group by group.
 
     theta, g    the vectors of all P parameter elements and of their gradients, (P,)
-    groups      the slots with the same key and scalar state: one piece of the vectors each, with
-                the parameters that decay first, both in the order of the backward pass
+    groups      the slots with the same key, scalar state and outputs: one piece of the vectors
+                each, with the parameters that decay first, both in the order of the backward pass
     views       the parts of theta and g of each slot, in the parameter's shape
     pieces      where each parameter lies in the vectors, by path
     ties        the uses of a parameter in other layers, whose gradients are added to the owner's
@@ -47,8 +53,9 @@ class Packing:
     """
 
     def __init__(
-        self, layers: Sequence[Layer], slots: list[Slot], keys: Sequence[Key], owns: Sequence[Own]
-    ) -> None:
+        self, layers: Sequence[Layer], slots: list[Slot], keys: Sequence[Key], owns: Sequence[Own],
+        outputs: Mapping[Layer, Outputs],
+    ) -> None:  # fmt: skip
         dtypes = {layer.dtype for _, layer, _ in slots}
         if len(dtypes) > 1:
             raise ArgumentTypeError(f"the layers have several dtypes: {sorted(map(str, dtypes))}.")
@@ -56,11 +63,12 @@ class Packing:
         self.pieces: dict[str, slice] = {}
         self.groups: list[Group] = []
         own_of = {path: own for (path, _, _), own in zip(slots, owns, strict=True)}
-        grouped: dict[tuple[Key, Hashable], list[Slot]] = {}
+        grouped: dict[tuple[Key, Hashable, Outputs], list[Slot]] = {}
         for slot, key, own in zip(slots, keys, owns, strict=True):
-            grouped.setdefault((key, tuple(own.items())), []).append(slot)
+            ends = outputs.get(slot[1], frozenset())
+            grouped.setdefault((key, tuple(own.items()), ends), []).append(slot)
         end = 0
-        for (key, _), members in grouped.items():
+        for (key, _, ends), members in grouped.items():
             bounds = [end]
             for decays in (True, False):
                 for path, layer, name in reversed(members):
@@ -70,7 +78,7 @@ class Packing:
                 bounds.append(end)
             start, middle, end = bounds
             piece, decayed = slice(start, end), slice(start, middle)
-            self.groups.append(Group(key, members, piece, decayed, own_of[members[0][0]]))
+            self.groups.append(Group(key, members, piece, decayed, own_of[members[0][0]], ends))
         self.theta = np.empty(end, dtypes.pop() if dtypes else np.float32)
         self.g = np.zeros_like(self.theta)
         self.views: list[tuple[Array, Array]] = []

@@ -214,13 +214,18 @@ class Training:
     def step(self, work: Work, totals: Totals) -> float:
         """Take an optimizer step; return this rank's part of the loss before the step."""
         optimizer, layers = self.model.optimizer, self.model.layers
+        batches, objective = work.batches, self.objective
+        if work.total is None and (
+            objective.losses or len(batches) > 1 or self.splitter.parts(batches[0].n) > 1
+        ):
+            work = work._replace(total=sum(objective.divisor(batch) for batch in batches))
         if optimizer.evaluates_often:
             return self.minimise(optimizer, work, totals)
         loss = self.gradients(work, totals.sums)
         if self.ranks.size == 1 and not math.isfinite(loss):
             raise bad_loss(loss, optimizer.t + 1, optimizer._remedy())
         try:
-            optimizer.step(layers)
+            optimizer.step(layers, objective.untrained(work))
         except DivergenceError:
             whole = self.ranks.add(loss)  # on several ranks, it spoils the gradients of all
             if not math.isfinite(whole):
@@ -236,8 +241,6 @@ class Training:
         """
         optimizer, objective, ranks = self.model.optimizer, self.objective, self.ranks
         batches, total = work.batches, work.total
-        if total is None and (len(batches) > 1 or self.splitter.parts(batches[0].n) > 1):
-            total = sum(objective.divisor(batch) for batch in batches)
         loss, ended, summing = 0.0, None, ranks.summing
         for i, batch in enumerate(batches):
             if i:  # hold the previous batch's gradients; the step adds them to the last batch's
@@ -267,7 +270,9 @@ class Training:
         """Let the rule evaluate loss and gradients several times; metrics use the first one."""
         sums, ranks = itertools.chain([totals.sums], itertools.repeat(None)), self.ranks
         loss: float = optimizer.run(
-            self.model.layers, lambda: ranks.add(self.gradients(work, next(sums)))
+            self.model.layers,
+            lambda: ranks.add(self.gradients(work, next(sums))),
+            self.objective.untrained(work),
         )
         return loss / ranks.size
 

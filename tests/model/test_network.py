@@ -12,7 +12,7 @@ from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.loss import Huber, SoftmaxCrossEntropy
 from phitodeep.model.builder import SequentialBuilder as B
 from phitodeep.model.network import Network
-from phitodeep.optimization.optimizers import SGD
+from phitodeep.optimization.optimizers import LBFGS, SGD, AdamW
 from tests.conftest import check_refused
 from tests.inspect.shared import rows
 
@@ -189,6 +189,23 @@ def test_an_output_without_targets_is_not_trained_by_the_batch():
     other.train(X, Y["digit"] if other.outputs == 1 else {"digit": Y["digit"]}, epochs=1, verbose=0)
     np.testing.assert_array_equal(one.get_weights()["11.W"], start["11.W"])
     assert same(one, other)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("rule", [AdamW(0.01, l2=0.1, clip_norm=1, weight_decay=0.1), LBFGS(l2=1)])
+def test_only_outputs_with_targets_change_weights_and_memory(rule, accumulate):
+    net = two_by_two().build()
+    net.setoptimizer(rule.copy())
+    absent = (X, {"digit": Y["digit"], "box": None})
+    net.train([(X, Y)] * accumulate, epochs=1, verbose=0, accumulate=accumulate)
+    weights, memory = net.get_weights(), net.optimizer.state_dict()["parameters"]
+    net.train([absent] * accumulate, epochs=2, verbose=0, accumulate=accumulate)
+    still = {path for path, W in net.get_weights().items() if np.array_equal(W, weights[path])}
+    assert still == {"11.W", "11.b"}
+    now = net.optimizer.state_dict()["parameters"]
+    np.testing.assert_equal({p: now[p] for p in still}, {p: memory[p] for p in still})
+    net.train([absent, (X, Y)], epochs=3, verbose=0, accumulate=2)  # one of two has targets
+    assert not np.array_equal(net.get_weights()["11.W"], weights["11.W"])
 
 
 def test_threads_change_no_bit(cut):
