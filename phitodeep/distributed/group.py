@@ -17,9 +17,10 @@ from phitodeep.distributed.exchange import Shards, Summation
 from phitodeep.distributed.job import Job
 from phitodeep.errors import ArgumentError, OrderError, PhitodeepWarning, warn
 from phitodeep.kernels import hide_compilation
+from phitodeep.layers.base import Layer
 from phitodeep.loss.metrics import Metric
 from phitodeep.optimization.gradient_sync import ALONE
-from phitodeep.optimization.packing import Packing
+from phitodeep.optimization.optimizers import Optimizer
 from phitodeep.training.inputs import Data, Share
 from phitodeep.training.ranks import Ranks, Work, merge_sums
 from phitodeep.training.run import Totals
@@ -145,8 +146,10 @@ class Group(Ranks):
         total = totals if heads > 1 else float(totals[0])
         return Work(batches, firsts, int(counts.sum()), total, bool(rows[:, 0, 0].any()))
 
-    def backward_begins(self, packing: Packing, held: Array | None) -> Callable[[Any], None] | None:
-        return self.exchange.begin(packing, held)
+    def backward_begins(
+        self, optimizer: Optimizer, layers: Sequence[Layer]
+    ) -> Callable[[Any], None] | None:
+        return self.exchange.begin(*optimizer._begun(layers))
 
     def sum(self, a: Array) -> Array:
         """Return the sum of this array over all ranks, in place; for layers."""

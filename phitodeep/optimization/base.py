@@ -158,8 +158,8 @@ class Optimizer(Resumable, WithSettings, registered=False):
         """
         packing, lr, sync = self._pack(layers), self.rate, self._sync
         groups = [sync.share(group, packing) for group in packing.groups]
-        moved = [group for group in groups if group.moves(without)]
-        theta, settings = packing.theta, [self._settings(group, lr) for group in moved]
+        theta = packing.theta
+        settings = [self._settings(group, lr) for group in groups if group.moves(without)]
         try:
             g, watch = self._gathered(packing), current().watch
             if watch is not None:

@@ -93,16 +93,20 @@ class Data(NamedTuple):
         return self._pick(pick)
 
     def _pick(self, pick: Callable[[str, Array], Array]) -> Data:
-        def picked(name: str, A: Any) -> Any:
-            if isinstance(A, tuple):
-                return tuple([picked(f"{name} {k}", part) for k, part in enumerate(A)])
-            return None if A is None else pick(name, A)
-
-        X, T, w = picked("X", self.X), picked("T", self.T), picked("w", self.w)
-        masks = picked("mask", self.mask), picked("output_mask", self.output_mask)
+        X, T, w = picked(pick, "X", self.X), picked(pick, "T", self.T), picked(pick, "w", self.w)
+        masks = picked(pick, "mask", self.mask), picked(pick, "output_mask", self.output_mask)
         n, several = len(each(X)[0]), isinstance(self.T, tuple)
         shapes = [(n, *shape[1:]) for shape in (self.outputs if several else [self.outputs])]
         return Data(X, T, w, tuple(shapes) if several else shapes[0], *masks, self.counts)
+
+
+def picked(pick: Callable[[str, Array], Array], name: str, A: Any) -> Any:
+    """Return what `pick` takes of an array, or of each of several, under names of their own."""
+    if A is None:
+        return None
+    if isinstance(A, tuple):
+        return tuple([picked(pick, f"{name} {k}", part) for k, part in enumerate(A)])
+    return pick(name, A)
 
 
 def validate(

@@ -246,7 +246,7 @@ class Training:
             if i:  # hold the previous batch's gradients; the step adds them to the last batch's
                 optimizer.accumulate(self.model.layers)
             if i == len(batches) - 1:
-                ended = ranks.backward_begins(*optimizer._begun(self.model.layers))
+                ended = ranks.backward_begins(optimizer, self.model.layers)
             call = Call(
                 needs_dX=False, needs_frozen=objective.watch is not None, reuse=True,
                 step=optimizer.t, first=work.firsts[i], mask=batch.mask, watch=objective.watch,

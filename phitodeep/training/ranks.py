@@ -13,8 +13,9 @@ import numpy as np
 
 from phitodeep.core.call import Summing
 from phitodeep.core.types import Array
+from phitodeep.layers.base import Layer
 from phitodeep.loss.metrics import Metric
-from phitodeep.optimization.packing import Packing
+from phitodeep.optimization.optimizers import Optimizer
 from phitodeep.training.inputs import Data, Share
 from phitodeep.training.run import Totals
 
@@ -56,7 +57,9 @@ class Ranks:
         firsts = [sum(counts[:i]) for i in range(len(counts))]
         return Work(batches, firsts, sum(counts), None, pressed)
 
-    def backward_begins(self, packing: Packing, held: Array | None) -> Callable[[Any], None] | None:
+    def backward_begins(
+        self, optimizer: Optimizer, layers: Sequence[Layer]
+    ) -> Callable[[Any], None] | None:
         """Return what to call with each layer whose gradients are complete, or None."""
         return None
 
