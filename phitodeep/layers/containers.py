@@ -100,7 +100,7 @@ class Container(Layer, registered=False):
         """The layer whose output is the container's output, if there is one."""
         return None
 
-    def outputs_by_layer(self) -> dict[Layer, frozenset[str]]:
+    def _outputs_by_layer(self) -> dict[Layer, frozenset[str]]:
         """Return for all layers which of several outputs depend on them; empty if there is one."""
         return {}
 

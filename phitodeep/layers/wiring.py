@@ -117,7 +117,7 @@ class Wired(Container):
         """Return how many times layers read a value."""
         return sum(reads.count(name) for reads, _ in self.wires)
 
-    def outputs_by_layer(self) -> dict[Layer, frozenset[str]]:
+    def _outputs_by_layer(self) -> dict[Layer, frozenset[str]]:
         none = frozenset[str]()
         reached = {name: frozenset([name]) for name in self.returns if self.outputs > 1}
         found: dict[Layer, frozenset[str]] = {}

@@ -124,7 +124,7 @@ class Network(Model, Wired):
                 f"no output of this network has a loss: give one to {', '.join(self.returns)}, as "
                 "in loss_class={...} or .output(..., loss=...)."
             )
-        ends = self.outputs_by_layer()
+        ends = self._outputs_by_layer()
         for k, layer in enumerate(self.layers):
             if self.outputs > 1 and reached.isdisjoint(ends[layer]) and layer._learns():
                 raise ArgumentError(

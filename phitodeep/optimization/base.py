@@ -377,7 +377,7 @@ class Optimizer(Resumable, WithSettings, registered=False):
             self._sync.refuse_new_packing()
         memories = self._memories.with_packed(packing, self._slots)
         own = [memories.recall(layer, name, self.own_start) for _, layer, name in slots]
-        outputs = {} if owner is None else owner.outputs_by_layer()
+        outputs = {} if owner is None else owner._outputs_by_layer()
         self._packing = Packing(layers, slots, keys, [each.own for each in own], outputs)
         self._packing.replace(packing)
         packing, self._memories = self._packing, memories
