@@ -260,6 +260,8 @@ class SequentialBuilder(Configurable):
                 )
             return self._do(Step("add", tuple(map(str, layers)), catalogue.Add()))
         for layer in layers:
+            if isinstance(layer, list | tuple):
+                raise ArgumentTypeError(f"add takes layers or names one by one: .add(*{layer!r}).")
             self._do(Step("add", (), layer))
         return self
 
@@ -273,6 +275,10 @@ class SequentialBuilder(Configurable):
 
     def then(self, block: Callable[..., Any], *args: Any, **options: Any) -> Self:
         """Apply a function of the builder, which appends several layers and returns it."""
+        if isinstance(block, Layer) or not callable(block):
+            raise ArgumentTypeError(
+                f"then takes a function of the builder, got {block!r}: append layers with .add()."
+            )
         if block(self, *args, **options) is not self:
             name = getattr(block, "__name__", repr(block))
             raise ArgumentTypeError(f"{name} must return the builder that it received.")
@@ -288,7 +294,7 @@ class SequentialBuilder(Configurable):
         return self._do(Step("shared", (), catalogue.Shared(layer)))
 
     def output(
-        self, name: str, *, loss: Loss | str | None = None, metrics: Sequence[MetricLike] = (),
+        self, name: str, loss: Loss | str | None = None, *, metrics: Sequence[MetricLike] = (),
         weight: float = 1.0,
     ) -> Self:  # fmt: skip
         """Make the value so far an output; with a loss, whose factor is `weight`, it is trained."""

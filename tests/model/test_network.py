@@ -105,6 +105,8 @@ B(a=(3,)).dense(2).name('u', 'v') -> ArgumentError: a name for each of 1 values
 B(seed=(3,)) -> ArgumentTypeError: give the input another name
 B(3, a=(2,)) -> ArgumentError: input expects
 B(3).dense(2).input(a=(2,)) -> ArgumentError: before the first layer
+B(3).dense(2).name('a').dense(2).add(['a', 'b']) -> ArgumentTypeError: one by one: \.add\(\*\['a'
+B(3).then(L.Dense(2)) -> ArgumentTypeError: function of the builder, got Dense.* with \.add\(\)
 B(3).shared(L.Dense(2)) -> ArgumentError: append it first
 B(3).dense(2).output('y', loss='mse').loss('mse').build() -> ArgumentError: \.loss\(.* for a single
 B(3).dense(2).output('y').metrics('mae').build() -> ArgumentError: \.metrics\(.* is for a single
