@@ -397,10 +397,13 @@ class Wired(Container):
         return next((how for how in ("joined", "remembered") if how in found), "independent")
 
     @property
-    def gives(self) -> Any:
+    def _last(self) -> Layer | None:
         ends = {name: layer for layer, _, gives in self.uses for name in gives}
-        end = ends.get(self.returns[0])
-        return "" if end is None or self.outputs > 1 else end.gives
+        return ends.get(self.returns[0]) if self.outputs == 1 else None
+
+    @property
+    def gives(self) -> Any:
+        return "" if self._last is None else self._last.gives
 
     # --- masks and declarations --------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.layers import Chain, Dense, Embedding, Flatten, Layer, Parallel, Reshape, Select
 from phitodeep.layers import activation as activation_layers
 from phitodeep.layers.random import shapes_only
+from phitodeep.layers.wiring import Wired
 from phitodeep.loss import Loss
 from phitodeep.model.architectures import mlp
 from phitodeep.model.builder import SequentialBuilder, method_name
@@ -113,13 +114,16 @@ def own_layers(
                 f"model sets {name}, which the estimator decides: leave it out of the builder and "
                 f"use {OURS[name]} instead."
             )
+    draft, given = copy.deepcopy((builder._draft, given))
+    layers: list[Layer] = [layer for layer, _, _ in draft.uses]
     if builder.is_network:
-        raise ArgumentError(
-            "model wires a network, and a table is one input with one output: use layers that "
-            "follow one another."
-        )
-    layers: list[Layer]
-    layers, given = copy.deepcopy((builder.layers, given))
+        takes, uses, returns = draft.wired()
+        if len(takes) > 1 or len(returns) > 1 or draft.heads:
+            raise ArgumentError(
+                "model has several inputs, or names its outputs, and a table is one input with one "
+                "output, whose loss the estimator sets: leave .output(...) out."
+            )
+        layers = [Wired(takes, uses, returns)]
     shape = builder.input_shape
     if shape is not None and shape != (width,):
         if math.prod(shape) != width:
@@ -132,6 +136,7 @@ def own_layers(
     with shapes_only():
         shape = Chain(*copy.deepcopy(layers)).build((width,)) if layers else (width,)
     last = layers[-1] if layers else None
+    last = last._last if isinstance(last, Wired) else last
     if shape == (outputs,) and getattr(last, "gives", "") in ("probabilities", "log-probabilities"):
         raise ArgumentError(
             f"model ends with {last!r}: leave it out, since the last layer returns logits or "

@@ -179,6 +179,9 @@ def test_own_layers_get_the_output_layer_that_they_lack():
     first, *_, flatten, last = layers(SequentialBuilder(2, 2, 1).conv2d(3, 2, padding="same"))
     assert isinstance(first, Reshape)
     assert (flatten.output_shape, last.output_shape) == ((12,), (3,))
+    builder = SequentialBuilder().dense(5).name("h").dense(5).gelu().add("h")
+    assert len(layers(builder)) == 2  # the network, and a Dense
+    assert len(layers(copy.deepcopy(builder).dense(3))) == 1
     before = repr(builder)
     assert same(*(fitted(model=builder) for _ in range(2)))
     assert repr(builder) == before  # which is used twice
@@ -188,7 +191,7 @@ WRONG = [
     ({"model": SequentialBuilder().dense(3).softmax()}, r"ends with Softmax\(\): leave it out"),
     ({"model": SequentialBuilder().alpha(0.1)}, "model sets alpha.*use learning_rate= instead"),
     ({"model": SequentialBuilder(seed=0)}, "model sets seed.*use random_state= instead"),
-    ({"model": SequentialBuilder().dense(4).name("h").add("h")}, "wires a network.* one input"),
+    ({"model": SequentialBuilder(a=(4,)).dense(3).output("y")}, r"one input with .* leave \.output"),
     ({"model": SequentialBuilder(9).dense(5)}, r"shape \(9,\), but each row has 4 values"),
     ({"activation": "rellu"}, r"'rellu'\. Did you mean 'ReLU'.* Known: CELU, ELU, .*, Tanh\."),
     ({"activation": "softmax"}, "unknown activation 'softmax'"),
