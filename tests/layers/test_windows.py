@@ -1,6 +1,7 @@
-"""Convolutions and pools against loops over every number; who wins a tie; sizes and work."""
+"""Convolutions and pools: where windows lie, who wins a tie, blocks, sizes and work."""
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from phitodeep.core.call import calling
 from phitodeep.errors import PhitodeepError
 from phitodeep.layers import convolution
 from phitodeep.testing import check_gradients
-from phitodeep.testing.examples import made
+from phitodeep.testing.examples import data, made
+from tests.derivations.test_contract import same_passes
 from tests.rows import few
 
 LINES = [  # sizes, kernel, stride, padding, dilation, groups
@@ -30,150 +32,89 @@ IMAGES = [
     ((5, 3), 2, 1, 2, (2, 1), 2),
     ((3, 2), (3, 2), 1, "valid", 1, 1),
 ]
-TABLE = [*few(LINES, 80), *IMAGES]
+POOLS = [  # sizes, pool, stride, padding
+    *[
+        ((n,), k, s, p)
+        for n, k, s, p in itertools.product(
+            (1, 4, 7), (1, 2, 3), (None, 1, 2, 4), ("valid", "same", 1)
+        )
+        if (p != "valid" or k <= n) and (p != 1 or k > 1)
+    ],
+    ((4, 5), 2, None, "valid"),
+    ((5, 4), (3, 2), (1, 3), 1),
+    ((5, 6), 3, 2, "same"),
+    ((1, 3), (1, 2), (2, 1), "same"),
+    ((3, 3), 3, None, "valid"),
+    ((2, 2), 2, 3, 1),
+]
 
 
-def channels(groups):
-    return (2, 4) if groups == 2 else (3, 2)
-
-
-def conv(row, *, bias=True):
-    sizes, k, s, p, d, g = row
-    c, f = channels(g)
-    kind = (nn.Conv1D, nn.Conv2D)[len(sizes) - 1]
-    options = {"stride": s, "padding": p, "dilation": d, "groups": g, "bias": bias}
-    return made(lambda: kind(f, k, **options), (2, *sizes, c))
-
-
-def along(value, rank):
-    return value if isinstance(value, tuple) else (value,) * rank
-
-
-def rule(row):
-    """(output size, zeros before, kernel, stride, dilation) of each axis, from the definitions."""
-    sizes, k, s, p, d, _ = row
-    rank, found = len(sizes), []
-    for n, k_i, s_i, d_i in zip(sizes, along(k, rank), along(s, rank), along(d, rank), strict=True):
+def check_rule(layer, sizes, k, s, p, d=1):
+    """Windows are as many, and the first begins as far before X, as their docstring says."""
+    windows = layer._windows(sizes)
+    spread = [np.broadcast_to(setting, len(sizes)) for setting in (k, s, d)]
+    for n, out, (before, _), k_i, s_i, d_i in zip(
+        sizes, windows.out, windows.pads, *spread, strict=True
+    ):
         extent = (k_i - 1) * d_i + 1
         if p == "same":
-            out = int(np.ceil(n / s_i))
-            before = max((out - 1) * s_i + extent - n, 0) // 2
+            assert out == np.ceil(n / s_i)
+            assert before == max((out - 1) * s_i + extent - n, 0) // 2
         else:
-            before = 0 if p == "valid" else p
-            out = (n + 2 * before - extent) // s_i + 1
-        found.append((out, before, k_i, s_i, d_i))
-    return found
+            assert before == (0 if p == "valid" else p)
+            assert out == (n + 2 * before - extent) // s_i + 1
 
 
-def by_loops(row, X, W, b):
-    """The sum in Conv's docstring, one product at a time."""
-    axes, groups = rule(row), row[-1]
-    c, f = X.shape[-1] // groups, W.shape[-1] // groups
-    Y = np.zeros((len(X), *(a[0] for a in axes), W.shape[-1])) + b
-    for place in np.ndindex(Y.shape[1:-1]):
-        for tap in np.ndindex(W.shape[:-2]):
-            at = tuple(
-                i * s + t * d - before
-                for i, t, (_, before, _, s, d) in zip(place, tap, axes, strict=True)
-            )
-            if all(0 <= i < n for i, n in zip(at, X.shape[1:-1], strict=True)):
-                for g in range(groups):
-                    G = slice(g * f, (g + 1) * f)
-                    x = X[(slice(None), *at, slice(g * c, (g + 1) * c))]
-                    Y[(slice(None), *place, G)] += x @ W[(*tap, slice(None), G)]
-    return Y
-
-
-def transposed(row, layer):
-    """The transposed convolution of the same settings and the same weights: the adjoint."""
-    sizes, k, s, p, d, g = row
-    left = tuple(
-        (n + 2 * b - (k - 1) * d - 1) % s
-        for n, (_, b, k, s, d) in zip(sizes, rule(row), strict=True)
-    )
-    options = {} if p == "same" else {"output_padding": left}
+def transposed(layer, sizes, channels):
+    """The transposed convolution of the same settings and weights: its adjoint."""
+    windows, last = layer._windows(sizes), np.array(layer.kernel) - 1
+    covered = (np.array(windows.out) - 1) * layer.strides + last * layer.dilations + 1
+    left = tuple((windows.padded - covered).tolist())
     kind = (nn.ConvTranspose1D, nn.ConvTranspose2D)[len(sizes) - 1]
-    back = kind(channels(g)[0], k, stride=s, padding=p, dilation=d, groups=g, bias=False, **options)
-    back.build(layer.output_shape or (), dtype=np.float64)
-    back.W = layer.params["W"].swapaxes(-1, -2)
+    options = {"stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation}
+    options |= {} if layer.padding == "same" else {"output_padding": left}
+    back = kind(channels, layer.kernel_size, groups=layer.groups, bias=False, **options)
+    back.build(layer.output_shape, dtype=np.float64)
+    back.W = layer.W.swapaxes(-1, -2)
     return back
 
 
-@pytest.mark.parametrize("rank", [1, 2])
-def test_forward_is_the_sum_over_places_taps_and_groups(rank, rng):
-    for row in TABLE:
-        if len(row[0]) == rank:
-            layer = conv(row)
-            X = rng.standard_normal((2, *row[0], channels(row[-1])[0]))
-            Y = layer.forward(X)
-            assert Y.shape[1:] == layer.output_shape
-            wanted = by_loops(row, X, layer.params["W"], layer.params["b"])
-            np.testing.assert_allclose(Y, wanted, rtol=1e-12, atol=1e-12, err_msg=str(row))
-            dY, W, Y = rng.standard_normal(Y.shape), layer.params["W"], Y - layer.params["b"]
-            dX, dW = layer.backward(dY), layer.grads["W"]
-            linear = [np.vdot(dX, X), np.vdot(dW, W)]  # Y is linear in X, and in W
-            assert linear == pytest.approx([np.vdot(dY, Y)] * 2, rel=1e-9, abs=1e-9), row
-            back = transposed(row, layer)
-            if back.output_shape == X.shape[1:]:  # a "same" convolution may have lost the size
-                found = back.forward(dY), back.backward(X), back.grads["W"].swapaxes(-1, -2)
-                for one, other in zip(found, (dX, Y, dW), strict=True):
-                    np.testing.assert_allclose(one, other, rtol=0, atol=1e-11, err_msg=str(row))
-
-
-@pytest.mark.parametrize("kind", [nn.Conv1D, nn.Conv2D, nn.DepthwiseConv2D])
-@pytest.mark.parametrize("needs_dX", [True, False])
-def test_one_channel_is_two_if_one_is_zero(kind, needs_dX, rng):
-    """With one channel, b is one more row of W."""
-    one = nn.DepthwiseConv2D(2, multiplier=3) if kind is nn.DepthwiseConv2D else kind(3, 2)
-    sizes = (6,) if kind is nn.Conv1D else (6, 5)
-    one.build((*sizes, 1), seed=0, dtype=np.float64)
-    two = (nn.Conv1D if kind is nn.Conv1D else nn.Conv2D)(3, 2)
-    two.build((*sizes, 2), seed=0, dtype=np.float64)
-    one.b = two.b = rng.standard_normal(3)
-    two.W = np.concatenate([one.W, one.W], axis=-2)
-    X, found = rng.standard_normal((4, *sizes, 1)), []
-    dY = rng.standard_normal((4, *(one.output_shape or ())))
-    for layer, A in ((one, X), (two, np.concatenate([X, 0 * X], axis=-1))):
-        Y = layer.forward(A)
-        with calling(needs_dX=needs_dX):
-            dX = layer.backward(dY)
-        assert (dX is None) != needs_dX
-        dX = np.zeros(1) if dX is None else dX
-        found.append([Y, dX[..., :1], layer.grads["W"][..., :1, :], layer.grads["b"]])
-    for a, b in zip(*found, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+@pytest.mark.parametrize("channels", [1, 3])  # of each group; with one, b is one more row of W
+def test_convolutions_are_their_derivations_and_adjoint_to_the_transposed_ones(channels):
+    for sizes, k, s, p, d, g in [*few(LINES, 80), *IMAGES]:
+        kind, shape = (nn.Conv1D, nn.Conv2D)[len(sizes) - 1], (2, *sizes, g * channels)
+        make = partial(kind, 2 * g, k, stride=s, padding=p, dilation=d, groups=g)
+        layer = made(make, shape)
+        check_rule(layer, sizes, k, s, p, d)
+        X, dY = data(layer, shape)
+        same_passes(layer, X, dY)
+        back = transposed(layer, sizes, g * channels)
+        found = back.forward(dY)
+        same_passes(back, dY, found)
+        if found.shape == X.shape:  # a "same" convolution may have lost the size
+            np.testing.assert_allclose(layer.backward(dY), found, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("channels", [1, 4])
 @pytest.mark.parametrize("block", [1, 300, 800])
-def test_windows_in_blocks(block, channels, rng, monkeypatch):
-    groups = min(channels, 2)
-    layer = nn.Conv2D(6, 3, stride=2, padding="same", groups=groups)
-    layer.build((9, 7, channels), seed=0, dtype=np.float64)
-    layer.b = rng.standard_normal(6)
-    X, dY = rng.standard_normal((7, 9, 7, channels)), rng.standard_normal((7, 5, 4, 6))
-    seen = []
-    for numbers in (1 << 20, block):
-        monkeypatch.setattr(convolution, "BLOCK", numbers)
-        with calling(reuse=True):
-            for n in (7, 5):  # a shorter last batch
-                Y = layer.forward(X[:n]).copy()
-                for _ in range(2):  # backward again gives the same
-                    dX = layer.backward(dY[:n])
-                    assert dX is not None
-                    seen.append([Y, dX.copy(), *layer.gradients().values()])
-        kept = layer.cache["U"]
-        assert (kept is None) == (numbers == block)
-    for one, two in zip(seen[: len(seen) // 2], seen[len(seen) // 2 :], strict=True):
-        for a, b in zip(one, two, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+def test_windows_in_blocks(block, channels, monkeypatch):
+    monkeypatch.setattr(convolution, "BLOCK", block)
+    groups, shape = min(channels, 2), (7, 9, 7, channels)
+    layer = made(lambda: nn.Conv2D(6, 3, stride=2, padding="same", groups=groups), shape)
+    X, dY = data(layer, shape)
+    for n in (7, 5):  # a shorter last batch
+        same_passes(layer, X[:n], dY[:n], reuse=True)
+    layer.forward(X)
+    assert layer.cache["U"] is None
+    np.testing.assert_array_equal(layer.backward(dY), layer.backward(dY))
 
 
 def test_images_of_another_size_strided_views_scales_of_weights_and_flops(rng):
     layer = made(lambda: nn.Conv2D(2, 3, padding="same"), (2, 4, 4, 2))
     for sizes in ((3, 7), (1, 1)):
         check_gradients(layer, rng.standard_normal((2, *sizes, 2)), max_probes=6)
-    for layer in (conv(IMAGES[0]), made(lambda: nn.ConvTranspose2D(2, 2), (2, 4, 5, 3))):
+    for make in (lambda: nn.Conv2D(2, (3, 2)), lambda: nn.ConvTranspose2D(2, 2)):
+        layer = made(make, (2, 4, 5, 3))
         X = rng.standard_normal((5, 4, 2, 3)).transpose(2, 1, 0, 3)
         Y = layer.forward(X)
         dY = rng.standard_normal(Y.shape[::-1]).T
@@ -201,62 +142,20 @@ def test_images_of_another_size_strided_views_scales_of_weights_and_flops(rng):
     assert back.flops() == 2 * (5 * 6) * (9 * 2 * 4)
 
 
-POOLS = [  # sizes, pool, stride, padding
-    *[
-        ((n,), k, s, p)
-        for n, k, s, p in itertools.product(
-            (1, 4, 7), (1, 2, 3), (None, 1, 2, 4), ("valid", "same", 1)
-        )
-        if (p != "valid" or k <= n) and (p != 1 or k > 1)
-    ],
-    ((4, 5), 2, None, "valid"),
-    ((5, 4), (3, 2), (1, 3), 1),
-    ((5, 6), 3, 2, "same"),
-    ((1, 3), (1, 2), (2, 1), "same"),
-    ((3, 3), 3, None, "valid"),
-    ((2, 2), 2, 3, 1),
-]
-POOLINGS = {"max": (nn.MaxPool1D, nn.MaxPool2D), "avg": (nn.AvgPool1D, nn.AvgPool2D)}
-
-
-def pool(kind, row):
-    sizes, k, s, p = row
-    layer = POOLINGS[kind][len(sizes) - 1](k, s, p)
-    layer.build((*sizes, 2), dtype=np.float64)
-    return layer
-
-
-def windows(row):
-    """The output's sizes, and of each axis the places that each window covers, padding too."""
-    sizes, k, s, p = row
-    axes = rule((sizes, k, k if s is None else s, p, 1, 1))
-    places = [[range(i * s - b, i * s - b + k) for i in range(m)] for m, b, k, s, _ in axes]
-    return tuple(m for m, *_ in axes), places
-
-
-def pooled_by_loops(kind, row, X):
-    out, places = windows(row)
-    Y = np.empty((len(X), *out, X.shape[-1]))
-    for at in np.ndindex(out):
-        cells = list(itertools.product(*(axis[i] for axis, i in zip(places, at, strict=True))))
-        inside = [c for c in cells if all(0 <= i < n for i, n in zip(c, row[0], strict=True))]
-        there = np.stack([X[(slice(None), *c)] for c in inside])
-        if kind == "max":
-            Y[(slice(None), *at)] = there.max(0)
-        else:
-            count = len(inside) if row[-1] == "same" else len(cells)
-            Y[(slice(None), *at)] = there.sum(0) / count
-    return Y
-
-
-@pytest.mark.parametrize("kind", POOLINGS)
-def test_pools_are_those_of_each_window(kind, rng):
-    for row in POOLS:
-        layer = pool(kind, row)
-        X = rng.standard_normal((2, *row[0], 2)) - 3  # below 0, so that padding would win
-        Y = layer.forward(X)
-        assert Y.shape[1:] == layer.output_shape
-        np.testing.assert_allclose(Y, pooled_by_loops(kind, row, X), rtol=1e-12, err_msg=str(row))
+def test_pools_are_their_derivations_and_average_what_the_padding_says():
+    pools = ((nn.MaxPool1D, nn.AvgPool1D), (nn.MaxPool2D, nn.AvgPool2D))
+    for sizes, k, s, p in POOLS:
+        for kind in pools[len(sizes) - 1]:
+            layer, shape = made(partial(kind, k, s, p), (2, *sizes, 2)), (2, *sizes, 2)
+            check_rule(layer, sizes, k, k if s is None else s, p)
+            X, dY = data(layer, shape)
+            same_passes(layer, X - 3, dY)  # below 0, so that padding would win
+        if p == "same":  # of averages, which do not count its zeros, and count those of numbers
+            np.testing.assert_allclose(layer.forward(np.ones(shape)), 1, rtol=1e-12)
+        elif p != "valid":
+            padded = np.pad(X, ((0, 0), *[(p, p)] * len(sizes), (0, 0)))
+            wanted = kind(k, s).forward(padded)
+            np.testing.assert_allclose(layer.forward(X), wanted, rtol=1e-12)
 
 
 def test_the_first_of_equals_wins_and_flops_count_what_is_read_or_mixed():
