@@ -194,32 +194,41 @@ def test_a_figure_can_be_copied_and_pickled_and_ipython_shows_it():
     assert figure._repr_png_() == figure._repr_png_()
 
 
-@pytest.mark.parametrize("name", ["history", "rates", "filters", "confusion_matrix"])
+DRAWN = {
+    "plots.history": lambda: plots.history(history(2)),
+    "plots.rates": lambda: plots.rates(RateRange([1e-3], [3.0], 1e-3)),
+    "plots.filters": lambda: plots.filters(net(), "0", shape=(1, 3)),
+    "plots.confusion_matrix": lambda: plots.confusion_matrix([0, 1], [0, 1]),
+    "History.plot": lambda: history(2).plot(),
+    "RateRange.plot": lambda: RateRange([1e-3], [3.0], 1e-3).plot(),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
 def test_without_matplotlib_every_picture_names_the_extra(name, monkeypatch):
-    draw = {
-        "history": lambda: plots.history(history(2)),
-        "rates": lambda: plots.rates(RateRange([1e-3], [3.0], 1e-3)),
-        "filters": lambda: plots.filters(net(), "0", shape=(1, 3)),
-        "confusion_matrix": lambda: plots.confusion_matrix([0, 1], [0, 1]),
-    }
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtraError, match=rf'plots\.{name} needs.*"phitodeep\[plot\]"'):
-        draw[name]()
+    with pytest.raises(MissingExtraError, match=rf'^{name} needs.*"phitodeep\[plot\]"'):
+        DRAWN[name]()
     assert plots.architecture(net()).startswith("<svg")
 
 
 def test_curves_are_the_history_and_rates_are_drawn_where_asked():
-    figure = plots.history(history(4))
-    loss, accuracy = figure.axes
+    shown = history(4)
+    loss, accuracy = shown.plot().axes
+    assert [panel.get_ylabel() for panel in (loss, accuracy)] == ["loss", "accuracy"]
     np.testing.assert_array_equal(loss.lines[0].get_xydata(), [(i, 1 / i) for i in range(1, 5)])
     np.testing.assert_array_equal(accuracy.lines[0].get_ydata(), [0, 0.1, 0.2, 0.3])
     assert len(loss.lines) == 1  # there is no test data
+    shown[2] = (0.5, 0.25)
+    assert [line.get_ydata()[2] for line in shown.plot().axes[0].lines] == [0.5, 0.25]
+    assert history(0).plot() is not None
     (single,) = plots.history(history(1)).axes[0].lines
     assert single.get_marker() == "."  # a single epoch has no line
     from matplotlib.figure import Figure
 
     found, ax = RateRange([1e-3, 1e-2, 1e-1], [3.0, 1.0, 2.0], 1e-2), Figure().subplots()
     assert found.plot(ax=ax) is ax
+    assert ax.get_xscale() == "log"
     curve, mark = ax.lines
     np.testing.assert_array_equal(curve.get_xydata(), [(1e-3, 3), (1e-2, 1), (1e-1, 2)])
     assert mark.get_xdata()[0] == 1e-2

@@ -13,6 +13,7 @@ from phitodeep.errors import DataError
 from phitodeep.layers import Dense
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import CSVLogger, JSONLogger, ModelCheckpoint, TensorBoard
+from phitodeep.training.rate_finder import RateRange
 
 
 def names(folder):
@@ -78,7 +79,6 @@ def test_places_where_no_file_can_be(tmp_path, monkeypatch):
 
 
 def picture(path):
-    pytest.importorskip("matplotlib")
     MODEL.train(X, y, epochs=2, verbose=0).plot(path=path)
 
 
@@ -103,6 +103,7 @@ WRITERS = {
     "step.html": lambda path: MODEL.trace(X, y).save(path),
     "step.svg": lambda path: MODEL.trace(X, y).save(path),
     "history.png": picture,
+    "rates.png": lambda path: RateRange([1e-3, 1e-2], [3.0, 1.0], 1e-2).plot(path),
     "events": event_files,
     **{
         kind.__name__: lambda path, kind=kind: MODEL.train(
@@ -115,9 +116,11 @@ WRITERS = {
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_writer_creates_the_folder(name, tmp_path):
+    pytest.importorskip("matplotlib" if name.endswith("png") else "numpy")
     path = tmp_path / "new" / "folder" / name
     WRITERS[name](path)
     assert path.exists()
+    assert not name.endswith("png") or path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_only_regular_files_of_a_limited_size_are_readable(tmp_path):

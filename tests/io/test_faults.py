@@ -287,12 +287,16 @@ def test_eight_threads_predict_while_a_copy_is_trained():
     train(model, "", epochs=2)
     inputs = [np.random.default_rng(i).normal(size=(50, 3)).astype(np.float32) for i in range(8)]
     wanted = [model.predict(x, threads=1) for x in inputs]
+    scores = [model.evaluate(x, x[:, :2]) for x in inputs]
     copy = model.copy()
     wrong = []
 
     def predict(i):
         found = (model.predict(inputs[i]) for _ in range(100))
         wrong.extend(i for Y in found if not np.array_equal(Y, wanted[i]))
+        wrong.extend(
+            i for _ in range(9) if model.evaluate(inputs[i], inputs[i][:, :2]) != scores[i]
+        )
 
     threads = [threading.Thread(target=predict, args=(i,)) for i in range(8)]
     for thread in threads:

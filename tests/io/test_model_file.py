@@ -179,84 +179,6 @@ def test_a_checkpoint_is_a_model_file(tmp_path):
 # --- shapes of models ----------------------------------------------------------------------------
 
 
-def test_frozen_layers_stay_frozen(tmp_path):
-    model = net()
-    model.layers[0].trainable = model.layers[2].layers[1].trainable = False
-    other = loaded(model, tmp_path / "a.st")  # which compares what is frozen
-    assert [path for path, layer in other.walk() if not layer.trainable] == ["0", "2.layers.1"]
-    model.layers[0].trainable = True
-    goes_on_alike(model, loaded(model, tmp_path / "b.st", optimizer=True))
-
-
-def test_tied_weights_stay_tied(tmp_path):
-    embedding = L.Embedding(7, 4)
-    loss = "softmax_cross_entropy"
-    model = Sequential(embedding, L.Dense(4, 4), L.TiedDense(embedding), loss_class=loss, seed=0)
-    model.build((3,))
-    tokens = np.random.default_rng(0).integers(0, 7, (6, 3))
-    model.train(tokens, tokens, epochs=2, verbose=0)
-    other = loaded(model, tmp_path / "a.st", optimizer=True)
-    with open_tensors(tmp_path / "a.st") as file:
-        assert {n for n in file.entries if not n.startswith("state/")} == {"0.W", "1.W", "1.b"}
-    assert model.state_dict()["optimizer"]["parameters"].keys() == {"0.W", "1.W", "1.b"}
-    assert other.layers[2].embedding is other.layers[0]
-    for each in (model, other):
-        each.train(tokens, tokens, epochs=2, verbose=0)
-    assert_same(other.state_dict(), model.state_dict())
-
-
-def test_a_model_inside_a_model(tmp_path):
-    inner = Sequential(L.Dense(3), L.Tanh(), alpha=0.3, seed=9, metrics=["mae"])
-    model = Sequential(L.Dense(4, 4), inner, L.Dense(2), seed=1, batch_size=5)
-    model.build((4,))
-    model.layers[1].layers[0].trainable = False
-    train(model)
-    other = loaded(model, tmp_path / "a.st", optimizer=True)
-    assert type(other.layers[1]) is Sequential
-    assert other.layers[1].alpha == 0.3
-    goes_on_alike(model, other)
-
-
-def test_a_model_that_is_not_built(tmp_path):
-    model = Sequential(L.Dense(3), L.Tanh(), L.Dense(2), seed=5)
-    for options in ({}, {"optimizer": True}):
-        with pytest.raises(NotBuiltError, match=r"Dense\(3\) does not know its input shape yet"):
-            model.save(tmp_path / "a.st", **options)
-    assert not os.listdir(tmp_path)
-    model.build((4,))
-    loaded(model, tmp_path / "a.st", optimizer=True)
-
-
-def test_a_model_whose_sizes_are_known_and_one_without_parameters(tmp_path):
-    for options in ({}, {"optimizer": True}):
-        model = Sequential(L.Dense(4, 3), L.Tanh(), L.Dense(3, 2), seed=5, batch_size=5)
-        other = loaded(model, tmp_path / "a.st", **options)
-        np.testing.assert_array_equal(other.predict(X), model.predict(X))
-        goes_on_alike(model, other)
-        empty = loaded(Sequential(L.Tanh()), tmp_path / "b.st", **options)
-        np.testing.assert_array_equal(empty.predict(X), np.tanh(X))
-    empty.save_weights(tmp_path / "c.st")
-    assert empty.load_weights(tmp_path / "c.st") == ([], [], [])
-
-
-def test_a_builder_and_a_class_of_ones_own(tmp_path):
-    built = SequentialBuilder(4, seed=3).dense(8).batch_norm().relu().dense(2).alpha(0.02).build()
-    train(built)
-    goes_on_alike(built, loaded(built, tmp_path / "a.st", optimizer=True))
-
-    class Mine(Sequential):
-        pass
-
-    mine = Mine(L.Dense(4, 2), seed=1)
-    with pytest.raises(ArgumentTypeError, match=r"Mine cannot be written down: .* @phitodeep\.reg"):
-        mine.save(tmp_path / "b.st")
-    phitodeep.register("Mine of these tests")(Mine)
-    assert type(loaded(mine, tmp_path / "b.st")) is Mine
-    assert type(Mine.load(tmp_path / "b.st")) is Mine
-    with pytest.raises(DataError, match=r"a\.st holds a Sequential, not a Mine"):
-        Mine.load(tmp_path / "a.st")
-
-
 @phitodeep.register
 class Scaled(Scale):
     """A layer of somebody's own, with a setting."""
@@ -276,20 +198,65 @@ class Unregistered(Scaled):
     pass
 
 
-def test_layers_of_ones_own(tmp_path):
-    model = Sequential(L.Dense(4, 3), L.Chain(Scaled(2.5)), L.Dense(3, 2), seed=1, batch_size=5)
-    model.build((4,))
-    train(model)
+class Mine(Sequential):
+    pass
+
+
+def test_layers_of_ones_own_and_a_builders_come_back_and_go_on(tmp_path):
+    own = Sequential(L.Dense(4), L.Chain(Scaled(2.5)), L.Dense(2))
+    for model in (own, SequentialBuilder(4).dense(8).batch_norm().relu().dense(2).build()):
+        train(model)
+        goes_on_alike(model, loaded(model, tmp_path / "a.st", optimizer=True))
+
+
+def test_tied_weights_stay_tied(tmp_path):
+    embedding = L.Embedding(7, 4)
+    loss = "softmax_cross_entropy"
+    model = Sequential(embedding, L.Dense(4, 4), L.TiedDense(embedding), loss_class=loss, seed=0)
+    model.build((3,))
+    tokens = np.random.default_rng(0).integers(0, 7, (6, 3))
+    model.train(tokens, tokens, epochs=2, verbose=0)
     other = loaded(model, tmp_path / "a.st", optimizer=True)
-    assert other.layers[1].layers[0].factor == 2.5
-    goes_on_alike(model, other)
+    with open_tensors(tmp_path / "a.st") as file:
+        assert {n for n in file.entries if not n.startswith("state/")} == {"0.W", "1.W", "1.b"}
+    assert model.state_dict()["optimizer"]["parameters"].keys() == {"0.W", "1.W", "1.b"}
+    assert_same(other.state_dict(), model.state_dict())
+
+
+def test_a_model_that_is_not_built(tmp_path):
+    model = Sequential(L.Dense(3), L.Tanh(), L.Dense(2), seed=5)
+    for options in ({}, {"optimizer": True}):
+        with pytest.raises(NotBuiltError, match=r"Dense\(3\) does not know its input shape yet"):
+            model.save(tmp_path / "a.st", **options)
+    assert not os.listdir(tmp_path)
+    model.build((4,))
+    loaded(model, tmp_path / "a.st", optimizer=True)
+
+
+def test_a_model_whose_sizes_are_known_and_one_without_parameters(tmp_path):
+    for options in ({}, {"optimizer": True}):
+        model = Sequential(L.Dense(4, 3), L.Tanh(), L.Dense(3, 2), seed=5, batch_size=5)
+        goes_on_alike(model, loaded(model, tmp_path / "a.st", **options))
+        empty = loaded(Sequential(L.Tanh()), tmp_path / "b.st", **options)
+        np.testing.assert_array_equal(empty.predict(X), np.tanh(X))
+    empty.save_weights(tmp_path / "c.st")
+    assert empty.load_weights(tmp_path / "c.st") == ([], [], [])
+
+
+def test_classes_of_ones_own_are_registered_and_load_only_their_own(tmp_path):
+    model, mine = Sequential(L.Dense(4, 2), L.Chain(Scaled()), seed=1), Mine(L.Dense(4, 2), seed=1)
     wrong = Sequential(L.Dense(4, 3), L.Chain(Unregistered()), seed=1)
-    (tmp_path / "b.st").write_text("old")
-    with pytest.raises(
-        ArgumentTypeError, match=r"layers\[1\].*Unregistered cannot be written down"
+    model.save(tmp_path / "a.st")
+    for unknown, says in (
+        (mine, r"Mine cannot be written down: .* @phitodeep\.reg"),
+        (wrong, r"layers\[1\].*Unregistered cannot be written down"),
     ):
-        wrong.save(tmp_path / "b.st")
-    assert (tmp_path / "b.st").read_text() == "old"
+        with pytest.raises(ArgumentTypeError, match=says):
+            unknown.save(tmp_path / "a.st")
+    phitodeep.register("Mine of these tests")(Mine)
+    assert type(loaded(mine, tmp_path / "b.st")) is type(Mine.load(tmp_path / "b.st")) is Mine
+    with pytest.raises(DataError, match=r"a\.st holds a Sequential, not a Mine"):
+        Mine.load(tmp_path / "a.st")
     arrays, texts = model._packed()
     texts["model"] = texts["model"].replace("Scaled", "Nobodys")
     write_tensors(tmp_path / "c.st", arrays, texts)

@@ -120,24 +120,6 @@ def test_norms_of_the_greatest_numbers(make, shape, dtype, part):
         assert abs(found["Y"]).max() < 4
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, "large"])
-@dtypes
-@pytest.mark.parametrize(("make", "shape"), NORMS[:2], ids=["LayerNorm", "RMSNorm"])
-def test_ordinary_rows_do_not_feel_the_others(make, shape, dtype, bad):
-    layer = made(make, shape, dtype)
-    X, dY = np.random.default_rng(0).standard_normal((2, *shape)).astype(dtype)
-    wanted = passes(layer, X, dY)
-    X[1, 2] *= LARGE[dtype][0] if bad == "large" else 1
-    X[1, 2, 3] = X[1, 2, 3] if bad == "large" else bad
-    with np.errstate(invalid="ignore"):
-        found = passes(layer, X, dY)
-    rest = np.ones(shape[:-1], bool)
-    rest[1, 2] = False
-    for name in ("Y", "dX"):
-        np.testing.assert_array_equal(found[name][rest], wanted[name][rest])
-        assert np.isfinite(found[name][1, 2]).all() == (bad == "large")
-
-
 @dtypes
 def test_batch_norm_remembers_only_what_its_dtype_holds(dtype):
     layer, rng = nn.BatchNorm(), np.random.default_rng(0)

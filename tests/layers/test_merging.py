@@ -8,8 +8,8 @@ import pytest
 from phitodeep import layers
 from phitodeep import layers as nn
 from phitodeep.core.call import calling, inference
-from phitodeep.core.types import each, numbered
-from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError, ShapeError
+from phitodeep.core.types import each
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers import attention
 from phitodeep.layers.containers import Container
 from phitodeep.loss import MeanSquaredError
@@ -124,15 +124,6 @@ def test_float32_stays_and_each_input_gets_a_gradient_of_its_shape(make, shapes)
         assert not any(np.shares_memory(A, B) for A in Y for B in Xs)
         dX = each(layer.backward(*dYs))
     assert [A.shape for A in (*Y, *dX)] == [A.shape for A in (*dYs, *Xs)]
-    whole = [np.asarray(A, np.float64).tolist() for A in Xs]  # is cast
-    with calling(step=0):
-        assert_same(
-            numbered("Y", layer.forward(*whole)), {n: found[n] for n in found if n[0] == "Y"}
-        )
-    with inference():
-        layer.forward(*Xs)
-    with pytest.raises(BackwardError):
-        layer.copy().backward(*dYs)
 
 
 # --- shapes and masks --------------------------------------------------------------------------

@@ -146,21 +146,6 @@ def test_parameters_that_do_not_fit_are_refused(kind, name):
         layer.backward(np.ones_like(Y))
 
 
-def recurrent(make, whole=True, H=3, D=2, T=4):
-    return made(lambda: make(H, return_sequences=whole), (1, T, D))
-
-
-@each
-def test_reuse_holds_for_other_lengths_and_batches(kind, rng):
-    fresh, reusing = recurrent(kind), recurrent(kind)
-    for N, T in ((3, 4), (2, 4), (3, 2), (4, 5), (1, 1), (3, 4)):
-        X, dY, mask = *rng.standard_normal((2, N, T, 3)), rng.random((N, T)) < 0.7
-        for there in (None, mask):
-            wanted = passes(fresh, X[..., :2], dY, mask=there)
-            found = passes(reusing, X[..., :2], dY, mask=there, reuse=True)
-            assert_same(found, wanted, rtol=1e-13)
-
-
 @each
 def test_weights_have_the_shapes_of_the_docstring(kind):
     gates = {RNN: 1, LSTM: 4, GRU: 3}[kind]

@@ -293,22 +293,15 @@ def test_names_functions_and_metrics_become_metrics_and_what_does_not_fit_is_ref
 
 
 REFUSED = """
-as_metrics([3], 0.5)
-    ArgumentTypeError: a metric is a name or a function
-as_metrics([None], 0.5)
-    ArgumentTypeError: a metric is a name or a function
+as_metrics([3], 0.5) -> ArgumentTypeError: a metric is a name or a function
+as_metrics([None], 0.5) -> ArgumentTypeError: a metric is a name or a function
 as_metrics([[METRICS["mae"]]], 0.5)
     ArgumentTypeError: a metric is a name or a function.*separate arguments
-as_metrics(["acuracy"], 0.5)
-    ArgumentError: unknown metric 'acuracy'\\. Did you mean 'accuracy'
-TopKAccuracy(0)
-    ArgumentError: TopKAccuracy k
-TopKAccuracy(2.5)
-    ArgumentTypeError: TopKAccuracy k
-TopKAccuracy(True)
-    ArgumentTypeError: TopKAccuracy k
-Unfinished()(np.ones(3), np.ones(3))
-    NotImplementedError: Unfinished must implement sums
+as_metrics(["acuracy"], 0.5) -> ArgumentError: unknown metric 'acuracy'\\. Did you mean 'accuracy'
+TopKAccuracy(0) -> ArgumentError: TopKAccuracy k
+TopKAccuracy(2.5) -> ArgumentTypeError: TopKAccuracy k
+TopKAccuracy(True) -> ArgumentTypeError: TopKAccuracy k
+Unfinished()(np.ones(3), np.ones(3)) -> NotImplementedError: Unfinished must implement sums
 """
 
 

@@ -4,7 +4,6 @@ import inspect
 import math
 import pickle
 import pydoc
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -316,16 +315,6 @@ def test_predict_is_the_same_in_any_batches_and_by_any_name():
     assert not np.array_equal(model.forward(X), P)  # trains: batch statistics, dropout
 
 
-def test_predict_caches_nothing():
-    model = net()
-    model.predict(X)
-    model.evaluate(X, LABELS, metrics=["accuracy"])
-    for path, layer in model.walk():
-        assert layer.cache == {}, path
-        assert layer._frame.output is None, path
-        assert layer._frame.buffers == {}, path
-
-
 @pytest.mark.parametrize("size", [1, 7, 1024])
 def test_evaluate_is_the_direct_computation(size):
     model = net(dtype="float64")
@@ -420,21 +409,6 @@ def test_arguments_of_train_hold_for_that_call():
     assert (model.epochs, model.batch_size, model.metrics) == (2, 8, ["accuracy"])
 
 
-def test_walk_and_layers():
-    inner = L.Residual(L.Dense(4), L.Chain(L.Tanh(), L.LeakyReLU()))
-    model = Sequential(L.Dense(4, 4), inner, L.Parallel(L.Dense(1), L.Dense(2)))
-    assert [path for path, _ in model.walk()] == [
-        *("", "0", "1", "1.layers.0", "1.layers.1", "1.layers.1.layers.0"),
-        *("1.layers.1.layers.1", "2", "2.branches.0", "2.branches.1"),
-    ]
-    assert [type(layer) for layer in model.layers] == [L.Dense, L.Residual, L.Parallel]
-    model.build((4,))
-    assert set(model.get_weights()) == {
-        *("0.W", "0.b", "1.layers.0.W", "1.layers.0.b"),
-        *("2.branches.0.W", "2.branches.0.b", "2.branches.1.W", "2.branches.1.b"),
-    }
-
-
 def test_a_double_softmax_is_warned_of_once():
     builder = SequentialBuilder().dense(4, 3).softmax().loss("softmax_cross_entropy")
     says = r"SoftmaxCrossEntropy\(\).*leave out Softmax"
@@ -448,25 +422,6 @@ def test_a_double_softmax_is_warned_of_once():
     binary = SequentialBuilder().dense(4, 1).sigmoid().loss("binary_cross_entropy_with_logits")
     with pytest.warns(PhitodeepWarning, match="leave out Sigmoid"):
         binary.build()
-
-
-def test_frozen_layers_stay_while_the_rest_learns():
-    model = net()
-    model.layers[0].trainable = model.layers[1].trainable = False
-    before = model.get_weights()
-    model.train(X, LABELS, verbose=0)
-    after = model.get_weights()
-    moved = {path for path in before if not np.array_equal(before[path], after[path])}
-    assert moved == {"4.W", "4.b"}  # nor do a frozen BatchNorm's statistics move
-
-
-def test_threads_may_train_models_of_their_own():
-    expected = net()
-    expected.train(X, LABELS, verbose=0)
-    models = [net() for _ in range(4)]
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda model: model.train(X, LABELS, verbose=0), models))
-    assert all(same_weights(model, expected) for model in models)
 
 
 def test_a_schedule_as_alpha():
@@ -514,15 +469,6 @@ def test_help_shows_the_signature_of_the_layer():
     assert "->'SequentialBuilder'" in shown
     with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'units'"):
         SequentialBuilder(3).rnn()
-
-
-def test_nested_models_train():
-    inner = Sequential(L.Dense(4, 6), L.Tanh())
-    model = Sequential(inner, L.Dense(6, 2), seed=0, dtype="float64")
-    before = model.evaluate(X, Y)["loss"]
-    model.train(X, Y, epochs=30, verbose=0)
-    assert model.evaluate(X, Y)["loss"] < before
-    assert inner.layers[0].W.dtype == np.float64
 
 
 # Models of 0.3 by name: (pickle, Y, Y after more training).

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from phitodeep import layers as nn
-from phitodeep.data import make_moons
 from phitodeep.errors import ArgumentError, PhitodeepError
 from phitodeep.layers.base import Param
 from phitodeep.model import Sequential
@@ -247,18 +246,6 @@ def test_the_rest_moves_as_by_adam_at_a_share_of_the_rate_and_groups_hold_for_bo
 def test_an_unknown_adjustment_is_refused(bad):
     with pytest.raises(ArgumentError, match='adjust_lr_fn must be "original" or'):
         Muon(adjust_lr_fn=bad)
-
-
-def test_training_stays_float32_and_learns():
-    X, y = make_moons(n=200, seed=0)
-    layers = (nn.Dense(2, 32), nn.Tanh(), nn.Dense(32, 32), nn.Tanh(), nn.Dense(32, 2))
-    options = {"loss_class": "softmax_cross_entropy", "seed": 0}
-    model = Sequential(*layers, optimizer=Muon(0.05, adam_ratio=0.1, ema=0.9), **options)
-    history = model.train(X, y, epochs=30, batch_size=50, verbose=0)
-    assert history[-1][0] < 0.1 * history[0][0]
-    memory = model.optimizer.memory().values()
-    arrays = [*model.get_weights().values(), *(a for slots in memory for a in slots.values())]
-    assert {a.dtype for a in arrays} == {np.dtype(np.float32)}
 
 
 def test_matrices_that_would_not_be_stepped_are_refused():

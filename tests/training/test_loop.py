@@ -4,7 +4,6 @@ import copy
 import math
 import pickle
 import signal
-import sys
 import threading
 import tracemalloc
 import warnings
@@ -21,7 +20,6 @@ from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
 from phitodeep.optimization.optimizers import SGD, Adam
 from phitodeep.optimization.schedules import ReduceOnPlateau
-from phitodeep.training.history import History
 from tests.conftest import assert_weights, press
 
 rng = np.random.default_rng(1)
@@ -180,21 +178,6 @@ def test_a_second_training_goes_on_where_the_first_ended(optimizer):
     assert at_once.epoch == in_two.epoch == 5
 
 
-@pytest.mark.parametrize(
-    "through", [Sequential.copy, copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))]
-)
-def test_a_copy_goes_on_as_the_model_would(through):
-    model = classifier(metrics=["accuracy"])
-    train(model, X, LABELS)
-    twin = through(model)
-    assert_weights(model, twin)
-    assert train(model, X, LABELS) == train(twin, X, LABELS)
-    assert_weights(model, twin)
-    kept = model.get_weights()
-    train(twin, X, LABELS)
-    assert all(np.array_equal(a, kept[path]) for path, a in model.get_weights().items())
-
-
 def test_predictions_and_evaluations_between_leave_no_trace():
     quiet, busy = classifier(), classifier()
 
@@ -264,18 +247,6 @@ def test_masks_are_fresh_at_every_step_however_a_batch_is_split():
 
 
 REPEATS = rng.integers(0, 4, N)
-
-
-@pytest.mark.parametrize("loss", ["mse", "categorical_cross_entropy"])
-def test_a_sample_weight_is_as_many_copies(loss):
-    make = plain if loss == "mse" else plain_classifier
-    T = Y if loss == "mse" else LABELS
-    weighted, copied = make(batch_size=None), make(batch_size=None)
-    w_history = train(weighted, X, T, sample_weight=REPEATS)
-    rows = np.repeat(np.arange(N), REPEATS)
-    c_history = train(copied, X[rows], T[rows])
-    np.testing.assert_allclose(w_history, c_history, rtol=1e-6)
-    assert_weights(weighted, copied, rtol=1e-5)
 
 
 def test_a_class_weight_is_as_many_copies():
@@ -362,24 +333,6 @@ def test_metrics_with_awkward_names_are_kept_apart():
     for refused in ([loss], [lambda P, T: 1.0, lambda P, T: 2.0]):
         with pytest.raises(ValueError, match=refused[0].__name__):
             train(plain(), X, Y, metrics=refused)
-
-
-def test_plot(tmp_path, monkeypatch):
-    history = train(classifier(), X, LABELS, X, LABELS, metrics=["accuracy", "f1"])
-    path = tmp_path / "history.png"
-    figure = history.plot(str(path))
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert [panel.get_ylabel() for panel in figure.axes] == ["loss", "accuracy", "f1"]
-    drawn = [line.get_ydata() for line in figure.axes[0].lines]
-    np.testing.assert_array_equal(drawn, np.array(history).T)
-    for line, name in zip(figure.axes[2].lines, ("train_f1", "test_f1"), strict=True):
-        np.testing.assert_array_equal(line.get_ydata(), history.metrics[name])
-    (alone,) = train(classifier(), X, LABELS).plot().axes
-    assert len(alone.lines) == 1
-    assert train(classifier(), X, LABELS, epochs=0).plot() is not None
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(errors_.MissingExtraError, match=r'History\.plot.*"phitodeep\[plot\]"'):
-        History().plot()
 
 
 def test_test_data_are_held_out_and_not_learnt_from():
@@ -612,40 +565,6 @@ def test_one_dtype_from_end_to_end(dtype, given_dtype):
         assert model.predict(data).dtype == model(data).dtype == dtype
 
 
-def test_threads_may_predict_and_evaluate_at_once():
-    model = classifier()
-    train(model, X, LABELS)
-    expected, scores = model.predict(X, batch_size=7), model.evaluate(X, LABELS, batch_size=7)
-    failures = []
-
-    def work():
-        try:
-            for _ in range(8):
-                np.testing.assert_array_equal(model.predict(X, batch_size=7), expected)
-                assert model.evaluate(X, LABELS, batch_size=7) == scores
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-
-
-def test_nothing_goes_back_through_layers_below_the_first_that_learns():
-    class Wall(L.Tanh):
-        def backward(self, dY):
-            raise AssertionError("nobody needs dX here")
-
-    model = Sequential(Wall(), L.Dense(4, 3), L.Tanh(), L.Dense(3, 2), seed=0)
-    assert len(train(model, X, Y, epochs=1)) == 1
-    frozen = Sequential(L.Dense(4, 3), Wall(), L.Dense(3, 2), seed=0)
-    frozen.layers[0].trainable = False
-    assert len(train(frozen, X, Y, epochs=1)) == 1
-
-
 @pytest.mark.parametrize(
     "options",
     [{"l1": 0.5, "l2": 0.5}, {"clip_norm": 0.01}, {"clip_value": 0.01}, {"weight_decay": 0.5}],
@@ -675,16 +594,6 @@ def test_options_that_are_refused():
     ):
         with pytest.raises(errors_.ArgumentError, match=message):
             train(classifier(), X, LABELS, X, LABELS, **options)
-
-
-@pytest.mark.parametrize("size", [0, -2, 2.5, "a", True])
-def test_a_batch_size_set_on_the_model_is_checked(size):
-    model = Sequential(L.Dense(3, 2), seed=0)
-    model.batch_size = size
-    before = model.get_weights()
-    with pytest.raises(errors_.PhitodeepError, match="batch_size"):
-        model.train(np.ones((4, 3)), np.ones((4, 2)), epochs=1, verbose=0)
-    np.testing.assert_array_equal(model.get_weights()["0.W"], before["0.W"])
 
 
 def test_a_pending_backward_survives_predictions_and_evaluations():

@@ -1,19 +1,15 @@
 """The rate-range test: what it tries, what it suggests, and that the model stays."""
 
-import copy
 import math
-import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from phitodeep.errors import MissingExtraError, PhitodeepError
+from phitodeep.errors import PhitodeepError
 from phitodeep.layers import BatchNorm, Dense, Dropout, Tanh
 from phitodeep.model import Sequential
 from phitodeep.model.callbacks import LambdaCallback
-from phitodeep.training.rate_finder import RateRange
 from tests.conftest import assert_same, assert_weights
 
 rng = np.random.default_rng(0)
@@ -110,18 +106,3 @@ def test_bad_arguments_are_refused():
     ):
         with pytest.raises(PhitodeepError, match=name):
             net(optimizer="sgd").find_alpha(X, Y, **given)
-
-
-def test_plot(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    found = RateRange([1e-3, 1e-2, 1e-1], [3.0, 1.0, 2.0], 1e-2)
-    assert len(found.plot().axes) == 1
-    assert not list(tmp_path.iterdir())  # it need not be saved
-    (panel,) = found.plot("rates.png").axes
-    assert Path("rates.png").read_bytes().startswith(b"\x89PNG")
-    assert panel.get_xscale() == "log"
-    np.testing.assert_array_equal(panel.lines[0].get_ydata(), found.losses)
-    assert copy.copy(found) == found
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtraError, match=r'RateRange\.plot.*"phitodeep\[plot\]"'):
-        found.plot()
