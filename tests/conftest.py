@@ -17,8 +17,7 @@ import pytest
 from hypothesis import settings
 
 import phitodeep
-from phitodeep import errors, kernels
-from phitodeep.model import Sequential
+from phitodeep import Sequential, errors, kernels
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.testing.references import read
 from phitodeep.training import parts as threads

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
+from phitodeep import PhitodeepError
 from phitodeep import layers as L
 from phitodeep.core.types import each
-from phitodeep.errors import PhitodeepError
 from phitodeep.functional.rotary import DynamicRope, LongRope
 from phitodeep.layers import Layer, Param, activation
 from phitodeep.layers.containers import Container

@@ -12,16 +12,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from phitodeep import data
+from phitodeep import SGD, Adam, Lion, Sequential, data, inference, saliency
 from phitodeep import layers as L
-from phitodeep.core.call import inference, saliency
 from phitodeep.core.types import Array
 from phitodeep.loss import CategoricalCrossEntropy, Loss, SoftmaxCrossEntropy, metrics
 from phitodeep.loss.metrics import Metric
-from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
 from phitodeep.model.callbacks import LambdaCallback
-from phitodeep.optimization.optimizers import SGD, Adam, Lion
 from phitodeep.testing.examples import pair
 from phitodeep.training.sources import Epoch, as_source
 from tests.conftest import in_parts

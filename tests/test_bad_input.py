@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from phitodeep import errors
+from phitodeep import Adam, Hinge, PhitodeepError, Sequential, SequentialBuilder, errors
 from phitodeep import layers as L
 from phitodeep.core.checks import check_number
 from phitodeep.errors import (
@@ -17,13 +17,9 @@ from phitodeep.errors import (
     ArgumentTypeError,
     BackwardError,
     NotBuiltError,
-    PhitodeepError,
     ShapeError,
 )
-from phitodeep.loss import Hinge
-from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import CSVLogger
-from phitodeep.optimization.optimizers import Adam
 from tests.conftest import check_refused, refusals
 from tests.rows import few
 
@@ -241,6 +237,8 @@ NOT_RATES = [-0.1, np.nan, np.inf, "0.1", True, None]
 SETTINGS = {
     "batch()": (lambda v: builder().batch(v), [*NOT_COUNTS, None], "batch_size"),
     "batch_size=": (lambda v: Sequential(L.Dense(4, 2), batch_size=v), NOT_COUNTS, "batch_size"),
+    "predict()": (lambda v: regression().predict(X, batch_size=v), NOT_COUNTS, "batch_size"),
+    "evaluate()": (lambda v: regression().evaluate(X, Y, batch_size=v), NOT_COUNTS, "batch_size"),
     "setbatchsize": (lambda v: regression().setbatchsize(v), NOT_COUNTS, "batch_size"),
     "model.batch_size": (lambda v: trained(batch_size=v), NOT_COUNTS, "batch_size"),
     "epochs()": (lambda v: builder().epochs(v), [-1, 2.5, "3", None, True], "epochs"),
@@ -392,13 +390,6 @@ def test_a_list_of_samples_is_an_array():
     assert model.train(list(X), list(LABELS), epochs=1, verbose=0)
     images = Sequential(L.Flatten(), L.Dense(6, 3), loss_class="softmax_cross_entropy")
     assert images.train([np.ones((2, 3)), np.zeros((2, 3))], [0, 1], epochs=1, verbose=0)
-
-
-def test_bad_batch_sizes_of_predict_and_evaluate():
-    model = regression()
-    for call in (partial(model.predict, X), partial(model.evaluate, X, Y)):
-        for bad in NOT_COUNTS:
-            refused(partial(call, batch_size=bad), PhitodeepError, "batch_size", model)
 
 
 def test_setters_that_refuse_leave_the_model():

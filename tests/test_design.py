@@ -7,12 +7,8 @@ from pathlib import Path
 import pytest
 
 import phitodeep
-from phitodeep import layers, loss
-from phitodeep.layers import Dense
+from phitodeep import Adam, Dense, MeanSquaredError, Optimizer, Sequential, layers, loss
 from phitodeep.layers.initialization import Initializer, InitType
-from phitodeep.loss import MeanSquaredError
-from phitodeep.model import Sequential
-from phitodeep.optimization.optimizers import Adam, Optimizer
 from phitodeep.optimization.packing import Packing
 from phitodeep.optimization.schedules import InverseTimeDecay
 from phitodeep.training.history import History

@@ -10,14 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from phitodeep import LBFGS, SGD, Dense, Layer, PhitodeepWarning, Sequential, SequentialBuilder
 from phitodeep.core.types import same
-from phitodeep.errors import PhitodeepWarning
-from phitodeep.layers import Dense, Layer
 from phitodeep.layers.containers import Container
 from phitodeep.loss import CategoricalCrossEntropy, Loss, SoftmaxCrossEntropy
-from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import Callback
-from phitodeep.optimization.optimizers import LBFGS, SGD
 from tests.conftest import check_refused, refusals
 
 IMAGES = np.zeros((5, 28, 28), np.float32)

@@ -15,17 +15,14 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 import phitodeep
-from phitodeep import layers
+from phitodeep import SGD, AdamW, Network, Sequential, check_gradients, layers
 from phitodeep.core.call import calling, inference
 from phitodeep.core.types import Array, each
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.layers import Chain, GradientReversal, Layer, Softmax, Tanh, Wired
 from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy
 from phitodeep.loss.heads import Heads
-from phitodeep.model import Network, Sequential
 from phitodeep.model.callbacks import Callback, LambdaCallback, ModelCheckpoint
-from phitodeep.optimization.optimizers import SGD, AdamW
-from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import passes
 from tests import random_networks
 from tests.conftest import arrays, assert_same, in_parts

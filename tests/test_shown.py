@@ -9,13 +9,11 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from phitodeep import check_gradients, plots
+from phitodeep import Dense, ReLU, Sequential, check_gradients, plots
 from phitodeep.core.table import Table
 from phitodeep.errors import MissingExtraError
 from phitodeep.inspect.profile import Profile, Row
 from phitodeep.inspect.summary import summarize
-from phitodeep.layers import Dense, ReLU
-from phitodeep.model import Sequential
 from phitodeep.training.history import History
 from phitodeep.training.rate_finder import RateRange
 

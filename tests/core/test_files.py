@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from phitodeep import Dense, Sequential
 from phitodeep.core.files import atomic_write, readable
 from phitodeep.errors import DataError
-from phitodeep.layers import Dense
-from phitodeep.model import Sequential
 from phitodeep.model.callbacks import CSVLogger, JSONLogger, ModelCheckpoint, TensorBoard
 from phitodeep.training.rate_finder import RateRange
 

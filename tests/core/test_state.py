@@ -7,9 +7,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from phitodeep import Sequential
 from phitodeep import layers as nn
 from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError, PhitodeepError
-from phitodeep.model import Sequential
 from phitodeep.model.callbacks import Callback, CSVLogger, EarlyStopping, LambdaCallback
 from phitodeep.optimization import optimizers
 from phitodeep.optimization.schedules import CosineDecay, OneCycle, ReduceOnPlateau, WarmUp

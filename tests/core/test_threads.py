@@ -14,13 +14,10 @@ import numpy as np
 import pytest
 
 import phitodeep
-from phitodeep.core import threads
+from phitodeep import LBFGS, Dense, Layer, Sequential, SequentialBuilder, threads
 from phitodeep.errors import ArgumentError, ArgumentTypeError
-from phitodeep.layers import Dense, Layer
-from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.architectures import gpt, lenet
 from phitodeep.model.callbacks import LambdaCallback
-from phitodeep.optimization.optimizers import LBFGS
 from tests.rows import LONG, few
 
 ENVIRONMENT = threads._environment.__wrapped__  # without its memory

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from phitodeep import layers
+from phitodeep import Sequential, layers
 from phitodeep import loss as losses
 from phitodeep.core.call import calling
 from phitodeep.derivations.language import run as stepwise
@@ -14,7 +14,6 @@ from phitodeep.derivations.language.step import Carry, Join, Let, Sum
 from phitodeep.derivations.language.terms import why
 from phitodeep.errors import ArgumentError
 from phitodeep.layers import attention
-from phitodeep.model import Sequential
 from phitodeep.testing.examples import ELEMENTWISE, data, made, pair, passes
 from tests.derivations.test_contract import (
     assert_close,

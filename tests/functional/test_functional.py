@@ -8,11 +8,10 @@ from decimal import Decimal, localcontext
 import numpy as np
 import pytest
 
+from phitodeep import MultiHeadAttention, rotary
 from phitodeep import functional as F
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
-from phitodeep.functional import rotary
 from phitodeep.kernels import constants
-from phitodeep.layers import MultiHeadAttention
 from phitodeep.testing import numeric_gradient
 
 INF, NAN = np.inf, np.nan
@@ -437,6 +436,11 @@ def test_llama3_keeps_fast_pairs_dynamic_short_sequences_and_bad_ropes_are_refus
     assert between.any()
     share = (turns - 1) / 3  # of w that is kept, between 1 and 4 turns
     np.testing.assert_allclose(found[between], (share * w + (1 - share) * w / 8)[between])
+    first, last = (32 * math.log(64 / (2 * math.pi * n)) / (2 * math.log(1e4)) for n in (8, 1))
+    for truncate, i, j in ((False, first, last), (True, math.floor(first), math.ceil(last))):
+        share = np.clip((np.arange(16) - i) / (j - i), 0, 1)  # that is divided
+        found = rotary.YarnRope(4.0, 64, 8.0, 1.0, truncate=truncate).frequencies(32, 1)
+        np.testing.assert_allclose(found, share * w / 4 + (1 - share) * w, rtol=1e-12)
     same = rotary.YarnRope(4.0, 32, 1.0, 1.0, truncate=False)  # no pair between fast and slow
     assert np.isfinite(same.frequencies(8, 1)).all()
     rope = rotary.DynamicRope(4.0, 16)

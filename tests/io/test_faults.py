@@ -15,13 +15,10 @@ import pytest
 from numpy.testing import assert_equal
 
 import phitodeep
-from phitodeep import kernels
+from phitodeep import Adam, BatchNorm, Dense, ReLU, Sequential, kernels
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, PhitodeepWarning
 from phitodeep.io.tensors import open_tensors, write_tensors
-from phitodeep.layers import BatchNorm, Dense, ReLU
-from phitodeep.model import Sequential
 from phitodeep.model.callbacks import Callback, ModelCheckpoint
-from phitodeep.optimization.optimizers import Adam
 from phitodeep.optimization.schedules import StepDecay
 from tests.processes import elsewhere, start
 

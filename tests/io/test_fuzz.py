@@ -27,17 +27,15 @@ import pytest
 import safetensors
 
 import phitodeep
+from phitodeep import Network, Sequential, SequentialBuilder, SoftmaxCrossEntropy
 from phitodeep import layers as nn
 from phitodeep.core.config import restored
 from phitodeep.core.types import each
 from phitodeep.data import load_mnist
 from phitodeep.errors import LONGEST, ArgumentError, DataError, PhitodeepError
 from phitodeep.io.tensors import open_tensors, write_tensors
-from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.loss.metrics import TopKAccuracy
-from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import EarlyStopping
-from phitodeep.model.network import Network
 from phitodeep.optimization.optimizers import SGD, Adam, Nadam
 from phitodeep.optimization.schedules import (
     CosineDecay,

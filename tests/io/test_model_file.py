@@ -14,26 +14,19 @@ import numpy as np
 import pytest
 
 import phitodeep
+from phitodeep import PhitodeepError, Sequential, SequentialBuilder
 from phitodeep import layers as L
-from phitodeep.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    DataError,
-    NotBuiltError,
-    OrderError,
-    PhitodeepError,
-)
+from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, NotBuiltError, OrderError
 from phitodeep.io.model_file import VERSION, differences, open_model
 from phitodeep.io.model_file import packed as pack
 from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.layers.initialization import He
-from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import EarlyStopping, LambdaCallback, ModelCheckpoint
 from phitodeep.optimization.optimizers import LBFGS, SGD, Adam, Muon
 from phitodeep.testing import examples
 from phitodeep.text import CharTokenizer
 from tests.conftest import noted
-from tests.core.test_config import LOSS_TABLE, METRICS, MORE, SCHEDULES, SETTINGS
+from tests.core.test_config import MORE
 from tests.core.test_state import OPTIONS
 from tests.random_networks import Scale
 from tests.rows import ALL, KINDS, LONG, ONE_EACH
@@ -103,17 +96,6 @@ def test_each_layer_predicts_the_same(tmp_path):
             Y = loaded(model, tmp_path / "a.st").predict(inputs)
             np.testing.assert_array_equal(Y, model.predict(inputs))
             assert Y.dtype == model.predict(inputs).dtype
-
-
-def test_each_loss_metric_schedule_and_setting_comes_back(tmp_path):
-    settings = [{name: make()} for name, make in SETTINGS.items() if name != "callbacks"]
-    settings += [{"loss_class": made} for made in LOSS_TABLE]
-    settings += [{"metrics": [made]} for made in METRICS] + [{"alpha": made} for made in SCHEDULES]
-    for given in settings:
-        model = Sequential(L.Dense(4, 4), **{"seed": 1} | given)
-        other = loaded(model, tmp_path / "a.st")
-        for name in ("loss", "metrics", "alpha"):
-            assert repr(getattr(other, name)) == repr(getattr(model, name)), given
 
 
 STATES = ("nadam", "lbfgs", "averages", "plateau after a warm-up", "groups")  # others: test_state

@@ -2,7 +2,6 @@
 
 import json
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -214,12 +213,6 @@ def test_dtypes_that_numpy_lacks_are_named(tmp_path):
     for dtype, size in (("BF16", 2), ("F8_E4M3", 1), ("F8_E5M2", 1)):
         path.write_bytes(raw(entry(dtype, ends=(0, 2 * size)), bytes(2 * size)))
         refused(path, f"the array 'a' has the type {dtype}, which NumPy does")
-
-
-def test_missing_files_and_folders(tmp_path):
-    refused(tmp_path / "none.st", r"cannot read .*none\.st: there is no such file")
-    refused(tmp_path, "it is a folder")
-    refused(Path("/dev/null"), "not a regular file")
 
 
 def test_the_library_is_named_if_it_is_missing(tmp_path, monkeypatch):

@@ -6,8 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from phitodeep import kernels
-from phitodeep.layers import Dense
+from phitodeep import Dense, kernels
 from tests.rows import times
 
 numba = pytest.importorskip("numba")

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from phitodeep import errors
+from phitodeep import Layer, Param, State, check_gradients, errors
 from phitodeep.core.call import Call, calling, current, inference, saliency
 from phitodeep.layers import GELU, BatchNorm, Chain, Dense, Dropout, LayerNorm, PReLU, ReLU, Tanh
-from phitodeep.layers.base import Layer, Param, State
 from phitodeep.layers.containers import Container
 from phitodeep.layers.initialization import Constant, LeCun
-from phitodeep.testing import check_gradients
 from tests.conftest import assert_same, check_refused
 
 

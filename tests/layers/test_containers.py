@@ -8,12 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from phitodeep import Sequential, SequentialBuilder, check_gradients
 from phitodeep import layers as nn
 from phitodeep.core.call import calling, current
 from phitodeep.errors import ArgumentError, ArgumentTypeError, NotBuiltError, OrderError, ShapeError
 from phitodeep.layers.containers import Container
-from phitodeep.model import Sequential, SequentialBuilder
-from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made, passes
 from tests.conftest import assert_same, in_parts
 from tests.rows import LONG

@@ -7,9 +7,9 @@ from functools import partial
 import numpy as np
 import pytest
 
+from phitodeep import Sequential
 from phitodeep import layers as nn
 from phitodeep.errors import ArgumentError
-from phitodeep.model import Sequential
 from phitodeep.testing import examples
 from phitodeep.testing.examples import passes
 from tests.layers.test_masks import CHANGING, D, T, layer_of

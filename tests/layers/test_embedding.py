@@ -6,16 +6,14 @@ import pickle
 import numpy as np
 import pytest
 
+from phitodeep import SGD, Adam, Sequential, SequentialBuilder, SoftmaxCrossEntropy
 from phitodeep import layers as nn
 from phitodeep.core.call import calling, inference
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.layers import Dense, Embedding, PositionalEmbedding, RotaryEmbedding, embedding
 from phitodeep.layers.embedding import sum_by_token
-from phitodeep.loss import SoftmaxCrossEntropy
-from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import Callback
 from phitodeep.optimization import packing
-from phitodeep.optimization.optimizers import SGD, Adam
 from phitodeep.testing import numeric_gradient
 from phitodeep.testing.examples import cube, cube_gradient, made, passes
 from tests.conftest import assert_same
@@ -88,11 +86,7 @@ def test_embedding_takes_any_integers_of_any_length_and_nothing_else():
 def test_learnt_places(rng):
     layer = made(lambda: PositionalEmbedding(6), (2, 4, 3))
     X, dY = rng.standard_normal((2, 2, 4, 3))
-    found = passes(layer, X, dY)
-    np.testing.assert_array_equal(found["Y"], X + layer.params["W"][:4])
-    np.testing.assert_array_equal(found["dX"], dY)
-    np.testing.assert_allclose(found["W"][:4], dY.sum(0))
-    assert not found["W"][4:].any()
+    assert not passes(layer, X, dY)["W"][4:].any()
     wanted = passes(layer, X[:, :2], dY[:, :2])
     with calling(reuse=True):  # what a longer batch wrote does not stay
         passes(layer, X, dY)
@@ -153,22 +147,17 @@ def is_tied(model):
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (2, 5, 3), (1, 1, 3)])
-def test_the_head_is_the_embedding_transposed(shape, rng):
+def test_the_head_has_no_matrix_of_its_own(shape, rng):
     embedding = made(lambda: nn.Embedding(7, 3), (1, 2))
-    assert isinstance(embedding, nn.Embedding)
-    head, X, W = nn.TiedDense(embedding), rng.standard_normal(shape), embedding.W.copy()
+    head, X = nn.TiedDense(embedding), rng.standard_normal(shape)
     assert head.build(shape[1:], dtype=np.float64) == (*shape[1:-1], 7)
-    np.testing.assert_allclose(head.forward(X), X @ W.T, rtol=1e-13)
-    dY = rng.standard_normal((*shape[:-1], 7))
-    np.testing.assert_allclose(head.backward(dY), dY @ W, rtol=1e-12)
-    assert head.grads.keys() == {"W"}
-    wanted = np.einsum("nv,nd->vd", dY.reshape(-1, 7), X.reshape(-1, 3))
-    np.testing.assert_allclose(head.grads["W"], wanted, rtol=1e-12)
+    np.testing.assert_allclose(head.forward(X), X @ embedding.W.T, rtol=1e-13)
     assert not head.params
     assert head.count_params() == 0
     assert head.flops() == 2 * int(np.prod(shape[1:-1])) * 7 * 3
     with calling(needs_dX=False):
-        assert head.backward(dY) is None
+        assert head.backward(rng.standard_normal((*shape[:-1], 7))) is None
+    assert head.grads.keys() == {"W"}
 
 
 def loss_of(model, X, y):

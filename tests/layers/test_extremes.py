@@ -220,7 +220,7 @@ def test_a_large_mean_costs_no_precision(make, dtype, rng):
     np.testing.assert_allclose(layer.forward(shifted), layer.forward(X), rtol=1e-3, atol=1e-3)
 
 
-def test_a_constant_one_feature_one_row_or_none_have_no_variance():
+def test_a_constant_one_feature_and_one_row_have_no_variance():
     X = np.full((3, 4), 7.0)
     for make in (LayerNorm, BatchNorm):
         layer = built(make(), 4)
@@ -234,9 +234,6 @@ def test_a_constant_one_feature_one_row_or_none_have_no_variance():
     np.testing.assert_array_equal(norm.backward(np.ones((1, 3))), np.zeros((1, 3)))
     np.testing.assert_array_equal(norm.running_mean, np.zeros(3))
     np.testing.assert_array_equal(norm.running_var, np.ones(3))
-    layer = built(BatchNorm(), 3)
-    assert layer.forward(np.ones((0, 3))).shape == (0, 3)
-    np.testing.assert_array_equal(layer.running_var, np.ones(3))
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.1, 0.3, 1.0])

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from phitodeep.layers import Dense
-from phitodeep.layers import initialization as initial
+from phitodeep import Dense
+from phitodeep import initialization as initial
 from phitodeep.layers.initialization import Constant, He, InitType, LeCun, Orthogonal, Xavier
 
 SHAPES = [(300, 200), (200, 300), (3, 3, 40, 60), (5, 60, 40)]

@@ -5,14 +5,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from phitodeep import layers
+from phitodeep import MeanSquaredError, layers
 from phitodeep import layers as nn
 from phitodeep.core.call import calling, inference
 from phitodeep.core.types import each
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers import attention
 from phitodeep.layers.containers import Container
-from phitodeep.loss import MeanSquaredError
 from phitodeep.testing import GradientError, check_gradients
 from phitodeep.testing.examples import data, made, passes
 from tests.conftest import assert_same

@@ -10,11 +10,9 @@ from contextvars import copy_context
 import numpy as np
 import pytest
 
-from phitodeep import kernels
+from phitodeep import GRU, LSTM, RNN, Bidirectional, Chain, Dense, check_gradients, kernels
 from phitodeep.errors import ShapeError
-from phitodeep.layers import GRU, LSTM, RNN, Bidirectional, Chain, Dense
 from phitodeep.layers.recurrent import _Recurrent
-from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import made, passes
 from tests.conftest import assert_same
 

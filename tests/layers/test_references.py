@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from phitodeep import layers
-from phitodeep.layers import BatchNorm
+from phitodeep import BatchNorm, layers
 from phitodeep.testing.references import compare, layer_cases, layer_of, layer_pairs
 
 CASES = layer_cases()

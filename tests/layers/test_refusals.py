@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from phitodeep import layers
+from phitodeep import Sequential, initialization, layers
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
-from phitodeep.layers import initialization
-from phitodeep.model import Sequential
 
 NAMES = vars(layers) | vars(initialization) | {"np": np, "nan": np.nan, "inf": np.inf}
 WITHOUT_MEANING = {

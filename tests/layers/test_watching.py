@@ -5,11 +5,10 @@ import threading
 import numpy as np
 import pytest
 
+from phitodeep import CategoricalCrossEntropy, MeanSquaredError, Sequential
 from phitodeep import layers as nn
 from phitodeep.core.call import calling, current, inference, watching
 from phitodeep.errors import ArgumentTypeError
-from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError
-from phitodeep.model import Sequential
 from tests.conftest import assert_same
 from tests.layers.test_containers import Own
 

@@ -6,11 +6,10 @@ from functools import partial
 import numpy as np
 import pytest
 
+from phitodeep import PhitodeepError, check_gradients
 from phitodeep import layers as nn
 from phitodeep.core.call import calling
-from phitodeep.errors import PhitodeepError
 from phitodeep.layers import convolution
-from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import data, made
 from tests.derivations.test_contract import same_passes
 from tests.rows import few

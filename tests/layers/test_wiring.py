@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from phitodeep import check_gradients
 from phitodeep import layers as L
 from phitodeep.core.call import Call, calling, watching, within
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
-from phitodeep.testing import check_gradients
 from tests.conftest import check_refused
 from tests.derivations.test_contract import same_passes
 from tests.inspect.shared import rows

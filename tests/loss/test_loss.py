@@ -6,13 +6,12 @@ import pickle
 import numpy as np
 import pytest
 
+from phitodeep import Loss, SoftmaxCrossEntropy, check_gradients
 from phitodeep import loss as L
 from phitodeep.core.call import calling
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.functional import log_softmax, one_hot, softmax
-from phitodeep.loss import Loss, SoftmaxCrossEntropy
 from phitodeep.loss.categorical import _CrossEntropy
-from phitodeep.testing import check_gradients
 from phitodeep.testing.examples import LOSSES, WEIGHTS, pair
 from phitodeep.testing.references import compare, loss_cases
 from tests.conftest import assert_same

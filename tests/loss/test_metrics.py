@@ -11,10 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from phitodeep import SequentialBuilder, metrics
 from phitodeep.errors import ArgumentError, ShapeError
-from phitodeep.loss import metrics
 from phitodeep.loss.metrics import METRICS, R2, Custom, Metric, TopKAccuracy
-from phitodeep.model import SequentialBuilder
 from tests.conftest import check_refused, refusals
 from tests.rows import times
 

@@ -3,13 +3,11 @@
 import numpy as np
 import pytest
 
+from phitodeep import Chain, NegativeELBO, check_gradients
 from phitodeep.core.call import calling, inference
 from phitodeep.errors import ShapeError
 from phitodeep.functional import sigmoid
-from phitodeep.layers import Chain
-from phitodeep.loss import NegativeELBO
 from phitodeep.model import architectures as nets
-from phitodeep.testing import check_gradients
 from tests.rows import LONG
 
 rng = np.random.default_rng(0)

@@ -14,14 +14,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import phitodeep
+from phitodeep import Adam, Dense, Embedding, Layer, LowRank, Residual, Tanh, TiedDense
 from phitodeep import layers as L
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, OrderError, PhitodeepError
-from phitodeep.layers import Dense, Embedding, Layer, LowRank, Residual, Tanh, TiedDense
 from phitodeep.layers.lora import AdaptedDense
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.architectures import gpt
 from phitodeep.model.callbacks import LambdaCallback, ModelCheckpoint
-from phitodeep.optimization.optimizers import Adam
 from tests.conftest import assert_same
 
 T, VOCABULARY = 6, 11
@@ -219,13 +218,6 @@ def test_the_optimizer_starts_afresh_each_time():
     made.train(X, Y, epochs=1, verbose=0)  # it still belongs to this model
     with pytest.raises(ArgumentError, match="another model"):
         model(trained=False).setoptimizer(made.optimizer)
-
-
-def test_updates_have_the_memory_of_their_own_size_only():
-    made = first_tuned("*.Wo", 2)
-    packed = made.optimizer._packing
-    assert packed.theta.size == 2 * 2 * (8 + 8)
-    assert sum(a.size for low in made._updates().values() for a in low.params.values()) == 64
 
 
 def test_predictions_forget_the_plan_of_other_layers():

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 import phitodeep
+from phitodeep import LBFGS, SGD, AdamW, Huber, Network, SoftmaxCrossEntropy
+from phitodeep import SequentialBuilder as B
 from phitodeep import layers as L
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.io.tensors import open_tensors, write_tensors
-from phitodeep.loss import Huber, SoftmaxCrossEntropy
-from phitodeep.model.builder import SequentialBuilder as B
-from phitodeep.model.network import Network
-from phitodeep.optimization.optimizers import LBFGS, SGD, AdamW
 from tests.conftest import check_refused
 from tests.inspect.shared import rows
 

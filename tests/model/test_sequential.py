@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phitodeep import inference
+from phitodeep import CategoricalCrossEntropy, Huber, Loss, MeanSquaredError, inference
 from phitodeep import layers as L
 from phitodeep import loss as losses
 from phitodeep import model as model_room
 from phitodeep.errors import ArgumentError, PhitodeepWarning, ShapeError
-from phitodeep.loss import CategoricalCrossEntropy, Huber, Loss, MeanSquaredError
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.builder import method_name
 from phitodeep.model.callbacks import EarlyStopping, LambdaCallback

@@ -6,12 +6,9 @@ import pickle
 import numpy as np
 import pytest
 
-from phitodeep.core.call import watching
+from phitodeep import LBFGS, SGD, Adam, Chain, Dense, Residual, Sequential, Tanh, watching
 from phitodeep.errors import DivergenceError, PhitodeepError
-from phitodeep.layers import Chain, Dense, Residual, Tanh
-from phitodeep.model import Sequential
 from phitodeep.optimization.base import length
-from phitodeep.optimization.optimizers import LBFGS, SGD, Adam
 from tests.conftest import assert_same
 from tests.optimization.test_memory import Gradients, built
 from tests.optimization.test_optimizers import every, values

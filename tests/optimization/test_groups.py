@@ -5,10 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
+from phitodeep import SGD, Adam, AdamW, Chain, Dense, Nadam, Residual, Sequential, Tanh
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
-from phitodeep.layers import Chain, Dense, Residual, Tanh
-from phitodeep.model import Sequential
-from phitodeep.optimization.optimizers import SGD, Adam, AdamW, Nadam
 from phitodeep.optimization.schedules import ReduceOnPlateau, WarmUp
 from tests.conftest import assert_same
 from tests.optimization.test_optimizers import (

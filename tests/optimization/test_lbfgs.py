@@ -7,13 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from phitodeep import LBFGS, Adam, Dense, Dropout, MeanSquaredError, Sequential, Tanh
 from phitodeep.data import make_moons
 from phitodeep.errors import ArgumentError, DivergenceError, MissingExtraError, OrderError
-from phitodeep.layers import Dense, Dropout, Tanh
-from phitodeep.loss import MeanSquaredError
-from phitodeep.model import Sequential
 from phitodeep.optimization import lbfgs
-from phitodeep.optimization.optimizers import LBFGS, Adam
 from tests.conftest import assert_weights
 
 pytest.importorskip("scipy")

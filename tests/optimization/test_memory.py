@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phitodeep import Chain, Dense, Embedding, ReLU, Sequential, Tanh, TiedDense
 from phitodeep.core.call import calling
 from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError, OrderError
-from phitodeep.layers import Chain, Dense, Embedding, ReLU, Tanh, TiedDense
-from phitodeep.model import Sequential
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.optimization.memory import named
 from phitodeep.optimization.optimizers import SGD, Adam, Nadam, Optimizer

@@ -6,12 +6,10 @@ import math
 import numpy as np
 import pytest
 
+from phitodeep import Adam, AdamW, Muon, Param, Sequential
 from phitodeep import layers as nn
 from phitodeep.errors import ArgumentError, PhitodeepError
-from phitodeep.layers.base import Param
-from phitodeep.model import Sequential
 from phitodeep.optimization.muon import hidden, orthogonal
-from phitodeep.optimization.optimizers import Adam, AdamW, Muon
 from phitodeep.optimization.schedules import CosineDecay
 from tests.optimization.test_optimizers import GRADIENTS, START, advance, referenced, values
 

@@ -9,9 +9,7 @@ import pickle
 import numpy as np
 import pytest
 
-from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
-from phitodeep.layers import Dense
-from phitodeep.model import Sequential
+from phitodeep import Dense, PhitodeepError, Sequential
 from phitodeep.optimization import schedules
 
 EXAMPLES = {
@@ -173,20 +171,6 @@ def test_a_wrong_setting_is_refused_where_it_is_made(name, given, fields):
         with pytest.raises(PhitodeepError, match=rf"{name} {field}") as caught:
             vars(schedules)[name](**{**given, field: bad})
         assert isinstance(caught.value, ValueError | TypeError)
-
-
-def test_check_rate_and_as_schedule():
-    def own(step):
-        return 0.5
-
-    assert schedules.check_rate(own) is own
-    assert schedules.check_rate(1) == 1.0
-    assert schedules.as_schedule(own) is own
-    assert schedules.as_schedule(0.25)(17) == 0.25
-    with pytest.raises(ArgumentTypeError, match="alpha"):
-        schedules.check_rate("0.1")
-    with pytest.raises(ArgumentError, match="alpha"):
-        schedules.check_rate(float("nan"))
 
 
 def test_a_plateau_goes_on_from_its_state():

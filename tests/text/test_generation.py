@@ -6,12 +6,11 @@ from functools import partial
 import numpy as np
 import pytest
 
+from phitodeep import Layer, Sequential, SequentialBuilder
 from phitodeep import layers as nn
 from phitodeep.core.call import calling, current
 from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError, ShapeError
 from phitodeep.functional import softmax
-from phitodeep.layers import Layer
-from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.architectures import char_lstm, gpt
 from phitodeep.text.generation import sample
 from tests.random_networks import randomize
@@ -69,14 +68,6 @@ def test_neither_memory_nor_streaming_changes_tokens(name):
     assert {type(token) for token in one} == {int}
     assert one == model.generate(prompt[0], 20, stop=5, **options)[0, 3:].tolist()
     assert list(model.stream(prompt, 0)) == []
-
-
-@pytest.mark.parametrize("name", ["gpt", "untied, dropout"])
-def test_beyond_the_context_the_window_moves_on(name):
-    model = built(name)
-    quick = model.generate([1, 2, 3], 20, seed=3)
-    np.testing.assert_array_equal(quick, model.generate([1, 2, 3], 20, seed=3, cache=False))
-    assert quick.shape == (1, 23)
 
 
 def test_the_model_stays_and_temperature_0_takes_the_greatest(monkeypatch):

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 import phitodeep
+from phitodeep import Dense, Sequential, Tanh
 from phitodeep.core import files
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, PhitodeepWarning
 from phitodeep.io.model_file import open_model
-from phitodeep.layers import Dense, Tanh
-from phitodeep.model import Sequential
 from phitodeep.model.callbacks import Callback, LambdaCallback, ModelCheckpoint, StopTraining
 from tests.conftest import assert_same, press
 from tests.rows import LONG

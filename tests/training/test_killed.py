@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 
 import phitodeep
+from phitodeep import Adam, BatchNorm, Dense, Dropout, ReLU, Sequential
 from phitodeep.core import files
-from phitodeep.layers import BatchNorm, Dense, Dropout, ReLU
-from phitodeep.model import Sequential
 from phitodeep.model.callbacks import EarlyStopping, ModelCheckpoint
-from phitodeep.optimization.optimizers import Adam
 from phitodeep.optimization.schedules import ReduceOnPlateau
 from tests.processes import start
 from tests.rows import LONG

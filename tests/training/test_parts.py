@@ -5,10 +5,8 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from phitodeep.core.call import watching
+from phitodeep import Dense, Lambda, Layer, MeanSquaredError, Parallel, Param, Residual, watching
 from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError
-from phitodeep.layers import Dense, Lambda, Layer, Parallel, Param, Residual
-from phitodeep.loss import MeanSquaredError
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.architectures import gpt, lenet
 from phitodeep.model.callbacks import LambdaCallback

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import rich.console
 
-from phitodeep.layers import Dense
-from phitodeep.model import Sequential
+from phitodeep import Dense, Sequential
 from phitodeep.model.callbacks import LambdaCallback, StopTraining
 from phitodeep.training import progress
 

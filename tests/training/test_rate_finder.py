@@ -6,9 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from phitodeep.errors import PhitodeepError
-from phitodeep.layers import BatchNorm, Dense, Dropout, Tanh
-from phitodeep.model import Sequential
+from phitodeep import BatchNorm, Dense, Dropout, PhitodeepError, Sequential, Tanh
 from phitodeep.model.callbacks import LambdaCallback
 from tests.conftest import assert_same, assert_weights
 

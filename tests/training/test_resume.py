@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_equal
 
+from phitodeep import Sequential, SequentialBuilder
 from phitodeep import layers as nn
 from phitodeep.errors import DataError, PhitodeepError, PhitodeepWarning
 from phitodeep.io.model_file import open_model
 from phitodeep.io.tensors import write_tensors
 from phitodeep.loss.metrics import MAE
-from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import (
     Callback,
     EarlyStopping,

@@ -5,13 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
+from phitodeep import Sequential, SequentialBuilder, inference, watching
 from phitodeep import layers as nn
 from phitodeep import loss as losses
-from phitodeep import watching
-from phitodeep.core.call import inference
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepWarning, ShapeError
 from phitodeep.layers.dense import DenseReLU
-from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.training import shortcuts as fusion
 from phitodeep.training.shortcuts import FUSED, JOINED, check_pair, fused, rearranged

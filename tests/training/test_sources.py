@@ -6,10 +6,9 @@ from collections import deque
 import numpy as np
 import pytest
 
+from phitodeep import CategoricalCrossEntropy, SequentialBuilder, SoftmaxCrossEntropy
 from phitodeep.data import windows
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
-from phitodeep.loss import CategoricalCrossEntropy, SoftmaxCrossEntropy
-from phitodeep.model import SequentialBuilder
 from phitodeep.training.inputs import Share
 from phitodeep.training.sources import Epoch, Shard, as_source
 from tests.conftest import assert_weights, in_parts

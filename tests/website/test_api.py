@@ -10,8 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from phitodeep import AdamW
-from phitodeep.layers import Dense, ScaledDotProductAttention
+from phitodeep import AdamW, Dense, ScaledDotProductAttention
 from website import api, options
 from website.pages import ROOT
 
