@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from phitodeep import SGD, Adam, Lion, Sequential, data, inference, saliency
+from phitodeep import SGD, Adam, Lion, Sequential, SequentialBuilder, data, inference, saliency
 from phitodeep import layers as L
 from phitodeep.core.types import Array
 from phitodeep.loss import CategoricalCrossEntropy, Loss, SoftmaxCrossEntropy, metrics
@@ -59,35 +59,15 @@ def sentences(n, seed):
 
 
 def mlp():
-    layers = (
-        L.Flatten(),
-        L.Dense(4, 8),
-        L.Residual(L.Tanh(), L.Dense(8, 8)),
-        L.ReLU(),
-        L.Dropout(0.2),
-    )
-    return Sequential(
-        *(*layers, L.Dense(8, 3), L.Softmax()),
-        loss_class=CategoricalCrossEntropy(),
-        optimizer=Adam(ema=0.9),
-        seed=0,
-    )
+    builder = SequentialBuilder(4, seed=0).flatten().dense(8).residual(L.Tanh(), L.Dense(8)).relu()
+    builder.dropout(0.2).dense(3).softmax().loss(CategoricalCrossEntropy())
+    return builder.optimizer(Adam(ema=0.9)).build()
 
 
 def cnn():
-    layers = (
-        L.Conv2D(3, 3, padding="same"),
-        L.BatchNorm(),
-        L.ReLU(),
-        L.MaxPool2D(2),
-        L.Conv2D(4, 1),
-    )
-    return Sequential(
-        *(*layers, L.AvgPool2D(2), L.Flatten(), L.Dense(3)),
-        loss_class=SoftmaxCrossEntropy(),
-        optimizer=SGD(0.01, momentum=0.9),
-        seed=0,
-    )
+    builder = SequentialBuilder(6, 6, 2, seed=0).conv2d(3, 3, padding="same").batch_norm().relu()
+    builder.max_pool2d(2).conv2d(4, 1).avg_pool2d(2).flatten().dense(3).loss(SoftmaxCrossEntropy())
+    return builder.optimizer(SGD(0.01, momentum=0.9)).build()
 
 
 def gpt():

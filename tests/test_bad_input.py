@@ -219,9 +219,6 @@ def test_a_value_that_only_its_sum_overflows_is_no_bad_value():
     assert np.isfinite(wide.predict(np.full((4, 4), 1e308))).all()
 
 
-# --- settings ----------------------------------------------------------------------------------
-
-
 def builder():
     return SequentialBuilder().dense(4, 2)
 
@@ -406,9 +403,6 @@ def test_setters_that_refuse_leave_the_model():
         refused(call, PhitodeepError, names, model)
 
 
-# --- models ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("call", "error"),
     refusals(r"""
@@ -466,9 +460,6 @@ def test_a_model_used_before_it_knows_its_input_shape():
         refused(call, NotBuiltError, r"Dense\(3\).*does not know its input shape")
         assert model.output_shape is None
     assert len(model.train(X, Y, epochs=1, verbose=0)) == 1
-
-
-# --- files -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", few(INPUTS, 3))

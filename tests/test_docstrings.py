@@ -107,9 +107,6 @@ def everything():
     return found
 
 
-# --- what the examples speak of ------------------------------------------------------------------
-
-
 def usual():
     """A model that tells three classes, and its data."""
     rng = np.random.default_rng(0)

@@ -123,8 +123,6 @@ def test_bugs_of_real_frameworks_are_made_and_idle_code_is_left_alone():
     assert not EQUIVALENT.keys() - every
 
 
-# --- whole runs ----------------------------------------------------------------------------------
-
 LINE = "def slope(x): return 3 - x"  # with five mutants
 WEAK = "from phitodeep.loss.base import slope\n\ndef test_slope(): assert slope(0) == 3\n"
 STRONG = f"{WEAK}def test_more(): assert slope(1) == 2\n"

@@ -51,9 +51,6 @@ def test_the_strategy_knows_every_public_layer():
     assert {getattr(layers, name) for name in absent} <= fit | {Layer}
 
 
-# --- gradients ---------------------------------------------------------------------------------
-
-
 @examples(5)
 @given(networks(without=(GradientReversal,)), st.booleans())
 def test_gradients_are_central_differences(net, training):
@@ -93,9 +90,6 @@ def test_checkpoints_change_no_bit_and_keep_only_the_inputs(net, call):
         first = copy.deepcopy(each(lean.backward(*each(dY))))
         np.testing.assert_equal(each(lean.backward(*each(dY))), first)
     assert not any(part.cache for _, part in lean.walk() if part is not lean)
-
-
-# --- masks -------------------------------------------------------------------------------------
 
 
 class Masked(NamedTuple):
@@ -184,9 +178,6 @@ def test_what_a_mask_leaves_out_changes_nothing(net, bits, holes, training):
         if dX is not None:
             np.testing.assert_allclose(other, dX, **CLOSE)
             np.testing.assert_allclose(dX[~mask], 0, atol=1e-13)
-
-
-# --- training ----------------------------------------------------------------------------------
 
 
 class Setting(NamedTuple):

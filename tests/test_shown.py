@@ -64,9 +64,6 @@ def history(epochs):
     return made
 
 
-# --- tables ------------------------------------------------------------------------------------
-
-
 def test_tables_in_html_and_profiles():
     table = Table("a < b", ("path", "layer", "n", "note"), [("0", "A<B> & C", "7", "odd")], "sum 7")
     found = Cells(table.html())
@@ -129,9 +126,6 @@ def test_a_model_shows_its_summary_and_has_a_short_repr(capsys):
     )
 
 
-# --- histories and rates -----------------------------------------------------------------------
-
-
 def test_histories_and_range_tests_show_what_there_is():
     shown = history(3)
     shown.interrupted = True
@@ -151,9 +145,6 @@ def test_histories_and_range_tests_show_what_there_is():
         "suggested rate  0.01\ntested          3 rates from 0.001 to 0.1\nlowest loss     1 at 0.01"
     )
     assert found._repr_html_() == f"<pre>{found}</pre>"
-
-
-# --- figures -----------------------------------------------------------------------------------
 
 
 def test_a_figure_shows_itself_without_pyplot():

@@ -171,9 +171,6 @@ def test_a_state_that_a_callback_loads_does_not_reach_the_next_training():
     assert (stop.best > 0, stop.waited) == (True, 0)
 
 
-# --- states are plain, and copies --------------------------------------------------------------
-
-
 def test_a_state_is_a_copy():
     model = net(optimizers.Adam(0.02, ema=0.9), callbacks=[EarlyStopping(3)])
     train(model, 2)
@@ -308,9 +305,6 @@ def test_a_number_that_a_parameter_remembers_is_checked():
         state["optimizer"]["parameters"]["5.W"]["own"]["product"] = product
         with pytest.raises(PhitodeepError, match=r"of 5\.W: own: product must be"):
             model.load_state_dict(state)
-
-
-# --- refusals ----------------------------------------------------------------------------------
 
 
 def _set(*path, to):

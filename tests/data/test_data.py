@@ -379,9 +379,6 @@ def test_bad_arguments_of_makers():
             make(**bad)
 
 
-# --- texts ----------------------------------------------------------------------------------------
-
-
 def test_the_shipped_texts_are_whole():
     plays, names = load_text(), load_text("names")
     assert len(plays) == 1_115_394

@@ -77,9 +77,6 @@ def check_cells(scope, rng, tolerance):
             assert abs(found.total - A[cell]) <= tolerance * size, (step, cell)
 
 
-# --- a step of training ------------------------------------------------------------------------
-
-
 class Keep(Callback):
     """Keeps the gradients of the last step."""
 
@@ -153,9 +150,6 @@ def test_traces_and_the_debugger_have_the_gradients_of_training(net, target):
         assert_close(debugged[name], wanted, name, 1e-9)
     np.testing.assert_allclose([trace.loss, db.loss], keep.loss, rtol=1e-9)
     assert not any(row.Y or row.dY or row.dW or row.update for row in db.diff().rows)
-
-
-# --- the debugger moves ------------------------------------------------------------------------
 
 
 def state_of(db):

@@ -80,9 +80,6 @@ def refused(use, path, says):
         use(path)
 
 
-# --- paths that cannot be used --------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("use", READERS | WRITERS)
 def test_a_path_that_is_not_the_name_of_a_file(use, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -124,9 +121,6 @@ def test_a_file_that_is_replaced_while_it_is_read(tmp_path):
         assert all(np.array_equal(tensors.read(k), a) for k, a in first.get_weights().items())
     weights = phitodeep.load(path).get_weights()
     assert all(np.array_equal(weights[key], a) for key, a in second.get_weights().items())
-
-
-# --- rights and space -----------------------------------------------------------------------------
 
 
 def check_forbidden(path, secret, shut):
@@ -224,9 +218,6 @@ def test_a_full_disk(tmp_path):
         assert sorted(os.listdir(disk)) == ["a.safetensors", "rest"]
     finally:
         subprocess.run(["umount", str(disk)], check=True)
-
-
-# --- several processes and threads ----------------------------------------------------------------
 
 
 def checkpoints(*paths):

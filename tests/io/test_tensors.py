@@ -153,9 +153,6 @@ def test_the_bytes_are_those_of_the_format(tmp_path):
     assert content[8 + length :] == a.T.tobytes()
 
 
-# --- files that are not right --------------------------------------------------------------------
-
-
 def raw(header, data=b""):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data

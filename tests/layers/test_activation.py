@@ -49,12 +49,8 @@ KINKS = [  # the call, x, and the slope that is documented
     *[("ReLU()", 0, 0), ("LeakyReLU(0.3)", 0, 0.3), ("PReLU(0.3)", 0, 0.3), ("ELU(1.7)", 0, 1.7)],
     *[("CELU(0.6)", 0, 1), ("SELU()", 0, ALPHA * SCALE), ("HardSigmoid()", -3, 0)],
     *[("HardSigmoid()", 3, 0), ("HardSigmoid()", 2.999, 1 / 6), ("HardSwish()", -3, 0)],
-    *[
-        ("HardSwish()", 3, 1),
-        ("HardTanh()", -1, 0),
-        ("HardTanh()", 1, 0),
-        ("HardTanh()", -0.999, 1),
-    ],
+    *[("HardSwish()", 3, 1), ("HardTanh()", -1, 0), ("HardTanh()", 1, 0)],
+    ("HardTanh()", -0.999, 1),
 ]
 
 

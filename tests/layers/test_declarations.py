@@ -15,24 +15,19 @@ from phitodeep.testing.examples import passes
 from tests.layers.test_masks import CHANGING, D, T, layer_of
 from tests.rows import ALL, TOOLS, few, over
 
+CHECKPOINT = nn.Chain(nn.Dense(3), nn.Tanh(), nn.Dense(2), checkpoint=True)
 MORE = [
-    (lambda: nn.Chain(nn.Dense(4), nn.Residual(nn.TransformerBlock(2, causal=True))), (2, 5, 3)),
-    (lambda: nn.Residual(nn.BatchNorm(), nn.PReLU()), (3, 4, 2)),
-    (
-        lambda: nn.Parallel(nn.Dense(2), nn.Chain(nn.BatchNorm(), nn.Tanh()), checkpoint_chain()),
-        (3, 4, 2),
-    ),
+    (nn.Chain(nn.Dense(4), nn.Residual(nn.TransformerBlock(2, causal=True))), (2, 5, 3)),
+    (nn.Residual(nn.BatchNorm(), nn.PReLU()), (3, 4, 2)),
+    (nn.Parallel(nn.Dense(2), nn.Chain(nn.BatchNorm(), nn.Tanh()), CHECKPOINT), (3, 4, 2)),
 ]
-TABLE = [*ALL, *((*row, 0) for row in MORE)]
+MORE = [(layer.copy, shape, 0) for layer, shape in MORE]
+TABLE = [*ALL, *MORE]
 REFUSED = re.compile(  # under lengths; all other layers of the table accept them
     r"(?!TimeDistributed|Chain\(Reshape\(-1).*("
     r"2D\(|Flatten|GroupNorm|InstanceNorm|RandomCrop|RandomFlip|RandomShift|.*Concat\(0"
     r"|Reshape\(12|Permute\([23]|Softmax\((1|-2)|Pool1D\(.*(same|padding)|DynamicRope|LongRope)"
 )
-
-
-def checkpoint_chain():
-    return nn.Chain(nn.Dense(3), nn.Tanh(), nn.Dense(2), checkpoint=True)
 
 
 RANDOM = ("Dropout", "SpatialDropout", "GaussianNoise", "Reparameterize")
@@ -48,7 +43,7 @@ def other(A, tokens=0):
 
 @pytest.mark.parametrize("training", few([True, False], 1))
 def test_samples_are_independent_where_a_layer_says_so(training):
-    for make, shape, tokens in (*TOOLS, *((*row, 0) for row in MORE)):
+    for make, shape, tokens in (*TOOLS, *MORE):
         shape = (max(2, shape[0]), *shape[1:])
         layer = examples.made(make, shape)
         if not layer.independent_samples:

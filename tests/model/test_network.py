@@ -36,9 +36,6 @@ def same(one, other):
     return all(np.array_equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
 
 
-# --- the builder -------------------------------------------------------------------------------
-
-
 def test_a_builder_is_shown_copied_and_read_as_the_calls_that_made_it():
     builder = two_by_two()
     text = repr(builder)
@@ -133,9 +130,6 @@ B(a=(3,)).dense(2).output('y', loss='mse', weight=2).build()
 @rows(WRONG)
 def test_wrong_calls_are_refused(call, error):
     check_refused(call, error, globals())
-
-
-# --- training ----------------------------------------------------------------------------------
 
 
 def test_losses_are_weighted_sums_and_have_names_in_the_history():

@@ -84,9 +84,6 @@ def test_the_main_job_as_written(capsys):
     np.testing.assert_allclose(P.sum(axis=1), 1, rtol=1e-5)
 
 
-# --- building ----------------------------------------------------------------------------------
-
-
 def test_sizes_are_inferred_from_the_input():
     by_call = SequentialBuilder(28, 28, seed=0).flatten().dense(128).relu().dense(10).build()
     by_input = SequentialBuilder().input(28, 28).flatten().dense(128).relu().dense(10).seed(0)
@@ -225,9 +222,6 @@ def test_the_defaults_are_the_originals():
         assert model.dtype == np.float32
 
 
-# --- the rate ----------------------------------------------------------------------------------
-
-
 def test_alpha_holds_in_whichever_order_it_is_set():
     first = SequentialBuilder().dense(4, 2).alpha(0.3).optimizer(SGD(0.1)).build()
     last = SequentialBuilder().dense(4, 2).optimizer(SGD(0.1)).alpha(0.3).build()
@@ -270,9 +264,6 @@ def test_optimizers_and_losses_by_name():
     for name in ("mse", "mean_squared_error", "MeanSquaredError"):
         assert type(Sequential(loss_class=name).loss) is MeanSquaredError
     assert type(Sequential(loss_class="categorical_crossentropy").loss) is CategoricalCrossEntropy
-
-
-# --- use ---------------------------------------------------------------------------------------
 
 
 def net(**given):

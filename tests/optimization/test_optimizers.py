@@ -398,9 +398,7 @@ def test_an_optimizer_is_free_after_a_model_that_was_refused():
         last = [] if wrong else [Dense(4, 1)]  # a size that does not fit
         with pytest.raises(PhitodeepError) as caught:
             Sequential(Dense(2, 3), *last, optimizer=optimizer, **wrong)
-        assert (
-            caught.tb is not None
-        )  # as in a shell, which keeps the last traceback, and so the model
+        assert caught.tb is not None  # as in a shell, whose last traceback keeps the model
         assert Sequential(Dense(2, 3), Dense(3, 1), optimizer=optimizer).optimizer is optimizer
 
 

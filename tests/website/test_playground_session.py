@@ -229,9 +229,6 @@ def test_the_exported_script_runs(name, tmp_path):
     assert "loss" in done.stdout
 
 
-# --- break the gradient ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", few(range(8), 3))
 def test_a_mutant_is_wrong_and_its_repair_right(seed):
     dealt = game.Game(seed)
@@ -270,9 +267,6 @@ def test_lines_compute_what_the_mutations_compute():
 
 def _alike(A, B):
     return np.shape(A) == np.shape(B) and np.allclose(A, B, equal_nan=True)
-
-
-# --- the build -----------------------------------------------------------------------------------
 
 
 def test_the_recorded_run_and_the_wheel_are_what_they_should_be():
