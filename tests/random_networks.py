@@ -74,11 +74,7 @@ class Gate(Container):
 
     def backward(self, dY):
         V, G = self.saved("V", "G")
-        dX_v = self.inside["value"].backward(dY * G)
-        dX_g = self.inside["gate"].backward(dY * V)
-        assert dX_v is not None
-        assert dX_g is not None
-        return dX_v + dX_g
+        return self.inside["value"].backward(dY * G) + self.inside["gate"].backward(dY * V)
 
 
 class Ladder(L.Chain):

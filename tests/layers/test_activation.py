@@ -40,9 +40,7 @@ def make(call, features, dtype=np.float64):
 
 def slopes(layer, X):
     layer.forward(X)
-    dX = layer.backward(np.ones_like(X))
-    assert dX is not None
-    return dX
+    return layer.backward(np.ones_like(X))
 
 
 KINKS = [  # the call, x, and the slope that is documented

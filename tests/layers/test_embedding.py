@@ -135,10 +135,7 @@ def batch(rng):
 
 
 def uses(model):
-    first, last = model.layers[0], model.layers[-1]
-    assert isinstance(first, nn.Embedding)
-    assert isinstance(last, nn.TiedDense)
-    return first, last
+    return model.layers[0], model.layers[-1]
 
 
 def is_tied(model):

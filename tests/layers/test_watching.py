@@ -1,7 +1,5 @@
 """What a watcher is told: every pass once, under its path in the model."""
 
-import threading
-
 import numpy as np
 import pytest
 
@@ -105,15 +103,9 @@ def test_a_watched_training_is_the_same_to_the_bit_and_paths_are_those_of_the_mo
 @pytest.mark.parametrize("threads", [2, 3])
 def test_paths_are_right_in_threads(threads, cut):
     cut(threads)
-    notes, where = Notes(), set()
-
-    def note(event):
-        notes(event)
-        where.add(threading.current_thread().name)
-
-    with watching(note):
+    notes = Notes()
+    with watching(notes):
         cnn().train(*images(6), threads=threads, verbose=0)
-    assert len(where) >= 1
     assert "?" not in {e.path for e in notes.events}
     dense = [e for e in notes.events if (e.path, e.what, e.when) == ("5", "forward", "after")]
     assert sorted(len(e.array) for e in dense if e.array is not None) == [6 // threads] * threads
@@ -154,7 +146,6 @@ def test_what_a_watcher_returns_replaces(rng):
         if (event.what, event.when, event.path) == ("forward", "after", "0"):
             return silenced  # float64: it is cast
         if (event.what, event.when, event.path) == ("backward", "after", "1"):
-            assert event.array is not None
             return 3 * event.array
         return None
 
@@ -184,9 +175,7 @@ def test_a_replaced_gradient_of_the_loss_reaches_the_layers(rng):
 
     def no_gradient(event):
         if (event.what, event.when) == ("loss", "after"):
-            assert event.value is not None
             assert event.value > 0
-            assert event.array is not None
             return 0 * event.array
         return None
 

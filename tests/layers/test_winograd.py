@@ -40,7 +40,6 @@ def passes(layer, X, dY, tiled=True):
     found = {"Y": layer.forward(X).copy()}
     assert tiled is None or layer.cache["tiled"] == tiled
     dX = layer.backward(dY)
-    assert dX is not None
     return found | {"dX": dX.copy()} | {f"d{k}": dW.copy() for k, dW in layer.grads.items()}
 
 
