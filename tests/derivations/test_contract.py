@@ -20,6 +20,7 @@ from phitodeep.derivations.language.step import Arrange, Let, Max, Sum, Through
 from phitodeep.derivations.language.terms import why
 from phitodeep.derivations.losses import givens
 from phitodeep.testing.examples import data, made, pair, passes
+from tests.conftest import assert_weights
 from tests.derivations.test_mathml import check_mathml
 from tests.loss.test_loss import EXAMPLES as LOSSES
 from tests.rows import ALL, KINDS, LONG, TOOLS, few, masks, over
@@ -74,8 +75,7 @@ def same_passes(layer, X, dY, tolerance=1e-12, **call):
     for name, wanted in fast.items():
         assert found[name].dtype == wanted.dtype, name
         assert_close(found[name], wanted, f"{layer!r} {name}", tolerance)
-    for path, stored in layer.get_weights().items():
-        np.testing.assert_array_equal(stored, state[path], err_msg=path)
+    assert_weights(layer, state)
     return slow
 
 

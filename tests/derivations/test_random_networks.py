@@ -14,6 +14,7 @@ from phitodeep.errors import ArgumentError, OrderError, ShapeError
 from phitodeep.inspect.debugger.debugger import _gradients
 from phitodeep.model.callbacks import Callback
 from phitodeep.optimization.optimizers import SGD
+from tests.conftest import assert_weights
 from tests.derivations.test_contract import assert_close, check_formulas, same_passes, scopes
 from tests.random_networks import networks, one
 from tests.test_random_networks import Setting, examples
@@ -125,8 +126,7 @@ def test_traces_and_the_debugger_have_the_gradients_of_training(net, target):
     before = model.get_weights()
     trace, db = model.trace(X, y, **options), model.debug(X, y, **options)
     db.cont()
-    for path, A in model.get_weights().items():
-        np.testing.assert_array_equal(A, before[path], err_msg=path)
+    assert_weights(model, before)
     twin, keep = model.copy(), Keep()
     options |= {"epochs": 1, "batch_size": len(each(X)[0]), "shuffle": False, "verbose": 0}
     twin.train(X, y, shortcuts=False, threads=1, callbacks=[keep], **options)

@@ -15,6 +15,7 @@ from phitodeep.derivations.language.terms import why
 from phitodeep.errors import ArgumentError
 from phitodeep.layers import attention
 from phitodeep.testing.examples import ELEMENTWISE, data, made, pair, passes
+from tests.conftest import assert_same
 from tests.derivations.test_contract import (
     assert_close,
     by_steps,
@@ -510,8 +511,7 @@ def test_gradients_of_layers_inside_belong_to_the_scope():
         stepwise.passes(model, X + 1, 2 * DY[:, :1])
         found = stepwise.gradients(scope)
     assert "0.inside.value.layers.0.gamma" in wanted
-    for path, gradient in wanted.items():
-        np.testing.assert_array_equal(found[path], gradient, err_msg=path)
+    assert_same(found, wanted)
 
 
 # --- the debugger ------------------------------------------------------------------------------

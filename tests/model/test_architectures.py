@@ -8,6 +8,7 @@ from phitodeep.core.call import calling, inference
 from phitodeep.errors import ShapeError
 from phitodeep.functional import sigmoid
 from phitodeep.model import architectures as nets
+from tests.conftest import assert_weights
 from tests.rows import LONG
 
 rng = np.random.default_rng(0)
@@ -74,8 +75,7 @@ def test_a_vae_is_its_layers_and_its_loss():
         P = model.predict(X)
         np.testing.assert_allclose(P[:, :40], hidden, atol=1e-6)  # BLAS may differ in threads
         np.testing.assert_array_equal(P[:, 40:], decoder.forward(hidden[:, :20]))
-    for path, a in model.get_weights().items():
-        np.testing.assert_array_equal(a, before[path])
+    assert_weights(model, before)
     with calling(step=0):
         assert np.abs(model.forward(X) - P)[:, 40:].min(axis=1).max() > 0  # it draws
 

@@ -264,6 +264,13 @@ def test_a_part_that_is_moved_takes_its_updates_along():
     assert not made.layers[0].trainable  # as nothing was frozen for these updates
 
 
+def test_a_loss_that_does_not_match_is_still_refused():
+    made = Sequential(Dense(4, 3), loss_class="categorical_cross_entropy", seed=0)
+    made.add_lora(rank=1)
+    with pytest.raises(ArgumentError, match="expects probabilities"):
+        made.train(np.ones((2, 4)), np.zeros(2, int), verbose=0)
+
+
 # --- files, configs, copies ----------------------------------------------------------------------
 
 

@@ -21,17 +21,13 @@ from phitodeep.model.model import LOSSES
 from phitodeep.optimization.optimizers import OPTIMIZERS, SGD, Adam, RMSProp
 from phitodeep.optimization.schedules import Constant, CosineDecay
 from phitodeep.testing import examples
+from tests.conftest import assert_weights
 from tests.rows import ONE_EACH
 
 rng = np.random.default_rng(5)
 X = rng.standard_normal((40, 4)).astype(np.float32)
 LABELS = (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.5)
 Y = (X @ rng.standard_normal((4, 2))).astype(np.float32)
-
-
-def same_weights(a, b):
-    one, other = a.get_weights(), b.get_weights()
-    return one.keys() == other.keys() and all(np.array_equal(one[k], other[k]) for k in one)
 
 
 def digits(n, seed=0):
@@ -91,11 +87,11 @@ def test_sizes_are_inferred_from_the_input():
     assert by_call.output_shape == (10,)
     assert by_call.count_params() == 784 * 128 + 128 + 128 * 10 + 10
     assert by_call.layers[1].W.shape == (784, 128)
-    assert same_weights(by_call, by_input.build())
-    assert same_weights(by_call, by_hand)
+    assert_weights(by_call, by_input.build())
+    assert_weights(by_call, by_hand)
     direct = Sequential(L.Flatten(), L.Dense(128), L.ReLU(), L.Dense(10), seed=0)
     direct.build((28, 28))
-    assert same_weights(by_call, direct)
+    assert_weights(by_call, direct)
     model = SequentialBuilder().dense(5, 4).batch_norm().relu().dense(3).build()
     assert model.layers[3].W.shape == (4, 3)  # sizes carry through layers that keep them
     assert model.layers[1].gamma.shape == (4,)
@@ -126,7 +122,7 @@ def test_a_builder_can_be_built_twice_and_the_models_are_independent():
     builder.optimizer(Adam(0.01)).loss(CategoricalCrossEntropy()).callbacks(EarlyStopping(7))
     builder.metrics("accuracy")
     first, second = builder.build(), builder.build()
-    assert same_weights(first, second)
+    assert_weights(first, second)
     assert not dense.params  # the caller's own
     for part in ("optimizer", "loss"):
         assert getattr(first, part) is not getattr(second, part)
@@ -137,7 +133,7 @@ def test_a_builder_can_be_built_twice_and_the_models_are_independent():
     assert all(np.array_equal(a, start[path]) for path, a in second.get_weights().items())
     assert (second.epoch, second.optimizer.t, second.optimizer.memory()) == (0, 0, {})
     assert second.train(X, LABELS, epochs=2, verbose=0) is not None
-    assert same_weights(first, second)
+    assert_weights(first, second)
     third = builder.dense(2).softmax().build()  # and the builder goes on
     assert len(third.layers) == 5
     assert len(first.layers) == 3
@@ -212,7 +208,7 @@ def test_every_setting_returns_the_builder_and_reaches_the_model():
     assert len(model.callbacks) == 1
     assert model.dtype == model.layers[0].W.dtype == np.float64
     same = SequentialBuilder(4, seed=5).dtype("float64").dense(2).build()
-    assert same_weights(model, same)
+    assert_weights(model, same)
 
 
 def test_the_defaults_are_the_originals():
@@ -350,7 +346,7 @@ def test_add_appends():
     model.add(L.Tanh())
     model.add(L.Dense(2))
     assert repr(model) == "Sequential(Dense(4, 3), Tanh(), Dense(3, 2))"
-    assert same_weights(model, Sequential(L.Dense(4, 3), L.Tanh(), L.Dense(2), seed=0))
+    assert_weights(model, Sequential(L.Dense(4, 3), L.Tanh(), L.Dense(2), seed=0))
     model.train(X, Y, epochs=1, verbose=0)
     kept = model.get_weights()
     model.add(L.Dense(2, 2))

@@ -13,6 +13,7 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError, Sh
 from phitodeep.functional import softmax
 from phitodeep.model.architectures import char_lstm, gpt
 from phitodeep.text.generation import sample
+from tests.conftest import assert_weights
 from tests.random_networks import randomize
 from tests.rows import LONG, few
 
@@ -75,8 +76,7 @@ def test_the_model_stays_and_temperature_0_takes_the_greatest(monkeypatch):
     before = model.get_weights()
     model.generate([1], 5, seed=0)
     assert all(not layer.cache for _, layer in model.walk())
-    for path, a in model.get_weights().items():
-        np.testing.assert_array_equal(a, before[path])
+    assert_weights(model, before)
     model = built("gpt")
     tokens = model.generate([1, 2], 6, temperature=0)
     for t in range(2, 8):

@@ -434,5 +434,4 @@ def test_a_watcher_changes_no_bit_of_a_tied_gradient(parts, rng, cut):
         with context:
             model.train(tokens, tokens, epochs=3, verbose=0)
         weights.append(model.get_weights())
-    for name, W in weights[0].items():
-        np.testing.assert_array_equal(weights[1][name], W, err_msg=name)
+    assert_weights(*weights)
