@@ -44,16 +44,12 @@ OPTIONS = {
 }
 
 
-def net(optimizer, **options):
-    layers = [
-        nn.Dense(4, 8),
-        nn.LayerNorm(),
-        nn.Tanh(),
-        nn.Residual(nn.Dense(8, 8), nn.BatchNorm(), nn.Tanh(), nn.Dropout(0.3)),
-        nn.Dropout(0.2),
-        nn.Dense(8, 2),
-    ]
-    model = Sequential(*layers, optimizer=optimizer, seed=3, batch_size=5, **options)
+def net(optimizer="adam", **options):
+    """A model with all that a state may hold, built; model files and resumed training use it."""
+    inner = nn.Residual(nn.Dense(8, 8), nn.BatchNorm(), nn.Tanh(), nn.Dropout(0.3))
+    layers = nn.Dense(4, 8), nn.LayerNorm(), nn.Tanh(), inner, nn.Dropout(0.2), nn.Dense(8, 2)
+    options = {"seed": 3, "batch_size": 5, "metrics": ["mae"], **options}
+    model = Sequential(*layers, optimizer=optimizer, **options)
     model.build((4,))
     return model
 

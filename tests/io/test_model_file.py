@@ -27,27 +27,13 @@ from phitodeep.testing import examples
 from phitodeep.text import CharTokenizer
 from tests.conftest import noted
 from tests.core.test_config import MORE
-from tests.core.test_state import OPTIONS
+from tests.core.test_state import OPTIONS, X, Y, net
 from tests.random_networks import Scale
 from tests.rows import ALL, KINDS, LONG, ONE_EACH
 from tests.test_bad_input import assert_same
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 ROOT = Path(phitodeep.__file__).parents[1]
-rng = np.random.default_rng(7)
-X = rng.standard_normal((24, 4)).astype(np.float32)
-Y = np.tanh(X[:, :2]) + 0.1 * rng.standard_normal((24, 2)).astype(np.float32)
-
-
-def net(optimizer="adam", **options):
-    layers = [
-        L.Dense(4, 8),
-        L.LayerNorm(),
-        L.Residual(L.Dense(8, 8), L.BatchNorm(), L.Tanh(), L.Dropout(0.3)),
-        L.Dense(8, 2),
-    ]
-    options = {"seed": 3, "batch_size": 5, "metrics": ["mae"], **options}
-    return Sequential(*layers, optimizer=optimizer, **options)
 
 
 def train(model, epochs=2, **options):
@@ -340,7 +326,6 @@ def test_weights_are_read_by_path(tmp_path):
     train(model, 1, callbacks=[ModelCheckpoint(tmp_path / "ck.st")])
     for name, same in (("whole", False), ("weights", False), ("ck", True)):
         other = net(seed=8)
-        other.build((4,))
         before = other.optimizer.state_dict()
         assert other.load_weights(tmp_path / f"{name}.st") == ([], [], [])
         assert_same(before, other.optimizer.state_dict())

@@ -32,27 +32,16 @@ from phitodeep.optimization import optimizers as optim
 from phitodeep.optimization.schedules import CosineDecay, ReduceOnPlateau
 from phitodeep.training.run import TrainingRun, difference, paired
 from tests.conftest import in_parts, noted, press
-from tests.core.test_state import OPTIONS
+from tests.core.test_state import OPTIONS, X, Y, net
 from tests.rows import LONG, few
 
 rng = np.random.default_rng(7)
-X = rng.standard_normal((24, 4)).astype(np.float32)
-Y = np.tanh(X[:, :2] + 0.5 * X[:, 2:]) + 0.1 * rng.standard_normal((24, 2)).astype(np.float32)
 LABELS = X[:, :3].argmax(axis=1)
 SENTENCES = rng.standard_normal((24, 5, 3)).astype(np.float32)
 LENGTHS = rng.integers(1, 6, 24)
 WEIGHTS = rng.uniform(0.1, 2, 24)
 EPOCHS = 3
 STRIDE = 1 if LONG else 2  # steps between the checkpoints from which training is resumed
-
-
-def net(optimizer="adam", **options):
-    inner = nn.Residual(nn.Dense(8, 8), nn.BatchNorm(), nn.Tanh(), nn.Dropout(0.3))
-    layers = nn.Dense(4, 8), nn.LayerNorm(), nn.Tanh(), inner, nn.Dropout(0.2), nn.Dense(8, 2)
-    options = {"seed": 3, "batch_size": 5, "metrics": ["mae"], **options}
-    model = Sequential(*layers, optimizer=optimizer, **options)
-    model.build((4,))
-    return model
 
 
 def classifier(**options):
