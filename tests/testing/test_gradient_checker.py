@@ -12,10 +12,10 @@ from phitodeep.core.call import calling
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
 from phitodeep.layers import Layer, Param
 from phitodeep.layers.activation import Elementwise
-from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 from phitodeep.testing import GradientError, check_gradients, numeric_gradient
 from tests.conftest import refusals
+from tests.random_networks import Gate
 
 N, D = 5, 3  # differ from each other and from 2, so that no factor has two explanations
 
@@ -108,7 +108,7 @@ def test_a_model_brings_its_loss_and_frozen_parameters_may_be_left_out(X, rng):
 
 def test_gradients_for_integers():
     for make, X, names in (
-        (lambda: Lookup(), [[0, 2, 2], [1, 0, 3]], ["W"]),  # tokens have no gradient
+        (lambda: nn.Embedding(4, D), [[0, 2, 2], [1, 0, 3]], ["W"]),  # tokens have no gradient
         (lambda: nn.Dense(2, 3), [[0, 1], [2, 3], [4, 5]], ["dX", "W", "b"]),  # others are cast
     ):
         assert [entry.name for entry in check_gradients(make(), np.array(X)).entries] == names
@@ -343,28 +343,6 @@ class OneEntry(nn.Dense):
         dX = super().backward(dY)
         self.grads["W"][7, 11] += 1
         return dX
-
-
-class Lookup(Layer):
-    """Y = W[X] for tokens X."""
-
-    W = Param()
-
-    def create(self, shape):
-        self.W = np.zeros((4, D))
-        return (*shape, D)
-
-    def _cast_input(self, X):
-        return np.asarray(X)
-
-    def forward(self, X):
-        self.save_for_backward(X=X)
-        return self.W[X]
-
-    def backward(self, dY):
-        dW = np.zeros_like(self.W)
-        np.add.at(dW, self.saved("X"), dY)
-        self.grads = {"W": dW}
 
 
 class Drifting(nn.BatchNorm):
@@ -680,26 +658,8 @@ def test_the_culprit_in_a_model_is_found(X):
 
 
 def test_own_containers_give_paths_and_tied_parameters_count_once_per_use(X):
-    class Gate(Container):
-        def __init__(self):
-            super().__init__()
-            self.value, self.gate = nn.Dense(4), nn.Dense(4)
-
-        def create(self, shape):
-            self.gate.build(shape)
-            return self.value.build(shape)
-
-        def forward(self, X):
-            V, G = self.value.forward(X), self.gate.forward(X)
-            self.save_for_backward(V=V, G=G)
-            return V * G
-
-        def backward(self, dY):
-            V, G = self.saved("V", "G")
-            return self.value.backward(dY * G) + self.gate.backward(dY * V)
-
-    names = [entry.name for entry in check_gradients(Gate(), X).entries]
-    assert names == ["dX", "value.W", "value.b", "gate.W", "gate.b"]
+    names = [entry.name for entry in check_gradients(Gate(nn.Dense(4), nn.Dense(4)), X).entries]
+    assert names == ["dX", *(f"inside.{part}.{n}" for part in ("value", "gate") for n in "Wb")]
     first, second = nn.Dense(D, D), nn.Dense(D, D)
     model = nn.Chain(first, nn.Tanh(), second)
     model.build((D,), dtype=np.float64)
@@ -747,22 +707,8 @@ def test_columns_of_categories_are_not_moved(make, rng):
     assert any(entry.name.endswith("layers.1.W") for entry in report.entries)
 
 
-# --- the random dY ------------------------------------------------------------------------------
-
-
-class ReturnsX(Layer):
-    """Y = X, with a backward pass that returns X instead of dY."""
-
-    def forward(self, X):
-        self.save_for_backward(X=X)
-        return X.copy()
-
-    def backward(self, dY):
-        return self.saved("X").copy()
-
-
 @pytest.mark.parametrize("seed", [0, 3])
 def test_dY_is_never_the_X_that_was_drawn_with_the_same_seed(seed):
     X = np.random.default_rng(seed).standard_normal((N, D))
     with pytest.raises(GradientError):
-        check_gradients(ReturnsX(), X, seed=seed)
+        check_gradients(nn.Lambda(np.copy, lambda dY, X, Y: X.copy()), X, seed=seed)
