@@ -79,6 +79,13 @@ def brief(patch):
     patch.setattr(Sequential, "train", lambda *a, **k: whole(*a, **k | {"epochs": 1}))
 
 
+def model_for(shape, *layers, **options):
+    """A model of these layers that is built for samples of this shape."""
+    model = Sequential(*layers, **options)
+    model.build(shape)
+    return model
+
+
 def references(name):
     """The arrays of each case in tests/reference/`name`.npz: of whole models, and of noise."""
     return read(Path(__file__).parent / "reference" / f"{name}.npz")

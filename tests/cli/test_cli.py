@@ -40,6 +40,7 @@ from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.architectures import gpt
 from phitodeep.testing import Verification
 from phitodeep.testing.verification import Row
+from tests.conftest import model_for
 from tests.rows import LONG, few
 from tests.time_limit import within
 
@@ -426,10 +427,9 @@ def test_check_passes_also_with_tokens(digits, writer):
         nn.Chain(nn.Select([column], tokens=True), nn.Embedding(count, 3), nn.Flatten())
         for column, count in ((2, 3), (3, 50))
     ]
-    model = Sequential(
-        nn.Parallel(nn.Select([0, 1]), *categories), nn.BatchNorm(), nn.Dense(2), nn.Tanh()
+    model = model_for(
+        (4,), nn.Parallel(nn.Select([0, 1]), *categories), nn.BatchNorm(), nn.Dense(2), nn.Tanh()
     )
-    model.build((4,))
     assert "All checks passed." in phitodeep("check", saved(model), "--probes", 2).stdout
 
 
@@ -491,8 +491,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of a p
 def test_check_takes_no_more_than_its_file_warrants(shape, layer, dtype, limit):
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_AS)
-    model = Sequential(layer, dtype=dtype)
-    model.build(shape)
+    model = model_for(shape, layer, dtype=dtype)
     with within(10):
         shown = phitodeep("check", saved(model), code=1).stdout
     assert re.search(f"checking the gradients takes more than .*{limit}, which is", shown)
@@ -650,8 +649,7 @@ def test_inputs_that_cannot_be_used(name, content, message, digits):
 
 
 def test_tokens_of_a_csv_are_whole_numbers(here):
-    model = Sequential(nn.Embedding(300, 2), nn.Flatten(), seed=0)
-    model.build((2,))
+    model = model_for((2,), nn.Embedding(300, 2), nn.Flatten(), seed=0)
     saved(model, "m.safetensors")
     (here / "x.csv").write_text("250,3\n1.0,2\n")
     expected = model.predict(np.array([[250, 3], [1, 2]]))
@@ -841,8 +839,7 @@ class Doubled(Layer):
 @pytest.mark.parametrize("form", ["onnx", "torch"])
 def test_an_export_names_the_layer_that_it_cannot_write(form):
     pytest.importorskip(form)
-    model = Sequential(nn.Dense(3, 2), Doubled())
-    model.build((3,))
+    model = model_for((3,), nn.Dense(3, 2), Doubled())
     assert "Doubled()" in mistake("export", saved(model), "--to", form)
     assert sorted(p.name for p in Path().iterdir()) == ["m.safetensors"]
 

@@ -8,7 +8,7 @@ import pytest
 from phitodeep import Sequential
 from phitodeep import layers as L
 from phitodeep.loss import MeanSquaredError, SoftmaxCrossEntropy
-from tests.conftest import refusals
+from tests.conftest import model_for, refusals
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((6, 4)), RNG.standard_normal((6, 2))
@@ -27,9 +27,7 @@ class Plain(MeanSquaredError):
 def dense(*between, **options):
     """Dense(4, 5), what is between, by default Tanh(), and Dense(5, 2); it is built."""
     options = {"seed": 1, "dtype": "float64", "alpha": 0.1} | options
-    model = Sequential(L.Dense(4, 5), *(between or (L.Tanh(),)), L.Dense(5, 2), **options)
-    model.build((4,))
-    return model
+    return model_for((4,), L.Dense(4, 5), *(between or (L.Tanh(),)), L.Dense(5, 2), **options)
 
 
 @cache

@@ -14,6 +14,7 @@ from phitodeep.errors import AnomalyError, ArgumentError, PhitodeepWarning
 from phitodeep.layers import Layer
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.training.callback import Callback
+from tests.conftest import model_for
 from tests.inspect.shared import dense
 
 RNG = np.random.default_rng(0)
@@ -219,14 +220,12 @@ def test_the_replay_has_its_own_data_divisor_and_hooks():
 
 
 def test_a_step_of_a_sequence_and_a_row_of_an_embedding():
-    model = Sequential(L.LSTM(3), L.Dense(2), seed=0, dtype="float64")
-    model.build((5, 4))
+    model = model_for((5, 4), L.LSTM(3), L.Dense(2), seed=0, dtype="float64")
     model.layers[0].params["Wh"][0, 0] = np.inf
     found = caught(model, RNG.standard_normal((6, 5, 4)), RNG.standard_normal((6, 5, 2)))
     assert where(found) == (1, 1, "0", "forward", "hW", ("Wh",))
     assert "in hW[0]:" in str(found)
-    model = Sequential(L.Embedding(7, 3), L.GlobalAvgPool(), L.Dense(2), seed=0)
-    model.build((5,))
+    model = model_for((5,), L.Embedding(7, 3), L.GlobalAvgPool(), L.Dense(2), seed=0)
     model.layers[0].params["W"][3] = np.nan
     tokens = np.ones((6, 5), int)
     tokens[2, 1] = tokens[4, 0] = 3
@@ -236,8 +235,7 @@ def test_a_step_of_a_sequence_and_a_row_of_an_embedding():
 
 
 def test_masks_of_minus_infinity_are_no_anomaly():
-    model = Sequential(L.MultiHeadAttention(2, causal=True), L.Dense(2), seed=0)
-    model.build((5, 4))
+    model = model_for((5, 4), L.MultiHeadAttention(2, causal=True), L.Dense(2), seed=0)
     S, y = RNG.standard_normal((6, 5, 4)), RNG.standard_normal((6, 5, 2))
     model.train(S, y, epochs=1, **WATCHED)
     found = caught(model, S, y, epochs=2, callbacks=[At(1, spoil(1))])

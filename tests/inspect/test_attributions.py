@@ -10,7 +10,7 @@ from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
 from phitodeep.model.network import Network
 from phitodeep.testing import numeric_gradient
-from tests.conftest import check_refused
+from tests.conftest import check_refused, model_for
 from tests.inspect.shared import rows
 
 METHODS = ("gradient", "gradient_x_input", "integrated")
@@ -210,12 +210,10 @@ def test_tokens_are_explained_by_their_vectors_inside_a_checkpoint_and_if_distri
     )
     for method in METHODS:
         layers = [L.Embedding(7, 4), L.Dense(4, 6), L.Tanh(), L.Dense(6, 3)]
-        plain = Sequential(*layers, seed=0, dtype="float64")
-        plain.build((5,))
-        model = Sequential(
-            L.Chain(*(k.copy() for k in plain.layers), checkpoint=True), dtype="float64"
+        plain = model_for((5,), *layers, seed=0, dtype="float64")
+        model = model_for(
+            (5,), L.Chain(*(k.copy() for k in plain.layers), checkpoint=True), dtype="float64"
         )
-        model.build((5,))
         X = np.arange(10).reshape(2, 5) % 7
         expected = plain.attributions(X, method, target=1)
         assert expected.any()
@@ -303,8 +301,7 @@ def test_grad_cam_by_hand(layer, end):
 def test_grad_cam_takes_the_whole_block():
     layers = [L.Conv2D(3, 3, padding="same"), L.Residual(L.Conv2D(3, 3, padding="same"), L.ReLU())]
     tail = L.Conv2D(4, (7, 6)), L.Flatten(), L.Dense(4, 2)  # its one pixel says nothing
-    model = Sequential(*layers, *tail, seed=0, dtype="float64")
-    model.build((7, 6, 2))
+    model = model_for((7, 6, 2), *layers, *tail, seed=0, dtype="float64")
     X = samples(model)
     found = model.attributions(X, "grad_cam", target=0)
     np.testing.assert_array_equal(found, model.attributions(X, "grad_cam", target=0, layer="1"))
@@ -442,9 +439,7 @@ class Cut(L.Layer):
 
 
 def unreached():
-    model = Sequential(Cut(), L.Dense(3, 2))
-    model.build((3,))
-    return model
+    return model_for((3,), Cut(), L.Dense(3, 2))
 
 
 def table():
@@ -453,9 +448,7 @@ def table():
 
 
 def two_embeddings():
-    model = Sequential(L.Parallel(L.Embedding(7, 3), L.Embedding(7, 2)), L.Dense(5, 2))
-    model.build((4,))
-    return model
+    return model_for((4,), L.Parallel(L.Embedding(7, 3), L.Embedding(7, 2)), L.Dense(5, 2))
 
 
 def images():

@@ -8,7 +8,7 @@ from phitodeep import layers as L
 from phitodeep.errors import AnomalyError, ArgumentError, UnknownNameError
 from phitodeep.model.network import Network
 from phitodeep.testing.examples import data, made
-from tests.conftest import check_refused
+from tests.conftest import check_refused, model_for
 from tests.inspect.shared import LENGTHS, RNG, YS, Plain, S, X, Y, dense, rows, step
 from tests.rows import KINDS, ONE_EACH, few, over
 
@@ -20,9 +20,7 @@ def model_of(*layers, **options):
 def built(make, shape):
     layer = made(make, shape)
     parts = layer.layers if type(layer) is L.Chain else [layer]
-    model = Sequential(*parts, dtype="float64", seed=1)
-    model.build(shape[1:])
-    return model
+    return model_for(shape[1:], *parts, dtype="float64", seed=1)
 
 
 @over(KINDS)
@@ -58,8 +56,7 @@ NESTED = [row for row in ONE_EACH if made(*row[:2]).children()]
 
 @over(few(NESTED, 2))
 def test_a_symbol_of_a_container_is_not_that_of_a_layer_inside(make, shape, tokens):
-    model = Sequential(made(make, shape), dtype="float64", seed=1)
-    model.build(shape[1:])
+    model = model_for(shape[1:], made(make, shape), dtype="float64", seed=1)
     X, y = data(model, shape, tokens)
     trace, db = model.trace(X, y), model.debug(X, y)
     db.cont()
@@ -118,9 +115,7 @@ def test_keys_may_leave_out_the_direction_and_conditions_know_their_place():
 
 
 def lstm():
-    model = Sequential(L.LSTM(3), L.Dropout(0.4), L.Dense(2), seed=0, dtype="float64")
-    model.build((5, 4))
-    return model
+    return model_for((5, 4), L.LSTM(3), L.Dropout(0.4), L.Dense(2), seed=0, dtype="float64")
 
 
 def assert_gradients(db, trace):

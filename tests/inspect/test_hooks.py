@@ -17,7 +17,7 @@ from phitodeep.errors import ArgumentTypeError, ShapeError
 from phitodeep.inspect.hooks import is_boundary, symbols_of
 from phitodeep.loss import SoftmaxCrossEntropy
 from phitodeep.testing.examples import data, made
-from tests.conftest import check_refused
+from tests.conftest import check_refused, model_for
 from tests.inspect.shared import LABELS, RNG, ROWS, YS, S, X, Y, dense, rows
 from tests.rows import KINDS, few, over
 
@@ -56,8 +56,7 @@ def inner(model):
 
 @over(KINDS)
 def test_a_hook_changes_what_follows_from_any_symbol(make, shape, tokens):
-    model = Sequential(made(make, shape), dtype="float64")
-    model.build(shape[1:])
+    model = model_for(shape[1:], made(make, shape), dtype="float64")
     given, dY = data(model, shape, tokens)
     for path, direction, symbol in few(inner(model), 7):
         place, calls = (path, direction, symbol), list[str]()
@@ -186,8 +185,7 @@ def test_hooks_of_gradients_of_tied_and_of_frozen_parameters():
         )
     assert t.loss == t0.loss
     e = L.Embedding(7, 3)
-    model = Sequential(e, L.Tanh(), L.TiedDense(e), loss_class=SoftmaxCrossEntropy(), seed=0)
-    model.build((5,))
+    model = model_for((5,), e, L.Tanh(), L.TiedDense(e), loss_class=SoftmaxCrossEntropy(), seed=0)
     t0 = model.trace(ROWS, LABELS)
     with model.hooks(bwd={"2.dW": lambda A, at: 0 * A}):
         t = model.trace(ROWS, LABELS)
@@ -378,8 +376,7 @@ def test_another_dtype_is_cast_but_tokens_stay_tokens():
                 model.trace(X, Y)
             assert found.dtype == dtype
             np.testing.assert_allclose(found, wanted, rtol=1e-5)
-    model = Sequential(L.Embedding(7, 3), L.Dense(2), seed=0)
-    model.build((5,))
+    model = model_for((5,), L.Embedding(7, 3), L.Dense(2), seed=0)
     with model.hooks(fwd={"0.X": lambda A, at: A * 0 + 1}):
         np.testing.assert_array_equal(model.predict(ROWS), model.predict(ROWS * 0 + 1))
     with (
@@ -456,8 +453,7 @@ def test_a_patch_of_all_that_follows_is_the_other_prediction(key):
 
 
 def test_patches_of_loops_and_of_gradients():
-    model = Sequential(L.LSTM(3), L.Dense(2), seed=0, dtype="float64")
-    model.build((5, 4))
+    model = model_for((5, 4), L.LSTM(3), L.Dense(2), seed=0, dtype="float64")
     P2, cache = model.run_with_cache(2 * S)
     assert cache["0.c_t"].shape == (6, 5, 3)
     both = {"0.c_t": cache["0.c_t"], "0.h_t": cache["0.h_t"]}
@@ -481,8 +477,7 @@ def test_patches_of_loops_and_of_gradients():
 
 @over(KINDS)
 def test_a_cache_is_the_prediction(make, shape, tokens):
-    model = Sequential(made(make, shape), dtype="float64", seed=1)
-    model.build(shape[1:])
+    model = model_for(shape[1:], made(make, shape), dtype="float64", seed=1)
     given, _ = data(model, shape, tokens)
     P, cache = model.run_with_cache(given)
     np.testing.assert_array_equal(P, model.predict(given))
@@ -518,8 +513,7 @@ def test_a_hook_of_what_a_layer_passes_on_is_outside_it(between):
 
 
 def test_replaced_symbols_are_explained_and_shares_keep_the_hooks():
-    model = Sequential(L.LayerNorm(), L.RNN(3), L.Dense(2), seed=0, dtype="float64")
-    model.build((5, 4))
+    model = model_for((5, 4), L.LayerNorm(), L.RNN(3), L.Dense(2), seed=0, dtype="float64")
     with model.hooks(fwd={"0.mu": double, "1.xW": double}, bwd={"2.dW": double}):
         t = model.trace(S, YS)
     for key, cell in {"0.mu": (1, 2, 0), "1.xW": (3, 4, 1), "2.dW": (1, 1)}.items():

@@ -14,6 +14,7 @@ from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ShapeError, UnknownNameError
 from phitodeep.testing.examples import data, made, pair
 from phitodeep.training.inputs import validate
+from tests.conftest import model_for
 from tests.inspect.shared import LABELS, LENGTHS, ROWS, YS, S, X, Y, gpt
 from tests.loss.test_loss import EXAMPLES as LOSSES
 from tests.random_networks import Scale
@@ -81,8 +82,7 @@ def has_shares(layer):
 
 @over(row for row in TOOLS if has_shares(row[0]()))
 def test_every_layer_with_parameters(make, shape, tokens):
-    model = Sequential(made(make, shape), dtype="float64", seed=3)
-    model.build(shape[1:])
+    model = model_for(shape[1:], made(make, shape), dtype="float64", seed=3)
     given, y = data(model, shape, tokens)
     assert_shares(model, given, y, sample_weight=np.linspace(0.2, 2, shape[0]))
 
@@ -116,8 +116,7 @@ def test_every_loss(loss):
 
 def test_layers_that_mix_samples_unless_they_are_frozen_or_declare_that_they_do_not():
     norm = L.BatchNorm()
-    model = Sequential(L.Dense(4, 3), L.Chain(norm), L.Dense(2), seed=0, dtype="float64")
-    model.build((4,))
+    model = model_for((4,), L.Dense(4, 3), L.Chain(norm), L.Dense(2), seed=0, dtype="float64")
     says = r"layer 1\.layers\.0, BatchNorm\(\), mixes the samples.*freeze it.*LayerNorm"
     with pytest.raises(ArgumentError, match=says):
         model.sample_gradients(X, Y)

@@ -17,6 +17,7 @@ from phitodeep.inspect.summary import HEAD, Row, Summary, summarize
 from phitodeep.layers import Dense, Layer, ReLU
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential, SequentialBuilder
+from tests.conftest import model_for
 
 
 def rows(layer):
@@ -26,8 +27,9 @@ def rows(layer):
 
 
 def test_a_plain_model_by_hand():
-    model = Sequential(L.Flatten(), L.Dense(784, 128), L.ReLU(), L.Dense(128, 10), L.Softmax())
-    model.build((28, 28))
+    model = model_for(
+        (28, 28), L.Flatten(), L.Dense(784, 128), L.ReLU(), L.Dense(128, 10), L.Softmax()
+    )
     found = rows(model)
     assert list(found) == ["0", "1", "2", "3", "4"]
     assert [row.output for row in found.values()] == [(784,), (128,), (128,), (10,), (10,)]
@@ -75,8 +77,7 @@ def test_a_nested_model_counts_everything_once():
 
 
 def test_positions_count_in_shapes_and_flops_and_frozen_parameters_are_counted_apart():
-    model = Sequential(L.Dense(6), L.ReLU(), L.Dense(2))
-    model.build((5, 3))
+    model = model_for((5, 3), L.Dense(6), L.ReLU(), L.Dense(2))
     found = rows(model)
     assert [row.output for row in found.values()] == [(5, 6), (5, 6), (5, 2)]
     assert [row.trainable for row in found.values()] == [24, 0, 14]
@@ -93,8 +94,7 @@ def test_positions_count_in_shapes_and_flops_and_frozen_parameters_are_counted_a
 
 
 def test_a_shared_parameter_counts_once_a_containers_own_too_and_float64_is_larger():
-    model = Sequential(L.Dense(3, 3), L.Dense(3, 3, bias=False))
-    model.build((3,))
+    model = model_for((3,), L.Dense(3, 3), L.Dense(3, 3, bias=False))
     model.layers[1].params["W"] = model.layers[0].params["W"]
     assert [row.trainable for row in summarize(model).rows] == [12, 0]
     assert summarize(model).trainable == model.count_params() == 12

@@ -16,7 +16,7 @@ from phitodeep.inspect import drawing
 from phitodeep.inspect.hooks import Keys
 from phitodeep.optimization.optimizers import SGD, Adam, AdamW
 from phitodeep.testing.examples import data, made
-from tests.conftest import check_refused
+from tests.conftest import check_refused, model_for
 from tests.inspect.shared import Plain, X, Y, dense, gpt, rows, step
 from tests.random_networks import Gate, Scale
 from tests.rows import KINDS, LONG, TOOLS, over
@@ -109,8 +109,7 @@ def check_entries(t, tolerance):
 
 @over(PLAIN if LONG else KINDS)
 def test_a_trace_is_the_next_step_and_changes_nothing(make, shape, tokens):
-    model = Sequential(made(make, shape), dtype="float64", seed=3, alpha=0.1)
-    model.build(shape[1:])
+    model = model_for(shape[1:], made(make, shape), dtype="float64", seed=3, alpha=0.1)
     given, y = data(model, shape, tokens)
     model.train(given, y, epochs=1, verbose=0)
     model.forward(given)  # a backward pass is pending
@@ -249,8 +248,7 @@ def test_an_unbuilt_model_is_built_and_a_trace_keeps_the_old_numbers():
     model = Sequential(L.Dense(3), L.ReLU(), L.Dense(2), seed=4)
     t = model.trace(X, Y)
     assert model.input_shape == (4,)
-    twin = Sequential(L.Dense(3), L.ReLU(), L.Dense(2), seed=4)
-    twin.build((4,))
+    twin = model_for((4,), L.Dense(3), L.ReLU(), L.Dense(2), seed=4)
     np.testing.assert_array_equal(twin.trace(X, Y)["0.W"].array, t["0.W"].array)
     model = dense(L.BatchNorm())
     mine, wanted = X.copy(), Y.copy()

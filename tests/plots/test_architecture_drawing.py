@@ -21,13 +21,15 @@ from phitodeep.plots.architecture import Merge, series_of
 from phitodeep.plots.canvas import POSITIVE
 from phitodeep.plots.svg import Drawing
 from phitodeep.testing.examples import squeezed
+from tests.conftest import model_for
 from tests.exchange.several import two_heads
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def inception():
-    model = Sequential(
+    return model_for(
+        (8, 8, 1),
         L.Conv2D(4, 3, padding="same"),
         L.Parallel(L.Chain(L.Conv2D(4, 1), L.ReLU()), L.Conv2D(2, 3, padding="same")),
         L.Residual(L.Parallel(L.Conv2D(6, 1), L.Conv2D(6, 3, padding="same"), merge="add")),
@@ -36,8 +38,6 @@ def inception():
         L.Dense(10),
         seed=0,
     )
-    model.build((8, 8, 1))
-    return model
 
 
 def built(layer, *shape):
@@ -50,9 +50,7 @@ def gpt(layers):
 
 
 def recurrent():
-    model = Sequential(L.Bidirectional(L.LSTM(3)), L.TimeDistributed(L.Dense(2)), seed=0)
-    model.build((5, 4))
-    return model
+    return model_for((5, 4), L.Bidirectional(L.LSTM(3)), L.TimeDistributed(L.Dense(2)), seed=0)
 
 
 def wired():

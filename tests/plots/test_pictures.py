@@ -18,7 +18,7 @@ from phitodeep.model import architectures as models
 from phitodeep.plots.canvas import evenly, gap_of
 from phitodeep.plots.embedding import principal
 from phitodeep.plots.recorder import Histograms
-from tests.conftest import check_refused
+from tests.conftest import check_refused, model_for
 from tests.inspect.shared import rows
 from tests.rows import few
 from tools.make_plots import BLOCK, PAGES, PICTURES, ROOT
@@ -35,9 +35,9 @@ def classifier(K=3, seed=0):
 
 
 def convolutions(channels=1):
-    model = Sequential(Conv2D(5, 3), ReLU(), Conv2D(20, 2), Flatten(), Dense(4), seed=0)
-    model.build((8, 7, channels))
-    return model
+    return model_for(
+        (8, 7, channels), Conv2D(5, 3), ReLU(), Conv2D(20, 2), Flatten(), Dense(4), seed=0
+    )
 
 
 def gpt(layers=2):
@@ -180,13 +180,11 @@ def test_filters_are_tiles_of_a_mosaic():
     assert axes.get_title().startswith("layer 0: 2 of 5 filters; full colour is ±")
     axes = plots.filters(model, "0").axes[0]
     np.testing.assert_allclose(np.asarray(axes.images[0].get_array())[:3, 4:7], 0.5)
-    model = Sequential(Flatten(), Dense(3), seed=0)
-    model.build((4, 5))
+    model = model_for((4, 5), Flatten(), Dense(3), seed=0)
     axes = plots.filters(model, "1", shape=(4, 5)).axes[0]
     expected = model.layers[1].W.T.reshape(3, 4, 5)
     np.testing.assert_array_equal(tiles_of(image_of(axes), 4, 5), expected)
-    model = Sequential(Conv1D(2, 3), seed=0)
-    model.build((9, 4))
+    model = model_for((9, 4), Conv1D(2, 3), seed=0)
     axes = plots.filters(model, "0").axes[0]
     expected = model.layers[0].W.transpose(2, 1, 0)  # filter, channel, step
     np.testing.assert_array_equal(tiles_of(image_of(axes), 4, 3), expected)
@@ -242,8 +240,7 @@ def test_attention_of_all_heads_and_of_one():
 def test_paths_names_and_endings(tmp_path):
     x = rng.integers(0, 6, 5)
     assert "layer 2.layers.0.layers.1:" in plots.attention(gpt(1), x).get_suptitle()
-    net = Sequential(Conv2D(5, 3), Flatten(), Dense(4), seed=0)
-    net.build((8, 7, 1))
+    net = model_for((8, 7, 1), Conv2D(5, 3), Flatten(), Dense(4), seed=0)
     assert "layer 0:" in plots.filters(net).axes[0].get_title()
     assert "layer 2:" in plots.filters(net, shape=(6, 5, 5)).axes[0].get_title()
     assert "layer 0:" in plots.feature_maps(net, np.zeros((8, 7, 1))).axes[0].get_title()

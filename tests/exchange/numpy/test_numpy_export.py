@@ -32,6 +32,7 @@ from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
 from phitodeep.testing.examples import data, made
 from tests import random_networks
+from tests.conftest import model_for
 from tests.exchange.rows import EACH
 from tests.exchange.several import NETWORKS, built, exportable, predicted
 from tests.random_networks import one
@@ -252,8 +253,7 @@ def test_a_file_predicts_what_its_model_predicts(exported):
 def test_large_values_do_not_overflow(dtype):
     X = np.array([[-900, -90, 0, 1, 90, 900], [900, 900, -900, 900, 0, 0]], dtype)
     for name in NOT_OVERFLOWING.split():
-        model = Sequential(getattr(L, name)(), dtype=dtype, seed=0)
-        model.build((6,))
+        model = model_for((6,), getattr(L, name)(), dtype=dtype, seed=0)
         network = Network(model, partial(form_of, library="numpy"))
         names = {**vars(plain), "X": X, "W": network.weights}
         exec("\n".join(str(line).strip() for line in network.lines), names)
@@ -342,15 +342,15 @@ def mlp(tmp_path):
 
 
 def export(path, seed=0, *more):
-    model = Sequential(L.Dense(3, 4), L.ReLU(), L.Dropout(0.5), *more, L.Dense(4, 2), seed=seed)
-    model.build((3,))
+    model = model_for(
+        (3,), L.Dense(3, 4), L.ReLU(), L.Dropout(0.5), *more, L.Dense(4, 2), seed=seed
+    )
     model.export_numpy(path)
     return model
 
 
 def exported_text(folder, *layers, shape):
-    model = Sequential(*layers, seed=0)
-    model.build(shape)
+    model = model_for(shape, *layers, seed=0)
     model.export_numpy(folder / "net.py")
     return (folder / "net.py").read_text()
 
@@ -590,8 +590,7 @@ def test_the_most_steps_are_those_of_the_input(tmp_path):
         ((L.PositionalEmbedding(2), L.GlobalAvgPool()), (2,), 2),
         ((L.GlobalAvgPool(), L.Reshape(3, 1), L.PositionalEmbedding(3)), (4,), None),
     ):
-        model = Sequential(L.Embedding(4, 3), *layers, seed=0, dtype="float64")
-        model.build(shape)
+        model = model_for(shape, L.Embedding(4, 3), *layers, seed=0, dtype="float64")
         model.export_numpy(tmp_path / "net.py")
         text = (tmp_path / "net.py").read_text()
         assert ("max_steps=" in text.split("def network")[0]) == bool(most)
@@ -716,8 +715,7 @@ WRONG_PATHS = {
 def test_what_cannot_be_exported_is_refused_and_nothing_is_written(tmp_path):
     for layer, says in REFUSED:
         shape = (3, 4) if isinstance(layer, L.MultiHeadAttention) else (3,)
-        model = Sequential(L.Dense(shape[-1]), layer.copy())
-        model.build(shape)
+        model = model_for(shape, L.Dense(shape[-1]), layer.copy())
         with pytest.raises(ArgumentError, match=says):
             model.export_numpy(tmp_path / "net.py")
     own = OwnModel(L.Dense(3, 2))
@@ -736,8 +734,7 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(tmp_path):
 def test_functions_that_cannot_be_copied_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(correspondence, "TABLE", {**correspondence.TABLE})
     linecache.cache["b"] = (1, None, ["def other(X): return 2 * X\n"], "b")
-    model = Sequential(L.Dense(3, 3), L.ReLU(), L.Residual(Own()))
-    model.build((3,))
+    model = model_for((3,), L.Dense(3, 3), L.ReLU(), L.Residual(Own()))
     for i, (code, kind, says) in enumerate(FUNCTIONS):
         file = tmp_path / f"own_{i}.py"
         file.write_text(f"import json, numpy as np, pytest\n{code}\n")
@@ -775,8 +772,7 @@ class HostileChain(L.Chain):
 def test_names_cannot_inject_code(tmp_path):
     name = 'A"""\nraise SystemExit("injected")\n"""'
     kind = type(name, (L.Dense,), {"__module__": __name__})
-    model = Sequential(kind(3, 4), HostileChain(L.Dropout(0.5), L.ReLU()), seed=0)
-    model.build((3,))
+    model = model_for((3,), kind(3, 4), HostileChain(L.Dropout(0.5), L.ReLU()), seed=0)
     check_predictions(model, np.ones((2, 3)), tmp_path, atol=1e-6)
 
 
@@ -797,8 +793,7 @@ def test_hundreds_of_branches_with_names_of_their_own(tmp_path):
     for merge in ("concat", "add", "multiply"):
         many = [L.Tanh() for _ in range(3000 if LONG else 101)]
         branches = L.Residual(L.Tanh()), L.Residual(L.Tanh()), *many
-        model = Sequential(L.Parallel(*branches, merge=merge), dtype="float64")
-        model.build((2,))
+        model = model_for((2,), L.Parallel(*branches, merge=merge), dtype="float64")
         check_predictions(model, np.array([[0.1, 9.0]]), tmp_path, rtol=1e-12)
 
 

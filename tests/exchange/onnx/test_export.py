@@ -19,6 +19,7 @@ from phitodeep.exchange.onnx.write.forms import exports
 from phitodeep.functional.rotary import DynamicRope
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
+from tests.conftest import model_for
 from tests.exchange import several
 from tests.random_networks import Gate, Ladder, Scale, randomize
 
@@ -28,8 +29,7 @@ NOT_EXPORTED = {"Lambda", "Layer", "Param", "State", "Shared"}
 
 
 def built(*parts, shape, **settings):
-    model = Sequential(*parts, seed=1, **settings)
-    model.build(shape)
+    model = model_for(shape, *parts, seed=1, **settings)
     return randomize(model, np.random.default_rng(1), 0.5)
 
 

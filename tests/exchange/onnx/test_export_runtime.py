@@ -20,9 +20,10 @@ from phitodeep.functional.rotary import YarnRope
 from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
 from phitodeep.testing.examples import ELEMENTWISE, data, made
+from tests.conftest import model_for
 from tests.exchange.onnx.test_import import CASES, MODELS
 from tests.exchange.several import exportable
-from tests.random_networks import Scale
+from tests.random_networks import Scale, randomize
 
 ort = pytest.importorskip("onnxruntime")
 failures = ort.capi.onnxruntime_pybind11_state
@@ -249,14 +250,8 @@ def test_random_crops(tmp_path):
 def test_models(name, opset, tmp_path):
     build, shape, _ = MODELS[name]
     model, rng = build().build(), np.random.default_rng(6)
-    if model.input_shape is None:
-        model.build(shape)
-    model.set_weights(
-        {
-            path: rng.uniform(0.5, 2, a.shape) if "var" in path else a + 0.1 * rng.random(a.shape)
-            for path, a in model.get_weights().items()
-        }
-    )
+    model.build(shape)
+    randomize(model, rng, 0.3)
     X = rng.integers(0, 7, (4, *shape)) if model.takes_tokens else rng.standard_normal((4, *shape))
     running = check(model, X if model.takes_tokens else X.astype("f"), tmp_path / "net.onnx", opset)
     (Y,) = running.run(None, {"X": X if model.takes_tokens else X.astype("f")})
@@ -294,8 +289,7 @@ def test_random_networks(start, tmp_path):
 
 
 def test_columns_from_the_end_of_any_number_of_steps(tmp_path):
-    model = Sequential(L.Permute(2, 1), L.Select([-1, 0]))
-    model.build((4, 3))
+    model = model_for((4, 3), L.Permute(2, 1), L.Select([-1, 0]))
     model.export_onnx(tmp_path / "net.onnx")
     running = session(tmp_path / "net.onnx")
     for steps in (1, 4, 7):
@@ -307,7 +301,5 @@ def test_updates_of_a_whole_model(tmp_path):
     rng = np.random.default_rng(0)
     model = models.gpt(9, 12, layers=1, heads=2, dim=8).build()
     model.add_lora("*", rank=2)
-    for _, layer in model.walk():
-        if isinstance(layer, L.LowRank):
-            layer.B = rng.standard_normal(layer.B.shape)
+    randomize(model, rng, 0.3)
     check(model, rng.integers(0, 9, (2, 12)), tmp_path / "net.onnx")

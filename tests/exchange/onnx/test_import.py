@@ -8,10 +8,9 @@ from phitodeep import inference
 from phitodeep import layers as L
 from phitodeep.exchange.onnx.write.export import export_onnx
 from phitodeep.io import from_onnx
-from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
 from phitodeep.testing.examples import data, made
-from tests.conftest import noted
+from tests.conftest import model_for, noted
 from tests.exchange import several
 from tests.exchange.onnx.graphs import mangled
 from tests.exchange.rows import EACH
@@ -58,8 +57,7 @@ def test_every_layer_comes_back(opset, dtype, tmp_path):
         layer = made(make, shape, dtype=dtype)
         if isinstance(layer, L.Wired):  # merges that a tree does not have
             continue
-        model = Sequential(layer, dtype=dtype)
-        model.build(shape[1:])
+        model = model_for(shape[1:], layer, dtype=dtype)
         model.export_onnx(path, opset=opset)
         mangled(path, seed=i)
         X, _ = data(layer, shape, *tokens)

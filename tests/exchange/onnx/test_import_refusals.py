@@ -11,8 +11,7 @@ from phitodeep.errors import DataError, MissingExtraError, PhitodeepError
 from phitodeep.exchange.onnx.read import activations, products, verifying
 from phitodeep.io import from_onnx
 from phitodeep.layers import BatchNorm, Dense, Mish, MultiHeadAttention, Permute, Reshape
-from phitodeep.model import Sequential
-from tests.conftest import noted
+from tests.conftest import model_for, noted
 from tests.exchange.onnx.graphs import floats, nodes, write
 
 onnx = pytest.importorskip("onnx")
@@ -130,8 +129,7 @@ def test_a_missing_file_and_another_file(tmp_path):
 
 
 def test_without_onnx_the_error_names_the_extra(tmp_path, monkeypatch):
-    model = Sequential(Dense(3, 2))
-    model.build((3,))
+    model = model_for((3,), Dense(3, 2))
     monkeypatch.setitem(sys.modules, "onnx", None)
     for call in (from_onnx, model.export_onnx):
         with pytest.raises(MissingExtraError, match=r"phitodeep\[onnx\]"):
@@ -255,8 +253,9 @@ def test_settings_and_layouts(tmp_path):
     path, x = write(tmp_path, text, [5, 3, 2], arrays), floats(5, 3, 2)
     found = from_onnx(path).predict(x.swapaxes(0, 1))
     np.testing.assert_allclose(found.swapaxes(0, 1), evaluated(path, x), atol=1e-6)
-    model = Sequential(Permute(3, 1, 2), Reshape(-1), Dense(2), seed=1)  # ours is not a layout
-    model.build((2, 3, 4))
+    model = model_for(
+        (2, 3, 4), Permute(3, 1, 2), Reshape(-1), Dense(2), seed=1
+    )  # ours is not a layout
     model.export_onnx(path)
     again, X = from_onnx(path), floats(5, 2, 3, 4)
     assert again.input_shape == (2, 3, 4)
@@ -317,8 +316,7 @@ def test_a_reduction_without_axes(noop, axes, tmp_path, monkeypatch):
 
 def attention(path, change, **settings):
     """Write an attention, with some of its constants changed."""
-    model = Sequential(MultiHeadAttention(4, **settings), seed=1)
-    model.build((3, 8))
+    model = model_for((3, 8), MultiHeadAttention(4, **settings), seed=1)
     model.export_onnx(path)
     proto = onnx.load(path)
     changed = 0

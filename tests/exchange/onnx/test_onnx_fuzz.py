@@ -22,8 +22,7 @@ from phitodeep import layers as L
 from phitodeep.errors import LONGEST, PhitodeepError
 from phitodeep.exchange.onnx.read.interpreting import HANDLERS
 from phitodeep.io import from_onnx
-from phitodeep.model import Sequential
-from tests.conftest import noted
+from tests.conftest import model_for, noted
 from tests.exchange.onnx.graphs import floats, proto
 from tests.rows import times
 from tests.time_limit import within
@@ -94,8 +93,7 @@ def bases():
         for opset in (17, 20):
             for name, (layers, shape) in models().items():
                 dtype = "float64" if name == "recurrent" else "float32"
-                model = Sequential(*layers, seed=1, dtype=dtype)
-                model.build(shape)
+                model = model_for(shape, *layers, seed=1, dtype=dtype)
                 model.export_onnx(path, opset=opset)
                 found[f"{name}{opset}"] = path.read_bytes()
     return found

@@ -10,47 +10,34 @@ from phitodeep import loss as losses
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.exchange.torch.compare import LOSSES
 from phitodeep.io import compare_with_torch
-from phitodeep.model import Sequential
 from phitodeep.testing import examples
+from tests.conftest import assert_weights, model_for
 from tests.exchange.several import built, twins, two_heads, unet
+from tests.random_networks import randomize
 
 SMALL = {"float32": 2e-5, "float64": 1e-13}
+CLASSES = {"loss_class": "softmax_cross_entropy", "seed": 0}
 
 
 def images(**settings):
-    model = Sequential(
-        L.Conv2D(4, 3, padding="same"),
-        L.BatchNorm(),
-        L.ReLU(),
+    first = L.Conv2D(4, 3, padding="same"), L.BatchNorm(), L.ReLU()
+    inside = (
         L.Residual(L.Conv2D(4, 3, padding="same"), L.Dropout(0.5)),
         L.SkipConcat(L.Conv2D(2, 1)),
-        L.MaxPool2D(2),
-        L.Flatten(),
-        L.Dense(3),
-        loss_class="softmax_cross_entropy",
-        seed=0,
-        **settings,
     )
-    model.build((8, 6, 2))
+    last = L.MaxPool2D(2), L.Flatten(), L.Dense(3)
+    model = model_for((8, 6, 2), *first, *inside, *last, **CLASSES, **settings)
     rng = np.random.default_rng(0)
     return model, rng.standard_normal((6, 8, 6, 2)), rng.integers(0, 3, 6)
 
 
 def tokens(**settings):
     embedding = L.Embedding(7, 4)
-    model = Sequential(
-        embedding,
-        L.PositionalEmbedding(6),
-        L.TransformerBlock(2, causal=True, dropout=0.2, checkpoint=True),
-        L.Parallel(L.Bidirectional(L.LSTM(2)), L.GRU(4), merge="add"),
-        L.TimeDistributed(L.Chain(L.LayerNorm(), L.Dense(4))),
-        L.TiedDense(embedding),
-        loss_class="softmax_cross_entropy",
-        seed=0,
-        **settings,
-    )
-    model.build((5,))
-    rng = np.random.default_rng(1)
+    block = L.TransformerBlock(2, causal=True, dropout=0.2, checkpoint=True)
+    states = L.Parallel(L.Bidirectional(L.LSTM(2)), L.GRU(4), merge="add")
+    last = L.TimeDistributed(L.Chain(L.LayerNorm(), L.Dense(4))), L.TiedDense(embedding)
+    layers = embedding, L.PositionalEmbedding(6), block, states, *last
+    model, rng = model_for((5,), *layers, **CLASSES, **settings), np.random.default_rng(1)
     return model, rng.integers(0, 7, (3, 5)), rng.integers(0, 7, (3, 5))
 
 
@@ -85,8 +72,7 @@ def test_all_is_well(make, dtype):
     found = compare_with_torch(model, X, y)
     assert found.worst.relative < SMALL[dtype], found
     assert found.training
-    for path, a in model.get_weights().items():
-        np.testing.assert_array_equal(a, before[path])
+    assert_weights(model, before)
     gradients = {f"{row.path}.{row.array[1:]}" for row in found.rows if row.array[1:] != "X"}
     parameters = {f"{p}.{n}" for p, layer in model.walk() for n in layer.params}
     assert parameters <= gradients
@@ -149,8 +135,7 @@ def test_losses(loss, kind, steps):
     probabilities = L.Sigmoid if kind == "shares" else L.Softmax
     last = {"probabilities": probabilities, "log-probabilities": L.LogSoftmax}.get(loss.wants)
     layers = [L.Dense(4), *([last()] if last else [])]
-    model = Sequential(*layers, loss_class=loss, dtype="float64", seed=0)
-    model.build((*shape[1:-1], 2))
+    model = model_for((*shape[1:-1], 2), *layers, loss_class=loss, dtype="float64", seed=0)
     X = rng.standard_normal((*shape[:-1], 2))
     found = compare_with_torch(model, X, y)
     assert found.worst.relative < 1e-10, found
@@ -165,8 +150,7 @@ def test_a_loss_that_differs_shows():
 
     LOSSES[Wrong] = LOSSES[losses.MeanAbsoluteError]
     try:
-        model = Sequential(L.Dense(3), loss_class=Wrong(), dtype="float64")
-        model.build((2,))
+        model = model_for((2,), L.Dense(3), loss_class=Wrong(), dtype="float64")
         found = compare_with_torch(model, np.ones((4, 2)), np.zeros((4, 3)))
     finally:
         del LOSSES[Wrong]
@@ -200,32 +184,27 @@ def test_refusals():
     model, X, y = images()
     with pytest.raises(ArgumentError):
         compare_with_torch(model, X, y + 10)
-    model = Sequential(L.Dense(3), L.BatchNorm(), loss_class="softmax_cross_entropy", seed=0)
-    model.build((4,))
+    model = model_for((4,), L.Dense(3), L.BatchNorm(), **CLASSES)
     with pytest.raises(ArgumentError, match="PyTorch refuses this X: Expected more than 1 value"):
         compare_with_torch(model, np.ones((1, 4)), np.zeros(1, int))
 
 
 def test_a_nan_is_the_worst_of_all():
-    model = Sequential(L.Dense(3), loss_class=losses.SoftmaxCrossEntropy(ignore_index=0), seed=0)
-    model.build((4,))
+    loss = losses.SoftmaxCrossEntropy(ignore_index=0)
+    model = model_for((4,), L.Dense(3), loss_class=loss, seed=0)
     found = compare_with_torch(model, np.ones((2, 4)), np.zeros(2, int))  # PyTorch divides 0 by 0
     assert (found.worst.path, found.worst.array, found.worst.relative) == ("loss", "L", np.inf)
 
 
 def test_layers_with_updates_and_dropout_of_attention():
-    model = Sequential(
-        L.Dense(12), L.ScaledDotProductAttention(2, dropout=0.5), L.TransformerBlock(2, rope=True),
-        loss_class="mean_squared_error", seed=0, dtype="float64",
-    )  # fmt: skip
-    rng = np.random.default_rng(0)
-    model.build((3, 5))
-    model.add_lora("*", rank=2)
-    for _, layer in model.walk():
-        if isinstance(layer, L.LowRank):
-            layer.B = rng.standard_normal(layer.B.shape)
-    found = compare_with_torch(
-        model, rng.standard_normal((2, 3, 5)), rng.standard_normal((2, 3, 4))
+    attention = L.ScaledDotProductAttention(2, dropout=0.5), L.TransformerBlock(2, rope=True)
+    model, rng = (
+        model_for((3, 5), L.Dense(12), *attention, dtype="float64"),
+        np.random.default_rng(0),
     )
+    model.add_lora("*", rank=2)
+    randomize(model, rng)
+    X, y = rng.standard_normal((2, 3, 5)), rng.standard_normal((2, 3, 4))
+    found = compare_with_torch(model, X, y)
     assert found.worst.relative < 1e-12, found
     assert {row.layer for row in found.rows} >= {"LowRank", "ScaledDotProductAttention"}

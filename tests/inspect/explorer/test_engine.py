@@ -13,6 +13,7 @@ from phitodeep.inspect.explorer.document import text_of
 from phitodeep.loss import BinaryCrossEntropy, MeanSquaredError
 from phitodeep.optimization.optimizers import SGD
 from phitodeep.testing.examples import data, made, pair
+from tests.conftest import model_for
 from tests.derivations.test_random_networks import TARGETS, model_of, options_of
 from tests.exchange.several import NETWORKS, built, predicted, wired
 from tests.inspect.explorer.checks import FRESH, VALIDATOR, Ref, check, check_all, unpacked
@@ -37,11 +38,15 @@ def around(layer, shape, tokens):
     """A model with a layer, after one that learns if it takes no tokens."""
     first = L.PReLU() if len(shape) > 2 else L.Dense(shape[-1], shape[-1])
     before = [] if tokens else [first]
-    model = Sequential(
-        *before, layer, dtype="float64", seed=3, loss_class=MeanSquaredError(), optimizer=SGD(0.1)
+    return model_for(
+        shape[1:],
+        *before,
+        layer,
+        dtype="float64",
+        seed=3,
+        loss_class=MeanSquaredError(),
+        optimizer=SGD(0.1),
     )
-    model.build(shape[1:])
-    return model
 
 
 @over(ROWS)
@@ -70,8 +75,9 @@ def before_loss(loss):
 def test_every_loss(js, loss):
     index = LOSSES.index(loss)
     shape = [(2, 3, 4), (3, 4), (1, 4)][index % 3]
-    model = Sequential(L.Dense(4, 4), *before_loss(loss), loss_class=loss, dtype="float64", seed=2)
-    model.build(shape[1:])
+    model = model_for(
+        shape[1:], L.Dense(4, 4), *before_loss(loss), loss_class=loss, dtype="float64", seed=2
+    )
     X, (_, y) = FRESH(1).standard_normal(shape), pair(loss, shape)
     options = {"sample_weight": np.linspace(0.0, 2, shape[0] + 1)[1:]} if index % 2 else {}
     check_all(js, model, X, y, options, SHARE, full=LONG or index % 3 == 0)
