@@ -13,8 +13,8 @@ from phitodeep.derivations.language.step import Derivation, Let, Through
 from phitodeep.errors import AnomalyError, ArgumentError, PhitodeepWarning
 from phitodeep.layers import Layer
 from phitodeep.loss import SoftmaxCrossEntropy
-from phitodeep.training.callback import Callback
-from tests.conftest import model_for
+from phitodeep.training.callback import LambdaCallback
+from tests.conftest import assert_weights, model_for
 from tests.inspect.shared import dense
 
 RNG = np.random.default_rng(0)
@@ -44,16 +44,9 @@ class Between(Layer):
         return Derivation([Let("Y", self.value)], [Let("dX", self.slope)])
 
 
-class At(Callback):
-    """Call a function after so many steps."""
-
-    def __init__(self, step, change):
-        self.step, self.change, self.seen = step, change, 0
-
-    def on_batch_end(self, model, *args):
-        self.seen += 1
-        if self.seen == self.step:
-            self.change(model)
+def after(step, change):
+    """Change the model after this step."""
+    return LambdaCallback(on_batch_end=lambda model, now, loss: now == step and change(model))
 
 
 def over():
@@ -117,10 +110,9 @@ def test_no_parameter_and_no_memory_of_the_optimizer_has_changed():
     model = dense()
     model.train(X, Y, epochs=2, verbose=0)
     t, memory = model.optimizer.t, model.optimizer.state_dict()
-    before = {path: a.copy() for path, a in model.get_weights().items()}
+    before = model.get_weights()
     caught(model, y=1e200 * Y, batch_size=5)
-    for path, a in model.get_weights().items():
-        np.testing.assert_array_equal(a, before[path])
+    assert_weights(model, before)
     assert model.optimizer.t == t
     assert repr(model.optimizer.state_dict()) == repr(memory)
 
@@ -141,19 +133,15 @@ def test_the_logarithm_of_0_and_the_division_of_a_norm():
 
 @pytest.mark.parametrize(("step", "place"), [(1, (1, 2)), (2, (1, 3)), (3, (2, 1)), (7, (3, 2))])
 def test_a_weight_that_a_callback_spoils(step, place):
-    found = caught(dense(), epochs=4, batch_size=4, callbacks=[At(step, spoil(2))])
+    found = caught(dense(), epochs=4, batch_size=4, callbacks=[after(step, spoil(2))])
     assert where(found) == (*place, "2", "forward", "XW", ("W",))
     assert "; W was not finite already; samples" in str(found)
     rows = range(4 * (place[1] - 1), 4 * place[1])
     assert found.samples == tuple(rows)
 
 
-def spoil_bias(model):
-    model.layers[2].params["b"] = np.full(2, np.inf)
-
-
 def test_a_bias_only_the_backward_pass_a_gradient_and_the_loss():
-    found = caught(dense(), epochs=2, callbacks=[At(1, spoil_bias)])
+    found = caught(dense(), epochs=2, callbacks=[after(1, spoil(2, "b", np.inf))])
     assert where(found) == (2, 1, "2", "forward", "Y", ("b",))
     found = caught(dense(Between("X", "dY * 1e200 * 1e200")))
     assert where(found) == (1, 1, "1", "backward", "dX", ())
@@ -238,14 +226,14 @@ def test_masks_of_minus_infinity_are_no_anomaly():
     model = model_for((5, 4), L.MultiHeadAttention(2, causal=True), L.Dense(2), seed=0)
     S, y = RNG.standard_normal((6, 5, 4)), RNG.standard_normal((6, 5, 2))
     model.train(S, y, epochs=1, **WATCHED)
-    found = caught(model, S, y, epochs=2, callbacks=[At(1, spoil(1))])
+    found = caught(model, S, y, epochs=2, callbacks=[after(1, spoil(1))])
     assert where(found) == (3, 1, "1", "forward", "XW", ("W",))
 
 
 def test_shortcuts_layers_without_steps_and_infinity_where_only_minus_infinity_is_meant():
     model = dense(L.ReLU(), loss_class=SoftmaxCrossEntropy())
     y = np.arange(12) % 2
-    found = caught(model, y=y, epochs=2, callbacks=[At(1, spoil(0))])
+    found = caught(model, y=y, epochs=2, callbacks=[after(1, spoil(0))])
     assert where(found) == (2, 1, "0", "forward", "XW", ("W",))
     log = L.Lambda(np.log, lambda dY, X, Y: dY / X)
     Z = np.where(np.arange(12) == 5, 0, 1)[:, None] * np.abs(X)
@@ -269,13 +257,12 @@ def test_lbfgs_and_an_iterable_of_batches():
 def test_only_with_the_option_is_there_an_error_and_a_healthy_training_is_the_same():
     model = dense()
     with pytest.warns(PhitodeepWarning, match="training stopped: "):
-        model.train(X, Y, epochs=3, verbose=0, callbacks=[At(1, spoil(2))])
+        model.train(X, Y, epochs=3, verbose=0, callbacks=[after(1, spoil(2))])
     assert model.epoch <= 2
     a, b = dense(L.Dropout(0.3), L.ReLU()), dense(L.Dropout(0.3), L.ReLU())
     a.train(X, Y, epochs=3, batch_size=4, **WATCHED)
     b.train(X, Y, epochs=3, batch_size=4, verbose=0)
-    for path, W in a.get_weights().items():
-        np.testing.assert_array_equal(W, b.get_weights()[path])
+    assert_weights(a, b)
     for value in ("warn", True, 1, ""):
         with pytest.raises(ArgumentError, match='anomaly must be None or "raise", got'):
             dense().train(X, Y, epochs=1, verbose=0, anomaly=value)

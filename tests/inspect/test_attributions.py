@@ -10,8 +10,9 @@ from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
 from phitodeep.model.network import Network
 from phitodeep.testing import numeric_gradient
-from tests.conftest import check_refused, model_for
+from tests.conftest import assert_weights, check_refused, model_for
 from tests.inspect.shared import rows
+from tests.random_networks import randomize
 
 METHODS = ("gradient", "gradient_x_input", "integrated")
 
@@ -39,19 +40,13 @@ def lstm(dtype="float32"):
 
 def sequence(dtype="float32"):
     builder = SequentialBuilder(4, 6, seed=1).dtype(dtype).dense(6)
-    return stirred(builder.transformer_block(2, causal=True).dense(3).build())
-
-
-def stirred(model):
-    """The model with other weights, so that none is 0 or 1."""
-    rng = np.random.default_rng(2)
-    model.set_weights({k: rng.standard_normal(a.shape) / 2 for k, a in model.get_weights().items()})
-    return model
+    model = builder.transformer_block(2, causal=True).dense(3).build()
+    return randomize(model, np.random.default_rng(2), 0.5)
 
 
 def gpt(dtype="float64", **options):
     builder = models.gpt(11, 6, layers=1, heads=2, dim=8, dropout=0.3, **options)
-    return stirred(builder.seed(1).dtype(dtype).build())
+    return randomize(builder.seed(1).dtype(dtype).build(), np.random.default_rng(2), 0.5)
 
 
 each = pytest.mark.parametrize("make", [mlp, cnn, lstm, sequence])
@@ -345,10 +340,9 @@ def test_a_pending_backward_pass_is_not_disturbed(method):
         X, outputs = samples(model), []
         for _ in range(2):  # dropout draws a new mask in each pass
             Y = model.forward(X)
-            before = {k: a.copy() for k, a in model.get_weights().items()}
+            before = model.get_weights()
             between(model, X)
-            for k, a in model.get_weights().items():
-                np.testing.assert_array_equal(a, before[k], err_msg=k)
+            assert_weights(model, before)
             dX = model.backward(np.cos(Y))
             assert dX is not None
             grads = [g for _, layer in model.walk() for g in dict(layer.grads).values()]

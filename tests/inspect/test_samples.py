@@ -14,7 +14,7 @@ from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ShapeError, UnknownNameError
 from phitodeep.testing.examples import data, made, pair
 from phitodeep.training.inputs import validate
-from tests.conftest import model_for
+from tests.conftest import assert_weights, model_for
 from tests.inspect.shared import LABELS, LENGTHS, ROWS, YS, S, X, Y, gpt
 from tests.loss.test_loss import EXAMPLES as LOSSES
 from tests.random_networks import Scale
@@ -169,10 +169,9 @@ def test_one_sample_of_an_unbuilt_model_keys_cells_and_a_model_that_stays():
     assert str(why).startswith("d0.W[2, 1] = ")
     model = gpt()
     model.build((5,))
-    before = {path: a.copy() for path, a in model.get_weights().items()}
+    before = model.get_weights()
     g = model.sample_gradients(ROWS, LABELS)
     first = g["0.W"].copy()
-    for path, a in model.get_weights().items():
-        np.testing.assert_array_equal(a, before[path])
+    assert_weights(model, before)
     model.train(ROWS, LABELS, epochs=2, verbose=0)
     np.testing.assert_array_equal(g["0.W"], first)

@@ -17,7 +17,7 @@ from phitodeep.inspect.summary import HEAD, Row, Summary, summarize
 from phitodeep.layers import Dense, Layer, ReLU
 from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential, SequentialBuilder
-from tests.conftest import model_for
+from tests.conftest import assert_weights, model_for
 
 
 def rows(layer):
@@ -260,8 +260,7 @@ def test_the_model_stays_as_it_was(rng):
     assert made.optimizer.t == steps
     assert made.epoch == history
     assert "forward" not in vars(made.layers[0])
-    for name, a in made.get_weights().items():
-        np.testing.assert_array_equal(a, before[name])
+    assert_weights(made, before)
 
 
 @pytest.mark.filterwarnings("ignore:training stopped")
