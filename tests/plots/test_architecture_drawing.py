@@ -3,7 +3,6 @@
 import itertools
 import re
 import xml.etree.ElementTree as ET
-from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -28,16 +27,11 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def inception():
-    return model_for(
-        (8, 8, 1),
-        L.Conv2D(4, 3, padding="same"),
-        L.Parallel(L.Chain(L.Conv2D(4, 1), L.ReLU()), L.Conv2D(2, 3, padding="same")),
-        L.Residual(L.Parallel(L.Conv2D(6, 1), L.Conv2D(6, 3, padding="same"), merge="add")),
-        L.SkipConcat(L.MaxPool2D(2), L.Conv2D(8, 3, padding="same"), L.Upsample2D(2)),
-        L.Flatten(),
-        L.Dense(10),
-        seed=0,
-    )
+    first, second, third, fourth = (L.Conv2D(f, 3, padding="same") for f in (4, 2, 6, 8))
+    parts = L.Parallel(L.Chain(L.Conv2D(4, 1), L.ReLU()), second)
+    inner = L.Residual(L.Parallel(L.Conv2D(6, 1), third, merge="add"))
+    skip = L.SkipConcat(L.MaxPool2D(2), fourth, L.Upsample2D(2))
+    return model_for((8, 8, 1), first, parts, inner, skip, L.Flatten(), L.Dense(10), seed=0)
 
 
 def built(layer, *shape):
@@ -176,15 +170,14 @@ def test_text_fits_into_its_box_and_skip_connections_are_orange():
             own = [r for r in rects if r[0] == x and r[1] == y]
             assert all(0.56 * 11 * len(text) < right - left for left, _, right, _ in own), text
 
-    def orange(model):
-        found = places(plots.architecture(model))
-        return sum(tag == "polyline" and a["stroke"] == POSITIVE for tag, a, *_ in found)
+    skips = {"inception": 2, "gpt": 4, "recurrent": 0, "squeezed": 3, "heads": 1}
+    assert {name: orange(MODELS[name]()) for name in skips} == skips
 
-    assert orange(inception()) == 2
-    assert orange(gpt(2)) == 4
-    assert orange(recurrent()) == 0
-    assert orange(built(squeezed(), 4, 3, 2)) == 3
-    assert orange(two_heads().build()) == 1
+
+def orange(model):
+    """How many skip connections are drawn."""
+    found = places(plots.architecture(model))
+    return sum(tag == "polyline" and a["stroke"] == POSITIVE for tag, a, *_ in found)
 
 
 def test_how_layers_are_connected_is_read_from_derivations():
@@ -224,47 +217,23 @@ def test_layers_of_an_own_container_are_connected_as_its_derivation_says():
     lines = [a for tag, a, *_ in places(drawing) if tag == "polyline"]
     assert len(lines) == 2  # from the input to the container, and from there to the output
 
-    class Shared(Told):
-        forward_steps: ClassVar = [
-            Through("A", "X", "a"),
-            Through("B", "A", "b"),
-            Let("Y", "A + B"),
-        ]
-
-    assert series_of(Shared()) == ("a", Merge("+", ((), ("b",))))
-    drawing = plots.architecture(Sequential(Shared()))
-    assert (
-        sum(a.get("stroke") == POSITIVE for tag, a, *_ in places(drawing) if tag == "polyline") == 1
-    )
-
-    class One(Told):
-        forward_steps: ClassVar = [Through("Y", "X", "a")]
-
-    class InLoop(Told):
-        forward_steps: ClassVar = [
-            Loop("X", [Let("A", "2 * X")]),
-            Through("B", "A", "a"),
-            Through("Y", "B", "b"),
-        ]
-
-    class ToLoop(Told):
-        forward_steps: ClassVar = [
-            Through("A", "X", "a"),
-            Through("B", "A", "b"),
-            Loop("B", [Let("Y", "2 * B")]),
-        ]
-
-    assert series_of(One()) is series_of(InLoop()) is series_of(ToLoop()) is None
-    assert len(boxes(plots.architecture(Sequential(ToLoop())))) == 2
+    added = connected(Through("A", "X", "a"), Through("B", "A", "b"), Let("Y", "A + B"))
+    assert series_of(added) == ("a", Merge("+", ((), ("b",))))
+    assert orange(Sequential(added)) == 1
+    one = connected(Through("Y", "X", "a"))
+    doubled = Loop("X", [Let("A", "2 * X")])
+    in_loop = connected(doubled, Through("B", "A", "a"), Through("Y", "B", "b"))
+    doubled = Loop("B", [Let("Y", "2 * B")])
+    to_loop = connected(Through("A", "X", "a"), Through("B", "A", "b"), doubled)
+    assert series_of(one) is series_of(in_loop) is series_of(to_loop) is None
+    assert len(boxes(plots.architecture(Sequential(to_loop)))) == 2
 
 
-class Told(Own):
-    """Layers that are connected as its derivation says."""
-
-    forward_steps: ClassVar[list[Any]] = []
-
-    def steps(self):
-        return Derivation(self.forward_steps, [Let("dX", "dY")])
+def connected(*steps):
+    """Layers that are connected as these steps say."""
+    layer = Own()
+    layer.steps = lambda: Derivation([*steps], [Let("dX", "dY")])
+    return layer
 
 
 def test_repeated_layers_are_drawn_once_frozen_ones_dashed_and_unbuilt_ones_with_question_marks():
