@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -272,12 +273,27 @@ def test_tokenizers_that_are_damaged(tmp_path):
 # --- names on the hub -----------------------------------------------------------------------------
 
 
-COMMITS = {"main": "a" * 40, "old": "b" * 40}
-FOLDERS = {"a" * 40: STORED / "gpt2", "b" * 40: STORED / "llama"}
+REVISIONS = {"main": ("a" * 40, STORED / "gpt2"), "old": ("b" * 40, STORED / "llama")}
+
+
+@cache
+def pages():
+    """What a hub answers that has the model tiny/model in two revisions, by path."""
+    found = {"/api/models/broken/model/revision/main": b"<html>"}
+    for revision, (commit, folder) in REVISIONS.items():
+        files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+        found |= {f"/tiny/model/resolve/{commit}/{name}": a for name, a in files.items()}
+        siblings = [{"rfilename": name} for name in (*files, "pytorch_model.bin")]
+        info = {"id": "tiny/model", "sha": commit, "siblings": siblings}
+        file = {"type": "file", "oid": "c" * 40}
+        tree = [file | {"path": name, "size": len(a)} for name, a in files.items()]
+        for path, answer in ((f"revision/{revision}", info), (f"tree/{commit}", tree)):
+            found[f"/api/models/tiny/model/{path}"] = json.dumps(answer).encode()
+    return found
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """Serves the model tiny/model with two revisions, and remembers what was asked for."""
+    """Serves these pages, and remembers what was asked for."""
 
     asked: list[str]
 
@@ -286,32 +302,9 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.asked.append(self.path)
-        parts = self.path.strip("/").partition("?")[0].split("/")
-        if parts[:5] == ["api", "models", "tiny", "model", "tree"]:
-            files = sorted(FOLDERS[parts[5]].iterdir())
-            tree = [{"type": "file", "path": p.name, "size": p.stat().st_size, "oid": "c" * 40}
-                    for p in files]  # fmt: skip
-            self.answer(json.dumps(tree).encode())
-        elif parts[:4] == ["api", "models", "tiny", "model"]:
-            self.answer(json.dumps(self.info(parts)).encode() if self.info(parts) else None)
-        elif parts[:3] == ["tiny", "model", "resolve"] and parts[3] in FOLDERS:
-            path = FOLDERS[parts[3]] / parts[4]
-            self.answer(path.read_bytes() if path.exists() else None, parts[3])
-        elif parts[:3] == ["api", "models", "broken"]:
-            self.answer(b"<html>")
-        else:
-            self.answer(None)
-
-    def info(self, parts):
-        revision = parts[5] if len(parts) > 5 else "main"
-        commit = COMMITS.get(revision)
-        if commit is None:
-            return {}
-        files = [path.name for path in FOLDERS[commit].iterdir()] + ["pytorch_model.bin"]
-        siblings = [{"rfilename": name} for name in sorted(files)]
-        return {"id": "tiny/model", "modelId": "tiny/model", "sha": commit, "siblings": siblings}
-
-    def answer(self, content, commit=""):
+        path = self.path.partition("?")[0]
+        content = pages().get(path)
+        commit = path.split("/")[4] if "/resolve/" in path else ""
         self.send_response(404 if content is None else 200)
         if content is None:
             wrong = "RevisionNotFound" if "tiny/model" in self.path else "RepoNotFound"
