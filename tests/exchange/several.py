@@ -6,6 +6,7 @@ from phitodeep import inference
 from phitodeep import layers as L
 from phitodeep.core.types import each
 from phitodeep.model import SequentialBuilder
+from phitodeep.model import architectures as models
 from phitodeep.model.network import Network
 from tests.random_networks import OWN, Scale, drawn, one, randomize
 
@@ -83,6 +84,16 @@ def wired(takes, uses, returns, *shapes):
 
 
 NETWORKS = (two_heads, unet, twins, ends, states, attending)
+MODELS = {  # ready-made ones, with the shape of X, and the number of tokens
+    "mlp": (lambda: models.mlp(5, 8, 8, 3, dropout=0.2).softmax(), (4, 5), 0),
+    "lenet": (lambda: models.lenet(12, 12, 1).batch_norm(), (3, 12, 12, 1), 0),
+    "resnet": (lambda: models.resnet_small(8, 8, 3, blocks=3), (2, 8, 8, 3), 0),
+    "lstm": (lambda: models.char_lstm(11, dim=4, units=5, layers=2), (3, 6), 11),
+    "gpt": (lambda: models.gpt(13, 8, layers=3, heads=2, dim=8, dropout=0.1), (3, 8), 13),
+    "untied": (lambda: models.gpt(13, 8, layers=1, heads=2, dim=8, tied=False), (3, 8), 13),
+    "autoencoder": (lambda: models.autoencoder(8, 4, 2), (3, 8), 0),
+    "vae": (lambda: models.vae(6, 5, latent=2), (3, 6), 0),
+}
 
 
 def built(make, dtype="float64"):

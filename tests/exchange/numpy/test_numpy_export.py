@@ -32,9 +32,9 @@ from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model import architectures as models
 from phitodeep.testing.examples import data, made
 from tests import random_networks
-from tests.conftest import model_for
+from tests.conftest import assert_weights, model_for
 from tests.exchange.rows import EACH
-from tests.exchange.several import NETWORKS, built, exportable, predicted
+from tests.exchange.several import MODELS, NETWORKS, built, exportable, predicted
 from tests.random_networks import one
 from tests.rows import LONG
 
@@ -124,20 +124,11 @@ class Deeper(L.Dense):
         return super().backward(dY)
 
 
-WHOLE = {
-    "mlp": (lambda: models.mlp(5, 8, 8, 3, dropout=0.2).softmax(), (4, 5), 0),
-    "lenet": (lambda: models.lenet(12, 12, 1).batch_norm(), (3, 12, 12, 1), 0),
-    "resnet": (lambda: models.resnet_small(8, 8, 3, blocks=3), (2, 8, 8, 3), 0),
-    "lstm": (lambda: models.char_lstm(11, dim=4, units=5, layers=2), (3, 6), 11),
-    "gpt": (lambda: models.gpt(13, 8, layers=3, heads=2, dim=8, dropout=0.1), (3, 8), 13),
-    "untied": (lambda: models.gpt(13, 8, layers=1, heads=2, dim=8, tied=False), (3, 8), 13),
-    "vae": (lambda: models.vae(6, 5, latent=2), (3, 6), 0),
-    "own": (
-        lambda: models.mlp(5, 4).add(Scale(slopes=(0.25, 7.0))).add(Deeper(3)).add(Scale()),
-        (3, 5),
-        0,
-    ),
-}
+def own():
+    return models.mlp(5, 4).add(Scale(slopes=(0.25, 7.0))).add(Deeper(3)).add(Scale())
+
+
+WHOLE = {**MODELS, "own": (own, (3, 5), 0)}
 
 
 def case(make, shape, tokens, dtype):
@@ -342,9 +333,8 @@ def mlp(tmp_path):
 
 
 def export(path, seed=0, *more):
-    model = model_for(
-        (3,), L.Dense(3, 4), L.ReLU(), L.Dropout(0.5), *more, L.Dense(4, 2), seed=seed
-    )
+    layers = L.Dense(3, 4), L.ReLU(), L.Dropout(0.5), *more, L.Dense(4, 2)
+    model = model_for((3,), *layers, seed=seed)
     model.export_numpy(path)
     return model
 
@@ -414,8 +404,7 @@ def test_the_same_model_gives_the_same_files(mlp, tmp_path):
     model = export(mlp)
     with np.load(mlp.with_suffix(".npz"), allow_pickle=False) as file:
         assert set(file.files) == {"export_id", *model.get_weights()}
-        for path, a in model.get_weights().items():
-            np.testing.assert_array_equal(file[path], a)
+        assert_weights(model, {path: file[path] for path in model.get_weights()})
     assert (mlp.read_bytes(), mlp.with_suffix(".npz").read_bytes()) == before
     export(mlp, seed=1)
     assert mlp.read_bytes() != before[0]
