@@ -91,7 +91,6 @@ MODELS = {  # ready-made ones, with the shape of X, and the number of tokens
     "lstm": (lambda: models.char_lstm(11, dim=4, units=5, layers=2), (3, 6), 11),
     "gpt": (lambda: models.gpt(13, 8, layers=3, heads=2, dim=8, dropout=0.1), (3, 8), 13),
     "untied": (lambda: models.gpt(13, 8, layers=1, heads=2, dim=8, tied=False), (3, 8), 13),
-    "autoencoder": (lambda: models.autoencoder(8, 4, 2), (3, 8), 0),
     "vae": (lambda: models.vae(6, 5, latent=2), (3, 6), 0),
 }
 
