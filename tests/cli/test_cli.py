@@ -213,9 +213,6 @@ def test_wrong_usage_warnings_bugs_and_ctrl_c(digits, monkeypatch):
     assert phitodeep("predict", digits, "x.npy", code=130).output == ""
 
 
-# --- demo ------------------------------------------------------------------------------------
-
-
 def test_demo_saves_what_the_other_commands_can_use(monkeypatch):
     lines = phitodeep("demo", "--epochs", 1, "--show", 0).stdout.splitlines()
     assert lines[-3].endswith("of 1000 test digits are misread.")
@@ -251,9 +248,6 @@ def test_a_narrow_table_breaks_at_spaces_and_keeps_all_digits(width, monkeypatch
     words = " ".join(lines).split()
     assert {"Dense(784,", "256,", "(256,)", "200,960", "803,840"} <= {*words}
     assert any(re.fullmatch(r"initializer=\w*…", word) for word in words)
-
-
-# --- info ------------------------------------------------------------------------------------
 
 
 def test_info_shows_settings_and_reads_no_weights(digits, writer, monkeypatch):
@@ -497,9 +491,6 @@ def test_check_takes_no_more_than_its_file_warrants(shape, layer, dtype, limit):
     assert re.search(f"checking the gradients takes more than .*{limit}, which is", shown)
     assert f"too much for a file of {os.path.getsize('m.safetensors'):,} bytes" in shown
     assert resource.getrlimit(resource.RLIMIT_AS) == before
-
-
-# --- networks --------------------------------------------------------------------------------
 
 
 def test_every_command_takes_a_network_with_named_inputs_and_outputs():
@@ -860,9 +851,6 @@ np.save("y.npy", module(torch.tensor(np.load("x.npy"))).detach().numpy())
     assert torch.export.load("digits.pt2").state_dict
 
 
-# --- generate --------------------------------------------------------------------------------
-
-
 def test_generate_continues_texts_and_numbers(writer, digits):
     model = Sequential.load(writer)
     tokens = model.generate(model.tokenizer.encode("to be"), 12, seed=3, temperature=0.5)[0]
@@ -889,9 +877,6 @@ def test_generate_continues_texts_and_numbers(writer, digits):
         model.tokenizer = tokenizer
         message = mistake("generate", saved(model), "--prompt", "a")
         assert message.startswith(f"the tokenizer in m.safetensors is {tokenizer!r}, but must have")
-
-
-# --- verify ----------------------------------------------------------------------------------
 
 
 def test_verify_ends_with_its_verdict_even_without_a_reader(monkeypatch):

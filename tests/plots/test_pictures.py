@@ -472,9 +472,6 @@ def test_a_builder_is_not_a_model(draw):
         draw([1])
 
 
-# --- the pictures of the pages --------------------------------------------------------------------
-
-
 def text(name):
     return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
 

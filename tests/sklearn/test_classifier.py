@@ -46,13 +46,6 @@ def test_it_learns_digits_as_well_as_it_should():
     assert isinstance(est.model_, Sequential)
 
 
-def test_classes_may_be_texts():
-    numbers, names = fitted(), fitted(labels=NAMES[y])
-    assert names.classes_.tolist() == NAMES.tolist()
-    np.testing.assert_array_equal(names.predict(X), NAMES[numbers.predict(X)])
-    assert names.score(X, NAMES[y]) == numbers.score(X, y) > 0.95
-
-
 def test_probabilities_and_logits_belong_together():
     est = fitted(epochs=5)
     Z, P = est.decision_function(X), est.predict_proba(X)
@@ -92,9 +85,6 @@ def test_several_labels_at_once():
     assert same(est, fitted(MANY_X, csr_matrix(MANY_Y)), MANY_X)
 
 
-# --- random numbers ---------------------------------------------------------------------------
-
-
 def test_the_random_state_is_that_of_scikit_learn():
     first, second, other = (fitted(random_state=s, epochs=2) for s in (3, 3, 4))
     assert same(first, second)
@@ -104,9 +94,6 @@ def test_the_random_state_is_that_of_scikit_learn():
     first, second = (fitted(random_state=shared, epochs=2) for _ in range(2))
     assert same(first, fitted(random_state=check_random_state(7), epochs=2))
     assert not same(first, second)
-
-
-# --- weights ----------------------------------------------------------------------------------
 
 
 def test_samples_without_weight_do_not_count():

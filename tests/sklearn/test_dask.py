@@ -90,9 +90,6 @@ def in_dask(search):
         return search.fit(X, y)
 
 
-# --- results -----------------------------------------------------------------------------------
-
-
 def assert_same_search(one, other):
     """Both found the same, bit for bit."""
     assert one.best_params_ == other.best_params_
@@ -127,9 +124,6 @@ def test_a_search_in_two_workers_finds_what_one_process_finds(client):
     draws = {"n_iter": 3, "cv": 3, "random_state": 0}
     alone = RandomizedSearchCV(plain, lists, n_jobs=1, **draws).fit(X, y)
     assert_same_search(alone, in_dask(RandomizedSearchCV(plain, lists, **draws)))
-
-
-# --- threads -----------------------------------------------------------------------------------
 
 
 def blas_threads():
@@ -172,9 +166,6 @@ def test_set_threads_limits_workers_that_may_use_more(tmp_path):
         assert set(client.run(os.getenv, "OPENBLAS_NUM_THREADS").values()) == {"2"}
         client.run(phitodeep.set_threads, 1)
         assert_one_thread(client, tmp_path)
-
-
-# --- the example -------------------------------------------------------------------------------
 
 
 @long

@@ -37,9 +37,6 @@ def embedding(est):
     return next(layer for _, layer in est.model_.walk() if isinstance(layer, Embedding))
 
 
-# --- the encoder ------------------------------------------------------------------------------
-
-
 def test_numbers_are_standardised_and_categories_numbered():
     encoder = TableEncoder(["colour", "size"]).fit(FRAME)
     Z = encoder.transform(FRAME)
@@ -79,9 +76,6 @@ def test_all_kinds_of_missing_values_are_one(known):
     Z = TableEncoder([0]).fit(array).transform(array)
     assert Z[1:3, 0].tolist() == [0, 0]
     assert min(Z[0, 0], Z[3, 0]) == 2
-
-
-# --- category columns -------------------------------------------------------------------------
 
 
 def test_categories_are_named_numbered_or_found():
@@ -199,9 +193,6 @@ def test_columns_behind_a_column_transformer():
     named.set_output(transform="pandas").fit(FRAME, VALUE)
     assert named[-1].feature_names_in_.tolist() == ["numbers__length", "codes__colour"]
     np.testing.assert_array_equal(named.predict(FRAME), pipe.predict(FRAME))
-
-
-# --- sparse matrices --------------------------------------------------------------------------
 
 
 def test_sparse_rows_give_what_dense_rows_give():

@@ -41,9 +41,6 @@ NET = PhitoClassifier((20,), batch_size=16, random_state=0)
 REGRESSOR = PhitoRegressor((20,), epochs=8, random_state=0)
 
 
-# --- scikit-learn's tools ---------------------------------------------------------------------
-
-
 def test_a_pipeline_passes_arguments_on():
     pipe = make_pipeline(StandardScaler(), clone(NET))
     pipe.fit(X, y, phitoclassifier__sample_weight=(y != 2).astype(float))
@@ -111,9 +108,6 @@ def test_ensembles_and_calibration():
         assert regressor.fit(*DIABETES).score(*DIABETES) > 0.4
 
 
-# --- joblib and pickle ------------------------------------------------------------------------
-
-
 def test_files_and_pickles_predict_and_go_on_the_same(tmp_path):
     settings = {"warm_start": True, "early_stopping": True, "random_state": 0}
     est = PhitoClassifier((20,), epochs=5, **settings).fit(X, NAMES[y])
@@ -166,9 +160,6 @@ def random_numbers():
     return check_random_state(None).get_state()[2], check_random_state(None).get_state()[1].tolist()
 
 
-# --- phitodeep's tools ------------------------------------------------------------------------
-
-
 def test_the_network_is_a_model_for_every_tool(tmp_path, capsys):
     est = clone(NET).fit(X, y)
     est.model_.summary()
@@ -186,18 +177,12 @@ def test_the_network_is_a_model_for_every_tool(tmp_path, capsys):
     np.testing.assert_allclose(Y.ravel(), est.predict(rows), rtol=1e-12)
 
 
-# --- imports ----------------------------------------------------------------------------------
-
-
 def test_without_scikit_learn_the_extra_is_named():
     code = "import sys, phitodeep; sys.modules['sklearn'] = None; phitodeep.sklearn"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     error = 'phitodeep.sklearn needs scikit-learn: pip install "phitodeep[sklearn]".'
     assert done.stderr.splitlines()[-1] == f"phitodeep.errors.MissingExtraError: {error}"
     assert phitodeep.sklearn.PhitoRegressor is PhitoRegressor
-
-
-# --- scikit-learn's own checks --------------------------------------------------------------------
 
 
 ESTIMATORS = [

@@ -25,9 +25,6 @@ def X(rng):
     return rng.standard_normal((N, D))
 
 
-# --- numeric_gradient ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("shape", [(), (4,), (2, 3), (2, 1, 3)])
 def test_numeric_gradient_is_the_derivative(shape, rng):
     X = np.array(rng.standard_normal(shape))
@@ -198,9 +195,6 @@ def test_the_report_its_seed_and_probes_of_large_arrays(X, rng):
         check_gradients(OneEntry(50), X, max_probes=10)
     with pytest.raises(GradientError, match=r"W\[7, 11\]: expected .* 1 of 2000 probed"):
         check_gradients(OneEntry(50), X, max_probes=None)
-
-
-# --- kinks ---------------------------------------------------------------------------------
 
 
 def test_kinks_are_skipped_and_counted_and_too_many_are_an_error(X):
@@ -668,9 +662,6 @@ def test_own_containers_give_paths_and_tied_parameters_count_once_per_use(X):
     assert second.W is first.W
 
 
-# --- refusals ------------------------------------------------------------------------------
-
-
 def test_refusals(X):
     for obj, given, message in (
         (nn.Dense, {}, "takes a layer or a loss, got <class"),
@@ -688,9 +679,6 @@ def test_refusals(X):
     for obj, y in ((nn.ReLU(), None), (losses.MeanSquaredError(), X)):
         with pytest.raises(ArgumentError, match=r"X\[1, 1\] is nan"):
             check_gradients(obj, holed, y)
-
-
-# --- tokens in columns -------------------------------------------------------------------------
 
 
 def with_categories():

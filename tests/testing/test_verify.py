@@ -36,9 +36,6 @@ def verified(monkeypatch, *names):
     return verify(verbose=False)
 
 
-# --- a machine on which all is right ---------------------------------------------------------
-
-
 def test_everything_passes_and_nothing_is_left_out(report):
     assert report.passed, str(report)
     assert report.faults == []
@@ -88,9 +85,6 @@ def test_it_prints_the_report_with_progress_and_colours_in_a_terminal(
     out, err = capsys.readouterr()
     assert ("\x1b[32mok\x1b[0m" in out.replace(" ", "")) == ("Verifying" in err) == terminal
     assert terminal or (out, err.strip()) == (f"{report}\n", "")
-
-
-# --- broken ones -----------------------------------------------------------------------------
 
 
 def changed(method, change):
@@ -171,9 +165,6 @@ def test_wrong_losses_and_optimizers_fail(monkeypatch):
     (row,) = verified(monkeypatch, "SGD").rows
     assert row.verdict == "FAILED"
     assert "SGD(0.1) in float64: 0.W after step 1 differs from" in row.faults[0]
-
-
-# --- comparing with stored numbers -----------------------------------------------------------
 
 
 def test_what_a_pair_finds_wrong():

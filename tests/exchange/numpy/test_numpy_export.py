@@ -609,9 +609,6 @@ def test_functions_refuse_what_does_not_fit():
         plain.select_tokens(np.array([[1, 2.5]]), (1,))
 
 
-# --- weights that do not fit ----------------------------------------------------------------------
-
-
 def test_weights_belong_to_one_file(mlp, tmp_path):
     (tmp_path / "far").mkdir()
     export(tmp_path / "far" / "net.py", seed=1)  # the same shapes
@@ -748,9 +745,6 @@ def test_if_one_file_cannot_be_written_the_other_stays(mlp, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["net.npz", "net.py"]
 
 
-# --- names and constants are data -----------------------------------------------------------------
-
-
 class HostileChain(L.Chain):
     """Its text would run code if it were copied as it is."""
 
@@ -795,9 +789,6 @@ def test_constants_are_exact():
         again = eval(literal(value, "it"))
         assert again == value or (np.isnan(again) and np.isnan(value))
         assert type(again) is type(value.item() if isinstance(value, np.generic) else value)
-
-
-# --- random networks ------------------------------------------------------------------------------
 
 
 def test_random_networks_predict_the_same(tmp_path, monkeypatch):

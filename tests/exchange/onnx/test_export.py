@@ -295,9 +295,6 @@ def test_tokens_come_in_and_go_out_as_integers(tmp_path):
         np.testing.assert_allclose(Y, wanted, rtol=1e-6)
 
 
-# --- large models ---------------------------------------------------------------------------------
-
-
 def test_large_weights_are_in_a_file_of_their_own(tmp_path, monkeypatch):
     model = gpt()
     small = exported(model, tmp_path / "net.onnx")
@@ -314,9 +311,6 @@ def test_large_weights_are_in_a_file_of_their_own(tmp_path, monkeypatch):
     X = sample(model, 2)
     found = [ReferenceEvaluator(p).run(None, {"X": X})[0] for p in (small, large)]
     np.testing.assert_array_equal(found[0], found[1])
-
-
-# --- layers of one's own --------------------------------------------------------------------------
 
 
 class Named(L.Dense):

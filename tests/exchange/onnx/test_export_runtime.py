@@ -17,12 +17,11 @@ from phitodeep.exchange.onnx.write import export
 from phitodeep.exchange.onnx.write.export import OPSETS, export_onnx
 from phitodeep.exchange.onnx.write.forms import exports
 from phitodeep.functional.rotary import YarnRope
-from phitodeep.model import architectures as models
 from phitodeep.testing.examples import ELEMENTWISE, data, made
 from tests.conftest import model_for
 from tests.exchange.onnx.test_import import CASES
-from tests.exchange.several import MODELS, exportable
-from tests.random_networks import Scale, randomize
+from tests.exchange.several import exportable
+from tests.random_networks import Scale
 
 ort = pytest.importorskip("onnxruntime")
 failures = ort.capi.onnxruntime_pybind11_state
@@ -156,8 +155,6 @@ def test_late_positions(opset, tmp_path):
         check(layer, X, tmp_path / "net.onnx", opset)
 
 
-# --- orders of axes -------------------------------------------------------------------------------
-
 BEHIND_IMAGES = [
     *named("PReLU Softmax LogSoftmax LayerNorm RMSNorm BatchNorm Flatten Reparameterize"),
     *named("GlobalMaxPool GlobalAvgPool InstanceNorm"),
@@ -195,9 +192,6 @@ def test_layers_behind_others_that_move_the_axes(opset, tmp_path):
         for make in makers:
             layer = made(partial(behind, first, make), (2, *shape), np.float32)
             check(layer, rng.standard_normal((2, *shape)).astype("f"), tmp_path / "net.onnx", opset)
-
-
-# --- random settings ------------------------------------------------------------------------------
 
 
 def random_window_layer(rng):
@@ -241,29 +235,12 @@ def test_random_crops(tmp_path):
             check(layer, X, tmp_path / "net.onnx")
 
 
-# --- whole models ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("opset", [17, 20, NEWEST])
-def test_models(name, opset, tmp_path):
-    make, shape, tokens = MODELS[name]
-    model, rng = make().build(), np.random.default_rng(6)
-    model.build(shape[1:])
-    randomize(model, rng, 0.3)
-    X = rng.integers(0, tokens, shape) if tokens else rng.standard_normal(shape).astype("f")
-    check(model, X, tmp_path / "net.onnx", opset)
-
-
 def test_steps_of_every_length_with_padding_that_depends_on_it(tmp_path):
     windows = L.Conv1D(2, 4, stride=3, padding="same"), L.MaxPool1D(3, 2, "same")
     model = model_for((9, 2), *windows, seed=1)
     rng = np.random.default_rng(7)
     for steps in range(1, 20):
         check(model, rng.standard_normal((2, steps, 2)).astype("f"), tmp_path / "net.onnx")
-
-
-# --- random networks ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -292,11 +269,3 @@ def test_columns_from_the_end_of_any_number_of_steps(tmp_path):
     for steps in (1, 4, 7):
         X = np.random.default_rng(steps).random((2, steps, 3)).astype("f")
         np.testing.assert_array_equal(running.run(None, {"X": X})[0], model.predict(X))
-
-
-def test_updates_of_a_whole_model(tmp_path):
-    rng = np.random.default_rng(0)
-    model = models.gpt(9, 12, layers=1, heads=2, dim=8).build()
-    model.add_lora("*", rank=2)
-    randomize(model, rng, 0.3)
-    check(model, rng.integers(0, 9, (2, 12)), tmp_path / "net.onnx")

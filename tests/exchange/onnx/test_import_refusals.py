@@ -476,9 +476,6 @@ def test_many_nodes_take_linear_time(op, tmp_path):
     assert lines(160) < 9 * lines(20)
 
 
-# --- data in other files --------------------------------------------------------------------------
-
-
 def external(folder, location, offset="8", length="24"):
     """Write a Dense whose weights are in another file."""
     tensor = onnx.TensorProto(name="W", data_type=1, dims=[3, 2], data_location=1)
@@ -519,9 +516,6 @@ def test_external_data_is_never_elsewhere(location, checked, tmp_path, monkeypat
     where = str(tmp_path / "w.bin") if location == "ABSOLUTE" else location
     with pytest.raises(DataError, match="only read from the same folder"):
         from_onnx(external(inside, where))
-
-
-# --- the safety net -------------------------------------------------------------------------------
 
 
 def test_a_wrong_rule_is_caught(tmp_path, monkeypatch):

@@ -309,9 +309,6 @@ def test_frozen_layers():
     assert [layer.trainable for layer in again.layers[:3]] == [False, False, True]
 
 
-# --- refusals ------------------------------------------------------------------------------------
-
-
 def test_a_layer_without_a_counterpart_is_named_by_its_path():
     model = model_for((3,), L.Dense(3), L.Residual(L.Dense(3), L.Lambda(cube, cube_gradient)))
     with pytest.raises(ArgumentError, match=r"layer 1\.layers\.1, Lambda\(cube.*counterpart of it"):
