@@ -118,7 +118,6 @@ def exportable(seed, samples, without=(), states=True, **options):
 
 
 def predicted(model, X):
-    """The predictions by name."""
     found = model.predict(X if model.inputs > 1 else X[model.takes[0]])
     return found if model.outputs > 1 else {model.returns[0]: found}
 

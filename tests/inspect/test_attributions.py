@@ -423,8 +423,6 @@ def test_a_watcher_in_training_may_ask_for_attributions(what):
 
 
 class Cut(L.Layer):
-    """Passes no gradient on."""
-
     def forward(self, X):
         return X.copy()
 

@@ -48,7 +48,6 @@ def finding(report, name):
 
 
 def diagnosed(model, name, X=X, y=Y, overfit=0):
-    """The finding of this name."""
     return finding(model.diagnose(X, y, overfit=overfit, verbose=0), name)
 
 

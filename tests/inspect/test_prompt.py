@@ -37,7 +37,6 @@ def answers(*commands, db=None):
 
 
 def answer(*commands, db=None):
-    """What the last command shows."""
     return answers(*commands, "q", db=db)[-2]
 
 

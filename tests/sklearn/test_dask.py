@@ -91,7 +91,6 @@ def in_dask(search):
 
 
 def assert_same_search(one, other):
-    """Both found the same, bit for bit."""
     assert one.best_params_ == other.best_params_
     assert one.best_score_ == other.best_score_
     scores = [name for name in one.cv_results_ if "_test_score" in name]

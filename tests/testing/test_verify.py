@@ -31,7 +31,6 @@ def report():
 
 
 def verified(monkeypatch, *names):
-    """Verify these classes only."""
     monkeypatch.setattr(verification, "_checks", lambda: [c for c in CHECKS if c[1] in names])
     return verify(verbose=False)
 

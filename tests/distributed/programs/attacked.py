@@ -85,8 +85,6 @@ model.train(X, y, epochs=1, batch_size=6, verbose=0, callbacks=[Nested()])
 
 # fewer samples than ranks, and a state that is one number
 class Counts(Layer):
-    """Counts its passes."""
-
     independent_samples = True
     seen = State()
 

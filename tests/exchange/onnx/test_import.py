@@ -37,7 +37,6 @@ OTHERWISE = (  # layers that come back as others that compute the same
 
 
 def kinds(layer):
-    """The classes of the layers inside."""
     parts = [part for path, part in layer.walk() if path]
     return [type(part).__name__ for part in parts if not isinstance(part, NOTHING)]
 

@@ -48,7 +48,6 @@ def their_passes(layer, X, dY, training):
 
 
 def quiet(module):
-    """The module without dropout."""
     for part in module.modules():
         if hasattr(part, "p"):
             part.p = 0.0
