@@ -22,9 +22,8 @@ def mlp(dtype="float32"):
     builder = SequentialBuilder(5, seed=1).dtype(dtype).dense(8).batch_norm().tanh().dropout(0.5)
     model = builder.dense(3).build()
     rng = np.random.default_rng(0)
-    model.train(
-        2 * rng.standard_normal((20, 5)) + 1, rng.standard_normal((20, 3)), epochs=3, verbose=0
-    )
+    X, y = 2 * rng.standard_normal((20, 5)) + 1, rng.standard_normal((20, 3))
+    model.train(X, y, epochs=3, verbose=0)
     return model
 
 
@@ -134,9 +133,8 @@ def test_another_step_is_explained_and_linear_models_exactly():
 def test_the_score_is_the_logit(last, method):
     plain = SequentialBuilder(5, seed=1).dense(8).tanh().dense(3).build()
     model = getattr(SequentialBuilder(5, seed=1).dense(8).tanh().dense(3), last)().build()
-    nested = Sequential(
-        plain.layers[0].copy(), L.Chain(*(k.copy() for k in model.layers[1:])), seed=1
-    )
+    inside = L.Chain(*(k.copy() for k in model.layers[1:]))
+    nested = Sequential(plain.layers[0].copy(), inside, seed=1)
     for each in (plain.layers[2], model.layers[2], nested.layers[1].layers[1]):
         each.W *= 1000  # probabilities are 0 and 1, and have no slope
     X = samples(plain)
@@ -200,15 +198,13 @@ def test_tokens_are_explained_by_their_vectors_inside_a_checkpoint_and_if_distri
     found = built.attributions(X, "integrated", target=1)
     W[...] = 0
     assert found.shape == X.shape
-    np.testing.assert_allclose(
-        found.sum((1, 2)), P0 - scores(built.predict(X), 1), rtol=1e-9, atol=1e-10
-    )
+    expected = P0 - scores(built.predict(X), 1)
+    np.testing.assert_allclose(found.sum((1, 2)), expected, rtol=1e-9, atol=1e-10)
     for method in METHODS:
         layers = [L.Embedding(7, 4), L.Dense(4, 6), L.Tanh(), L.Dense(6, 3)]
         plain = model_for((5,), *layers, seed=0, dtype="float64")
-        model = model_for(
-            (5,), L.Chain(*(k.copy() for k in plain.layers), checkpoint=True), dtype="float64"
-        )
+        inside = L.Chain(*(k.copy() for k in plain.layers), checkpoint=True)
+        model = model_for((5,), inside, dtype="float64")
         X = np.arange(10).reshape(2, 5) % 7
         expected = plain.attributions(X, method, target=1)
         assert expected.any()
@@ -231,9 +227,8 @@ def test_each_token_gets_one_number(tied, baseline):
     gradient = model.attributions(TOKENS, target=4)
     times = model.attributions(TOKENS, "gradient_x_input", target=4)
     np.testing.assert_allclose(times, (gradient * vectors).sum(-1), rtol=1e-12)
-    found = model.attributions(
-        TOKENS, "integrated", target=4, baseline=None if baseline is None else b, steps=300
-    )
+    options = {"target": 4, "steps": 300} | ({} if baseline is None else {"baseline": b})
+    found = model.attributions(TOKENS, "integrated", **options)
     assert found.shape == TOKENS.shape
     expected = after(vectors) - after(np.broadcast_to(b, vectors.shape).copy())
     np.testing.assert_allclose(found.sum(1), expected, rtol=1e-6, atol=1e-6)

@@ -33,9 +33,7 @@ DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
 def net(*layers, optimizer=None, loss="softmax_cross_entropy"):
-    return Sequential(
-        *layers, optimizer=SGD(0.1) if optimizer is None else optimizer, loss_class=loss, seed=1
-    )
+    return Sequential(*layers, optimizer=optimizer or SGD(0.1), loss_class=loss, seed=1)
 
 
 def classifier(**options):
@@ -119,9 +117,8 @@ def test_the_first_array_that_is_not_finite():
 def test_the_scale_of_the_inputs_and_the_start_loss_are_measured():
     far = X * [1, 40] + [5, 0]
     report = classifier().diagnose(far, Y, **QUICK)
-    assert finding(report, "inputs off centre").value == pytest.approx(
-        far.mean(axis=0).max(), rel=1e-5
-    )
+    off = finding(report, "inputs off centre")
+    assert off.value == pytest.approx(far.mean(axis=0).max(), rel=1e-5)
     spread = finding(report, "inputs too spread")
     assert spread.value == pytest.approx(far[:, 1].std(), rel=1e-5)
     assert "feature 1" in spread.evidence
@@ -221,6 +218,10 @@ def gradients(model):
     return [layer.grads["W"] for layer in twin.layers if "W" in layer.grads]
 
 
+def length(arrays):
+    return math.hypot(*map(np.linalg.norm, arrays))
+
+
 def test_the_size_of_updates_and_of_penalties_is_compared_with_weights_and_gradients():
     model = classifier(optimizer=SGD(20.0))
     found = diagnosed(model, "updates too large")
@@ -241,18 +242,12 @@ def test_the_size_of_updates_and_of_penalties_is_compared_with_weights_and_gradi
     model = classifier(optimizer=SGD(0.1, l2=3.0, l1=0.2))
     found = diagnosed(model, "penalty rules")
     Ws = [model.layers[0].W, model.layers[2].W]
-    pull = math.hypot(*(np.linalg.norm(3.0 * W + 0.2 * np.sign(W)) for W in Ws))
-    data = math.hypot(*map(np.linalg.norm, gradients(model)))
-    assert found.value == pytest.approx(pull / data, rel=1e-4)
+    pull = length(3.0 * W + 0.2 * np.sign(W) for W in Ws)
+    assert found.value == pytest.approx(pull / length(gradients(model)), rel=1e-4)
     model = classifier(optimizer=SGD(0.1, weight_decay=3.0))
     found = diagnosed(model, "penalty rules")
     Ws = [model.layers[0].W, model.layers[2].W]
-    ratio = (
-        3.0
-        * math.hypot(*map(np.linalg.norm, Ws))
-        / math.hypot(*map(np.linalg.norm, gradients(model)))
-    )
-    assert found.value == pytest.approx(ratio, rel=1e-3)
+    assert found.value == pytest.approx(3 * length(Ws) / length(gradients(model)), rel=1e-3)
     assert "penalty rules" in classifier().diagnose(X, Y, **QUICK).skipped
 
 
@@ -281,9 +276,8 @@ def test_units_that_are_dead_or_saturated_and_gradients_that_fade_or_grow():
 
 def test_twins_are_counted_but_not_among_outputs():
     model = classifier()
-    model.layers[0].W = np.tile(model.layers[0].W[:, :1], (1, 16)) * (
-        1 + np.maximum(np.arange(16) - 5, 0)
-    )
+    factors = 1 + np.maximum(np.arange(16) - 5, 0)
+    model.layers[0].W = model.layers[0].W[:, :1] * factors
     model.layers[2].W = np.tile(model.layers[2].W[:1], (16, 1))
     found = diagnosed(model, "twin units")
     assert (found.path, found.value) == ("0.W", 6 / 16)
@@ -310,9 +304,8 @@ def test_healthy_and_sick_reports_read_well(capsys):
     assert capsys.readouterr().out == ""  # no progress either
     report = classifier(optimizer=SGD(20.0)).diagnose(90 + 30 * X, Y, verbose=0)
     text = str(report)
-    assert text.startswith(
-        f"{len(report)} findings in {len(report.checked)} checks\n\n1. inputs off"
-    )
+    counts = f"{len(report)} findings in {len(report.checked)} checks"
+    assert text.startswith(f"{counts}\n\n1. inputs off")
     assert max(map(len, text.splitlines())) <= 90
     for found in report:
         assert found.name in text
@@ -388,9 +381,8 @@ def test_diagnose_takes_weights_lengths_and_other_losses():
     targets = sentences[..., :1]
     model = SequentialBuilder(5, 3).gru(4).dense(1).loss("huber").seed(0).build()
     lengths = 1 + np.arange(30) % 5
-    report = model.diagnose(
-        sentences, targets, lengths=lengths, sample_weight=np.ones(30), verbose=0
-    )
+    options = {"lengths": lengths, "sample_weight": np.ones(30), "verbose": 0}
+    report = model.diagnose(sentences, targets, **options)
     assert "not known for Huber" in report.skipped["start loss"]
     assert "not known for Huber" in report.skipped["cannot overfit"]
     model.train(sentences, targets, lengths=lengths, epochs=1, verbose=0)
@@ -469,11 +461,10 @@ def test_periods_are_found_but_neither_trend_nor_noise_and_a_rise_lasts_three_ep
         assert "validation periodic" not in examine(COURSE, course).names
     for epochs, most in few([(18, 30), (30, 11)], 1):
         # docs/diagnosis.md has these counts, of 1,000 trials.
-        noise = [
-            np.exp(0.1 * np.random.default_rng(k).standard_normal(epochs)) for k in range(1000)
-        ]
         symptom = next(s for s in COURSE if s.name == "validation periodic")
-        assert sum(symptom.judge(Course(test=list(c))) is not None for c in noise) == most
+        draws = (np.random.default_rng(k).standard_normal(epochs) for k in range(1000))
+        noise = (Course(test=list(np.exp(0.1 * draw))) for draw in draws)
+        assert sum(symptom.judge(course) is not None for course in noise) == most
 
 
 class Crash(Exception):
@@ -492,10 +483,9 @@ def test_a_resumed_training_ends_with_the_same_report(tmp_path, every_steps):
     whole, broken = Diagnose(every=4, verbose=0), Diagnose(every=4, verbose=0)
     keeper = ModelCheckpoint(path, every_steps=every_steps)
     busy().train(X, Y, callbacks=[whole, ModelCheckpoint(tmp_path / "x", every_steps=9)], **options)
+    callbacks = [broken, keeper, LambdaCallback(on_batch_end=crash)]
     with pytest.raises(Crash):
-        busy().train(
-            X, Y, callbacks=[broken, keeper, LambdaCallback(on_batch_end=crash)], **options
-        )
+        busy().train(X, Y, callbacks=callbacks, **options)
     again = Diagnose(every=4, verbose=0)
     keeper = ModelCheckpoint(path, every_steps=every_steps)
     busy().train(X, Y, callbacks=[again, keeper], resume=path, **options)
@@ -534,9 +524,8 @@ def test_frozen_and_replaced_layers_negative_losses_and_threads_are_no_trouble()
     for threads in (1, 2):
         watch = Diagnose(every=2, verbose=0)
         layers = Dense(64, 256), ReLU(), Dense(256, 256), ReLU(), Dense(256, 2)
-        net(*layers).train(
-            big, labels, epochs=3, batch_size=1024, threads=threads, callbacks=[watch], verbose=0
-        )
+        options = {"threads": threads, "callbacks": [watch], "verbose": 0}
+        net(*layers).train(big, labels, epochs=3, batch_size=1024, **options)
         courses.append(asdict(watch.course))
     assert courses[0] == courses[1]
 

@@ -324,9 +324,8 @@ def test_completion_of_symbols_keys_and_breakpoints():
     assert complete(db, "b 2.backward, abs(d") == ["dY", "dW"]
     db.set_break("1.forward")
     assert complete(db, "cl ") == ["1.forward"]
-    assert {"wh" + rest for rest in ("y", "ere")} <= {
-        *Prompt(db, io.StringIO(), io.StringIO()).completenames("wh")
-    }
+    prompt = Prompt(db, io.StringIO(), io.StringIO())
+    assert {"why", "where"} <= {*prompt.completenames("wh")}
 
 
 @pytest.mark.parametrize("make", [debugger, recurrent])
@@ -406,9 +405,8 @@ def test_the_picture_of_the_docs_shows_what_the_prompt_shows():
     names = {}
     exec(page.split("```python\n", 1)[1].split("```", 1)[0], names)
     parts = answers(*tool["COMMANDS"], db=names["db"])
-    said = "".join(
-        f"{part}(phi) {command}\n" for part, command in zip(parts, tool["COMMANDS"], strict=False)
-    )
+    pairs = zip(parts, tool["COMMANDS"], strict=False)
+    said = "".join(f"{part}(phi) {command}\n" for part, command in pairs)
     drawn = (ROOT / "docs" / "pictures" / "prompt.svg").read_text(encoding="utf-8")
     lines = {}
     for y, text in re.findall(

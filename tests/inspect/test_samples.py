@@ -105,9 +105,8 @@ def test_networks(options):
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
 def test_every_loss(loss):
     P, y = pair(loss, (5, 4))
-    last = {"probabilities": L.Softmax(), "log-probabilities": L.LogSoftmax()}.get(
-        loss.wants, L.Dense(4, 4)
-    )
+    last = {"probabilities": L.Softmax(), "log-probabilities": L.LogSoftmax()}
+    last = last.get(loss.wants, L.Dense(4, 4))
     if isinstance(loss, losses.BinaryCrossEntropy) or repr(loss) == "PoissonNLL(False)":
         last = L.Sigmoid()
     model = Sequential(L.Dense(4, 4), last, loss_class=loss, seed=2, dtype="float64")

@@ -27,9 +27,8 @@ def rows(layer):
 
 
 def test_a_plain_model_by_hand():
-    model = model_for(
-        (28, 28), L.Flatten(), L.Dense(784, 128), L.ReLU(), L.Dense(128, 10), L.Softmax()
-    )
+    layers = L.Flatten(), L.Dense(784, 128), L.ReLU(), L.Dense(128, 10), L.Softmax()
+    model = model_for((28, 28), *layers)
     found = rows(model)
     assert list(found) == ["0", "1", "2", "3", "4"]
     assert [row.output for row in found.values()] == [(784,), (128,), (128,), (10,), (10,)]
@@ -48,17 +47,13 @@ def test_a_plain_model_by_hand():
 
 
 def nested():
-    return Sequential(
-        L.Dense(6, 4),
-        L.Residual(L.LayerNorm(), L.Chain(L.Dense(8), L.Tanh()), L.Dense(4)),
-        L.Parallel(L.Dense(2, bias=False), L.Dense(3)),
-        L.BatchNorm(),
-    )
+    inside = L.Residual(L.LayerNorm(), L.Chain(L.Dense(8), L.Tanh()), L.Dense(4))
+    branches = L.Parallel(L.Dense(2, bias=False), L.Dense(3))
+    return model_for((6,), L.Dense(6, 4), inside, branches, L.BatchNorm())
 
 
 def test_a_nested_model_counts_everything_once():
     model = nested()
-    model.build((6,))
     found = rows(model)
     assert list(found) == [
         *("0", "1", "1.layers.0", "1.layers.1", "1.layers.1.layers.0", "1.layers.1.layers.1"),
@@ -83,7 +78,6 @@ def test_positions_count_in_shapes_and_flops_and_frozen_parameters_are_counted_a
     assert [row.trainable for row in found.values()] == [24, 0, 14]
     assert [row.flops for row in found.values()] == [5 * (2 * 3 * 6 + 6), 30, 5 * (2 * 6 * 2 + 2)]
     model = nested()
-    model.build((6,))
     model.layers[1].trainable = False
     found, whole = rows(model), summarize(model)
     assert found["1.layers.2"].frozen == 36
@@ -146,7 +140,6 @@ def test_what_is_not_known_yet_shows_as_unknown():
 
 def test_the_text_is_an_aligned_table():
     model = nested()
-    model.build((6,))
     title, head, *body, totals = str(summarize(model, "My net")).splitlines()
     assert title == "My net"
     assert head.split() == list(HEAD)

@@ -127,9 +127,8 @@ def test_every_layer_is_drawn_and_nothing_covers_anything(name):
     containers = {path for path, layer in model.walk() if layer.children()}
     for row in rows:
         if row.path in containers:
-            assert any(
-                re.match(rf"{re.escape(row.path)}  \w+, [\d,]+ parameters", t) for t in texts
-            )
+            named = rf"{re.escape(row.path)}  \w+, [\d,]+ parameters"
+            assert any(re.match(named, text) for text in texts)
             continue
         (i,) = [k for k, text in enumerate(texts) if text.startswith(f"{row.path}  ")]
         count = row.trainable + row.frozen
@@ -241,9 +240,8 @@ def test_repeated_layers_are_drawn_once_frozen_ones_dashed_and_unbuilt_ones_with
     assert "layers 2 to 6: 5 times the same, drawn once" in words(drawing)
     assert len(boxes(drawing)) == len(boxes(plots.architecture(gpt(1))))
     blocks = [layer for _ in range(3) for layer in (L.Dense(4, 4), L.ReLU())]
-    assert "layers 0 to 5: 3 times the same, drawn once" in words(
-        plots.architecture(Sequential(*blocks))
-    )
+    texts = words(plots.architecture(Sequential(*blocks)))
+    assert "layers 0 to 5: 3 times the same, drawn once" in texts
     assert not any("times" in w for w in words(plots.architecture(gpt(2))))
     frozen = gpt(3)
     frozen.layers[3].trainable = False
@@ -267,9 +265,8 @@ def test_a_drawing_is_shown_and_saved(tmp_path):
     assert isinstance(drawing, Drawing)
     assert drawing._repr_svg_() == drawing
     assert drawing.startswith("<svg xmlns=")
-    assert re.fullmatch(
-        r"<Drawing: [\d,]+ characters of SVG; \.save\(path\) writes it>", repr(drawing)
-    )
+    shown = r"<Drawing: [\d,]+ characters of SVG; \.save\(path\) writes it>"
+    assert re.fullmatch(shown, repr(drawing))
     drawing.save(tmp_path / "model.svg")
     assert (tmp_path / "model.svg").read_text(encoding="utf-8") == drawing
     hover = [e.text for e in ET.fromstring(drawing).iter(f"{SVG}title")]

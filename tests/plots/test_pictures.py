@@ -29,15 +29,13 @@ HALVES = (PLANE[:, 0] > 0).astype(int)
 
 
 def classifier(K=3, seed=0):
-    return Sequential(
-        Dense(2, 5), ReLU(), Dense(5, K), loss_class="softmax_cross_entropy", seed=seed
-    )
+    layers = Dense(2, 5), ReLU(), Dense(5, K)
+    return Sequential(*layers, loss_class="softmax_cross_entropy", seed=seed)
 
 
 def convolutions(channels=1):
-    return model_for(
-        (8, 7, channels), Conv2D(5, 3), ReLU(), Conv2D(20, 2), Flatten(), Dense(4), seed=0
-    )
+    layers = Conv2D(5, 3), ReLU(), Conv2D(20, 2), Flatten(), Dense(4)
+    return model_for((8, 7, channels), *layers, seed=0)
 
 
 def gpt(layers=2):
@@ -96,10 +94,8 @@ def test_confusion_matrix_of_a_model_of_classes_and_of_shares():
 def grid_of(image, R):
     """The points at the middles of an image's pixels."""
     left, right, bottom, top = image.get_extent()
-    x, y = (
-        low + (np.arange(R) + 0.5) * (high - low) / R
-        for low, high in ((left, right), (bottom, top))
-    )
+    middles, ends = (np.arange(R) + 0.5) / R, ((left, right), (bottom, top))
+    x, y = (low + middles * (high - low) for low, high in ends)
     return np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
 
 
@@ -268,9 +264,8 @@ def test_an_embedding_draws_its_projected_rows_with_names_and_colours():
     points, shares = principal(model.layers[0].W.astype(np.float64))
     np.testing.assert_allclose(axes.collections[0].get_offsets(), points)
     assert set(texts(axes)) <= set("abcdef")
-    assert axes.get_title() == (
-        f"6 rows, {len(axes.texts)} of 6 names" if len(axes.texts) < 6 else "6 rows, 6 names"
-    )
+    names = "6 names" if len(axes.texts) == 6 else f"{len(axes.texts)} of 6 names"
+    assert axes.get_title() == f"6 rows, {names}"
     assert axes.get_xlabel() == f"component 1 ({shares[0]:.0%} of the variance)"
     W = np.repeat(rng.standard_normal((4, 3)), 10, axis=0)  # ten rows at each of four places
     figure = plots.embedding(W, labels=[f"word {i}" for i in range(40)])
@@ -483,9 +478,8 @@ def test_the_page_shows_what_its_code_draws(name):
     shown = re.findall(rf"\]\(pictures/{PAGES[name]}_(\S+)\)", text(name))
     assert shown
     assert drawn == shown
-    assert {f"{PAGES[name]}_{each}" for each in shown} == {
-        path.name for path in PICTURES.glob(f"{PAGES[name]}_*")
-    }
+    files = {path.name for path in PICTURES.glob(f"{PAGES[name]}_*")}
+    assert {f"{PAGES[name]}_{each}" for each in shown} == files
 
 
 def test_the_page_shows_every_function_and_a_step_is_drawn_as_trace_saves_it(trace, tmp_path):

@@ -20,13 +20,10 @@ CLASSES = {"loss_class": "softmax_cross_entropy", "seed": 0}
 
 
 def images(**settings):
-    first = L.Conv2D(4, 3, padding="same"), L.BatchNorm(), L.ReLU()
-    inside = (
-        L.Residual(L.Conv2D(4, 3, padding="same"), L.Dropout(0.5)),
-        L.SkipConcat(L.Conv2D(2, 1)),
-    )
-    last = L.MaxPool2D(2), L.Flatten(), L.Dense(3)
-    model = model_for((8, 6, 2), *first, *inside, *last, **CLASSES, **settings)
+    first, second = L.Conv2D(4, 3, padding="same"), L.Conv2D(4, 3, padding="same")
+    inside = L.Residual(second, L.Dropout(0.5)), L.SkipConcat(L.Conv2D(2, 1))
+    layers = first, L.BatchNorm(), L.ReLU(), *inside, L.MaxPool2D(2), L.Flatten(), L.Dense(3)
+    model = model_for((8, 6, 2), *layers, **CLASSES, **settings)
     rng = np.random.default_rng(0)
     return model, rng.standard_normal((6, 8, 6, 2)), rng.integers(0, 3, 6)
 
@@ -198,10 +195,8 @@ def test_a_nan_is_the_worst_of_all():
 
 def test_layers_with_updates_and_dropout_of_attention():
     attention = L.ScaledDotProductAttention(2, dropout=0.5), L.TransformerBlock(2, rope=True)
-    model, rng = (
-        model_for((3, 5), L.Dense(12), *attention, dtype="float64"),
-        np.random.default_rng(0),
-    )
+    model = model_for((3, 5), L.Dense(12), *attention, dtype="float64")
+    rng = np.random.default_rng(0)
     model.add_lora("*", rank=2)
     randomize(model, rng)
     X, y = rng.standard_normal((2, 3, 5)), rng.standard_normal((2, 3, 4))

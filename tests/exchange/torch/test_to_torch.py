@@ -102,9 +102,8 @@ def test_a_written_program_takes_any_number_of_samples(tmp_path):
     given = tensor(*X.values(), "first").detach()
     for n in (1, 5):
         Y = to_ours(program(given[:n]).detach().numpy(), "first")
-        np.testing.assert_allclose(
-            Y, model.predict(*[A[:n] for A in X.values()]), rtol=1e-9, atol=1e-12
-        )
+        wanted = model.predict(X["input"][:n])
+        np.testing.assert_allclose(Y, wanted, rtol=1e-9, atol=1e-12)
 
 
 SETTINGS = [
@@ -299,9 +298,8 @@ def test_frozen_layers():
     model.layers[0].trainable = model.layers[1].trainable = False
     module = to_torch(model).train()
     learns = {name: p.requires_grad for name, p in module.named_parameters()}
-    assert [name for name, yes in learns.items() if not yes] == [
-        *("0.weight", "0.bias", "1.weight", "1.bias")
-    ]
+    frozen = [name for name, yes in learns.items() if not yes]
+    assert frozen == ["0.weight", "0.bias", "1.weight", "1.bias"]
     X = np.random.default_rng(0).standard_normal((5, 8, 6, 2))
     found = module(torch.from_numpy(X.transpose(0, 3, 1, 2).copy()))  # running statistics
     np.testing.assert_allclose(found.detach().numpy(), model.predict(X), rtol=1e-12)
@@ -343,9 +341,8 @@ class TorchScale(torch.nn.Module):
 def test_authors_may_declare_a_counterpart():
     assert counterpart(Scale)(TorchScale) is TorchScale
     try:
-        model = made(
-            lambda: L.Chain(L.Conv2D(3, 2), Scale(), L.Flatten(), L.Dense(2)), (2, 3, 3, 2)
-        )
+        layers = L.Conv2D(3, 2), Scale(), L.Flatten(), L.Dense(2)
+        model = made(lambda: L.Chain(*layers), (2, 3, 3, 2))
         X, dY = data(model, (2, 3, 3, 2))
         ours = our_passes(model, X, dY)
         ours = {k: ours[k] for k in ("Y", "dX")} | model.gradients()

@@ -38,15 +38,8 @@ def around(layer, shape, tokens):
     """A model with a layer, after one that learns if it takes no tokens."""
     first = L.PReLU() if len(shape) > 2 else L.Dense(shape[-1], shape[-1])
     before = [] if tokens else [first]
-    return model_for(
-        shape[1:],
-        *before,
-        layer,
-        dtype="float64",
-        seed=3,
-        loss_class=MeanSquaredError(),
-        optimizer=SGD(0.1),
-    )
+    options = {"loss_class": MeanSquaredError(), "optimizer": SGD(0.1)}
+    return model_for(shape[1:], *before, layer, dtype="float64", seed=3, **options)
 
 
 @over(ROWS)
@@ -75,9 +68,8 @@ def before_loss(loss):
 def test_every_loss(js, loss):
     index = LOSSES.index(loss)
     shape = [(2, 3, 4), (3, 4), (1, 4)][index % 3]
-    model = model_for(
-        shape[1:], L.Dense(4, 4), *before_loss(loss), loss_class=loss, dtype="float64", seed=2
-    )
+    layers = L.Dense(4, 4), *before_loss(loss)
+    model = model_for(shape[1:], *layers, loss_class=loss, dtype="float64", seed=2)
     X, (_, y) = FRESH(1).standard_normal(shape), pair(loss, shape)
     options = {"sample_weight": np.linspace(0.0, 2, shape[0] + 1)[1:]} if index % 2 else {}
     check_all(js, model, X, y, options, SHARE, full=LONG or index % 3 == 0)
@@ -151,9 +143,8 @@ def test_slopes_of_a_softmax_and_paths_of_which_nothing_is_left(js):
     np.testing.assert_allclose(rows, np.diag(P) - np.outer(P, P), atol=1e-12)
     np.testing.assert_allclose(rows @ dP, dS, atol=1e-12)
     # All paths of a small network are found, and a few of them are the strongest.
-    model = Sequential(
-        L.Dense(2, 3), L.Tanh(), L.Residual(L.Dense(3, 3)), L.Dense(3, 2), dtype="float64", seed=1
-    )
+    layers = L.Dense(2, 3), L.Tanh(), L.Residual(L.Dense(3, 3)), L.Dense(3, 2)
+    model = Sequential(*layers, dtype="float64", seed=1)
     rng = FRESH(0)
     text = check(js, model.trace(rng.standard_normal((3, 2)), rng.standard_normal((3, 2))))
     at = {}, Ref("0", "dW", (1, 2)).data()
