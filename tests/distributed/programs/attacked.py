@@ -17,12 +17,9 @@ from phitodeep.optimization.optimizers import SGD
 found = {}
 
 
-def net(together, **options):
-    sharded = options.pop("shard_optimizer", False)
-    rule = SGD(0.1, ema=0.9)
-    model, X, y, _ = mlp(
-        np.random.default_rng(5), seed=1, dtype="float64", optimizer=rule, **options
-    )
+def net(together, sharded=False):
+    options = {"dtype": "float64", "optimizer": SGD(0.1, ema=0.9)}
+    model, X, y, _ = mlp(np.random.default_rng(5), seed=1, **options)
     if together:
         DataParallel(model, timeout=30, shard_optimizer=sharded)
     return model, X, y
@@ -44,7 +41,7 @@ class Averages(Callback):
 # averages during and after training, in shards or not, with weights that rank 0 alone has
 seen = {}
 for name, together, sharded in (("alone", 0, 0), ("ranks", 1, 0), ("shards", 1, 1)):
-    model, X, y = net(bool(together), shard_optimizer=bool(sharded))
+    model, X, y = net(bool(together), bool(sharded))
     if not together or rank() == 0:
         model.layers[0].W *= 2
     seen[name] = []
@@ -56,7 +53,7 @@ found["averages"] = max(
 )
 
 # what all ranks must do together, asked by a callback of rank 0 alone
-model, X, y = net(True, shard_optimizer=True)
+model, X, y = net(True, sharded=True)
 asked = {}
 
 
@@ -110,7 +107,7 @@ for together in (False, True):
 found["tiny"] = float(np.abs(weights[0] - weights[1]).max())
 
 # an error on all ranks that the script catches; then training goes on
-model, X, y = net(True, shard_optimizer=True)
+model, X, y = net(True, sharded=True)
 
 
 class Fails(Callback):
@@ -132,7 +129,7 @@ found["steps after"] = model.optimizer.t
 options = {"batch_size": 6, "epochs": 1, "shuffle": False, "anomaly": "raise", "verbose": 0}
 found["anomaly"] = []
 for sharded in (False, True):
-    model, X, y = net(True, shard_optimizer=sharded)
+    model, X, y = net(True, sharded)
     bad = np.array(X)
     bad[5] = 1.7e308
     with np.errstate(all="ignore"), warnings.catch_warnings():

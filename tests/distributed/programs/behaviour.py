@@ -31,9 +31,9 @@ found = {"rank": rank(), "size": size(), "quiet": False}
 group.hide_compilation = lambda: found.update(quiet=True)  # of notices that rank 0 prints
 
 
-def model(seed=1, **options):
+def model(seed=1, sharded=False, **options):
     made, X, y, _ = mlp(np.random.default_rng(5), seed=seed, dtype="float64", **options)
-    return DataParallel(made, timeout=30), X, y
+    return DataParallel(made, timeout=30, shard_optimizer=sharded), X, y
 
 
 def digest(net):
@@ -72,17 +72,14 @@ def stop(model, step, loss):
 
 
 net, X, y = model()
-history = net.train(
-    X, y, epochs=5, batch_size=8, callbacks=[Everywhere(), LambdaCallback(on_batch_end=stop)]
-)
+callbacks = [Everywhere(), LambdaCallback(on_batch_end=stop)]
+net.train(X, y, epochs=5, batch_size=8, callbacks=callbacks)
 found["calls"], found["steps"] = calls, net.optimizer.t
 
 # early stopping restores the best weights everywhere, and all stop together
 net, X, y = model(optimizer=SGD(2.0))
-history = net.train(
-    X[:20], y[:20], X[20:], y[20:], epochs=30, batch_size=7, verbose=0,
-    callbacks=[EarlyStopping(2)],
-)  # fmt: skip
+options = {"epochs": 30, "batch_size": 7, "verbose": 0, "callbacks": [EarlyStopping(2)]}
+history = net.train(X[:20], y[:20], X[20:], y[20:], **options)
 found["stopped"], found["best"] = len(history), digest(net)
 found["scores"] = repr(net.evaluate(X, y))
 
@@ -98,33 +95,26 @@ options = {"epochs": 3, "batch_size": 8, "callbacks": [LambdaCallback(on_epoch_e
 found["meddled"] = error_of(lambda: net.train(X, y, verbose=0, **options))
 
 # checkpoints of a run on `size()` ranks; the test resumes from them on other numbers
-for sharded in (False, True):
-    made, X, y, _ = mlp(np.random.default_rng(5), seed=1, dtype="float64", optimizer=Adam(0.01))
-    net = DataParallel(made, timeout=30, shard_optimizer=sharded)
-    checkpoint = ModelCheckpoint(folder / f"ck{int(sharded)}.safetensors", every_steps=7, keep=99)
-    history = net.train(X, y, epochs=3, batch_size=5, verbose=0, callbacks=[checkpoint])
-    net.save(folder / f"end{int(sharded)}.safetensors", optimizer=True)
-    found[f"losses{int(sharded)}"] = [a for a, _ in history]
+for sharded in (0, 1):
+    options = {"epochs": 3, "batch_size": 5, "verbose": 0}
+    net, again = (model(sharded=bool(sharded), optimizer=Adam(0.01))[0] for _ in range(2))
+    checkpoint = ModelCheckpoint(folder / f"ck{sharded}.safetensors", every_steps=7, keep=99)
+    history = net.train(X, y, callbacks=[checkpoint], **options)
+    net.save(folder / f"end{sharded}.safetensors", optimizer=True)
+    found[f"losses{sharded}"] = [a for a, _ in history]
     # from the middle, on the same number of ranks: the same bits
-    made, X, y, _ = mlp(np.random.default_rng(5), seed=1, dtype="float64", optimizer=Adam(0.01))
-    again = DataParallel(made, timeout=30, shard_optimizer=sharded)
-    history2 = again.train(
-        X, y, epochs=3, batch_size=5, verbose=0,
-        callbacks=[ModelCheckpoint(folder / f"again{int(sharded)}.safetensors", every_steps=7)],
-        resume=folder / f"ck{int(sharded)}-step14.safetensors",
-    )  # fmt: skip
-    found[f"resumed{int(sharded)}"] = digest(net) == digest(again) and list(history) == list(
-        history2
-    )
+    options |= {"resume": folder / f"ck{sharded}-step14.safetensors"}
+    checkpoint = ModelCheckpoint(folder / f"again{sharded}.safetensors", every_steps=7)
+    resumed = again.train(X, y, callbacks=[checkpoint], **options)
+    found[f"resumed{sharded}"] = digest(net) == digest(again) and [*history] == [*resumed]
 
 # own parts: uneven numbers of batches, the last without any on some ranks
-made, X, y, _ = mlp(np.random.default_rng(5), seed=1, dtype="float64")
+net, X, y = model()
 alone, _, _, _ = mlp(np.random.default_rng(5), seed=1, dtype="float64")
 whole = [(X[i : i + 6], y[i : i + 6]) for i in range(0, 36, 6)]
 parts = [(a[rank() :: size()], b[rank() :: size()]) for a, b in whole]
 parts = parts if rank() else parts[:-1]
-net = DataParallel(made, timeout=30)
-history = net.train(shard(parts), epochs=2, verbose=0)
+net.train(shard(parts), epochs=2, verbose=0)
 found["own"] = net.optimizer.t
 # own parts that make up the batches of one process
 net, _, _ = model()
@@ -155,25 +145,20 @@ def other_code(call):
 # what is refused
 X, y = (a[: 30 + rank()] for a in model()[1:])
 calls = {
-    "Muon": lambda: DataParallel(
-        mlp(np.random.default_rng(5), optimizer=Muon())[0], shard_optimizer=True
-    ).train(X[:30], y[:30], verbose=0),
+    "Muon": lambda: model(optimizer=Muon(), sharded=True)[0].train(X[:30], y[:30], verbose=0),
     "seed": lambda: model(seed=rank()),
-    "settings": lambda: model()[0].train(*model()[1:], epochs=1 + rank(), verbose=0),
+    "settings": lambda: model()[0].train(X[:30], y[:30], epochs=1 + rank(), verbose=0),
     "shapes": lambda: model()[0].train(X, y, epochs=1, verbose=0),
-    "code": lambda: other_code(lambda: model()[0].train(*model()[1:], epochs=1, verbose=0)),
+    "code": lambda: other_code(lambda: model()[0].train(X[:30], y[:30], epochs=1, verbose=0)),
     "no model": lambda: DataParallel("net"),
     "timeout": lambda: DataParallel(model()[0], timeout=-1),
-    "rates": lambda: model(optimizer=SGD(0.1 * (1 + rank())))[0].train(
-        *model()[1:], epochs=1, verbose=0
-    ),
+    "rates": lambda: model(optimizer=SGD(1 + rank()))[0].train(X[:30], y[:30], verbose=0),
 }
 found["refused"] = {name: error_of(call) for name, call in calls.items()}
 
 # the builder, a loss that is not finite on one rank alone, and a model that was pickled
 net = SequentialBuilder(seed=1).dense(6, 1).distributed(timeout=30).alpha(1e-3).build()
-X1 = np.ones((10, 6))
-y1 = np.ones((10, 1))
+X1, y1 = np.ones((10, 6)), np.ones((10, 1))
 y1[-1] = 3e19
 with warnings.catch_warnings(record=True) as seen:
     if rank() == 0:
