@@ -421,9 +421,8 @@ def test_layers_without_steps_and_traces_that_stay_small():
     assert [p for p, note in notes.items() if "no steps(): boundaries only" in note] == list("1234")
     assert t["1.dgain"].explain().startswith("dgain")
     assert t["1.dgain"].why(2).total == pytest.approx(t["1.dgain"].array[2])
-    assert t["3.inside.value.dW"].why(1, 1).total == pytest.approx(
-        t["3.inside.value.dW"].array[1, 1]
-    )
+    dW = t["3.inside.value.dW"]
+    assert dW.why(1, 1).total == pytest.approx(dW.array[1, 1])
     assert t["loss.dP"].array == pytest.approx(2 * (t["Y"].array - Y) / 12, abs=1e-9)
     shares = [t.by_sample(n) for n in range(6)]
     for key in ("0.dW", "1.dgain", "3.inside.value.db", "3.dX"):

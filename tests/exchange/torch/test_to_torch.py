@@ -247,9 +247,8 @@ def test_dtype_and_copies(dtype):
 
 
 def test_pickles_and_state_dicts():
-    model = Sequential(
-        L.Embedding(6, 4), L.TransformerBlock(2, rope=True), L.Dense(4), dtype="float64"
-    )
+    layers = L.Embedding(6, 4), L.TransformerBlock(2, rope=True), L.Dense(4)
+    model = Sequential(*layers, dtype="float64")
     model.add(L.TiedDense(model.layers[0]))
     model.build((5,))
     module = to_torch(model)
