@@ -259,9 +259,8 @@ def test_early_stopping_keeps_the_weights_of_the_best_epoch():
 def split_of(est):
     """The parts that `fit` used: its first random number is the seed of the split."""
     seed = int(est._rng().integers(1 << 31))
-    return train_test_split(
-        TWO_X, TWO_Y, test_size=est.validation_fraction, random_state=seed, stratify=TWO_Y
-    )
+    options = {"test_size": est.validation_fraction, "random_state": seed}
+    return train_test_split(TWO_X, TWO_Y, stratify=TWO_Y, **options)
 
 
 def test_classes_that_cannot_be_held_out_are_explained():

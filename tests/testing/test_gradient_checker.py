@@ -9,12 +9,12 @@ from phitodeep import functional as F
 from phitodeep import layers as nn
 from phitodeep import loss as losses
 from phitodeep.core.call import calling
-from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
+from phitodeep.errors import ArgumentTypeError, PhitodeepError
 from phitodeep.layers import Layer, Param
 from phitodeep.layers.activation import Elementwise
 from phitodeep.model import Sequential
 from phitodeep.testing import GradientError, check_gradients, numeric_gradient
-from tests.conftest import refusals
+from tests.conftest import check_refused, refusals
 from tests.random_networks import Gate
 
 N, D = 5, 3  # differ from each other and from 2, so that no factor has two explanations
@@ -478,9 +478,8 @@ def test_the_error_reports_what_is_wrong_and_no_more(X):
     ):
         with pytest.raises(GradientError) as error:
             check_gradients(layer, given)
-        assert all(
-            line.endswith("entries are wrong.") for line in str(error.value).splitlines()[1:]
-        )
+        _, *lines = str(error.value).splitlines()
+        assert all(line.endswith("entries are wrong.") for line in lines)
 
     def change(layer, dY, dX):
         layer.grads["b"] = layer.grads["b"] * [1, 1, 1.001, 1.5]
@@ -594,30 +593,24 @@ class Broadcast(losses.MeanSquaredError):
         return 2 * (P - y) / len(P)
 
 
-@pytest.mark.parametrize(
-    ("loss", "message"),
-    [
-        (WrongMeanSquaredError(), r"3 \(the size of the last axis\) times too large"),
-        (SumBinaryCrossEntropy(), r"15 \(the number of elements\) times too large"),
-        (SwappedHuber(0.6), r"1[45] of 15 probed entries are wrong"),
-        (FusedCrossEntropy(), "It is p - t, the gradient with respect to the logits"),
-        (FusedBinary(), "It is p - t, the gradient with respect to the logits"),
-        (Writing(), "loss_gradient modifies X"),
-    ],
-)
-def test_a_wrong_loss_is_refused_and_recognised(loss, message, X, rng):
-    P, y = F.softmax(X), rng.integers(0, 2, (N, D))
+WRONG_LOSSES = refusals(r"""
+WrongMeanSquaredError(), P, T -> 3 \(the size of the last axis\) times too large
+SumBinaryCrossEntropy(), P, T -> 15 \(the number of elements\) times too large
+SwappedHuber(0.6), P, T -> 1[45] of 15 probed entries are wrong
+FusedCrossEntropy(), P, T[:, 0] -> p - t, the gradient with respect to the logits
+FusedBinary(), P, T -> p - t, the gradient with respect to the logits
+Writing(), P, T -> loss_gradient modifies X
+Unweighted(), P, T, sample_weight=w -> right once multiplied by sample_weight
+Broadcast(), P[:, :1], P[:, 1] -> shape \(5, 5\).* Was \(n,\) broadcast against
+""")
+
+
+@pytest.mark.parametrize(("given", "message"), WRONG_LOSSES)
+def test_a_wrong_loss_is_refused_and_recognised(given, message, X, rng):
+    P, T, w = F.softmax(X), rng.integers(0, 2, (N, D)), rng.uniform(0.5, 2, N)
     with pytest.raises(GradientError, match=message):
-        check_gradients(loss, P, y[:, 0] if isinstance(loss, FusedCrossEntropy) else y)
-
-
-def test_lost_sample_weights_and_broadcasts_are_recognised(X, rng):
-    w = rng.uniform(0.5, 2, N)
-    check_gradients(Unweighted(), X, X + 1)
-    with pytest.raises(GradientError, match="right once multiplied by sample_weight"):
-        check_gradients(Unweighted(), X, X + 1, sample_weight=w)
-    with pytest.raises(GradientError, match=r"shape \(5, 5\).* Was \(n,\) broadcast against"):
-        check_gradients(Broadcast(), X[:, :1], X[:, 1])
+        eval(f"check_gradients({given})", {**globals(), "P": P, "T": T, "w": w})
+    check_gradients(Unweighted(), P, T)  # only with weights is it wrong
 
 
 # --- what is wrong: containers -------------------------------------------------------------
@@ -662,23 +655,25 @@ def test_own_containers_give_paths_and_tied_parameters_count_once_per_use(X):
     assert second.W is first.W
 
 
-def test_refusals(X):
-    for obj, given, message in (
-        (nn.Dense, {}, "takes a layer or a loss, got <class"),
-        (nn.Dense(2), {"rtol": 0}, "rtol must be > 0"),
-        (nn.Dense(2), {"atol": -1}, "atol must be >= 0"),
-        (nn.Dense(2), {"max_probes": 0}, "max_probes must be >= 1"),
-        (nn.Dense(2), {"y": X}, "with y needs a loss"),
-        (nn.Dense(2), {"loss": losses.MeanSquaredError()}, "only with targets y"),
-        (nn.Dense(2), {"sample_weight": X[0]}, "only with targets y"),
-        (losses.MeanSquaredError(), {}, "needs targets"),
-    ):
-        with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
-            check_gradients(obj, X, **given)
-    holed = np.where(X == X[1, 1], np.nan, X)
-    for obj, y in ((nn.ReLU(), None), (losses.MeanSquaredError(), X)):
-        with pytest.raises(ArgumentError, match=r"X\[1, 1\] is nan"):
-            check_gradients(obj, holed, y)
+ONES, HOLED = np.ones((N, D)), np.where(np.eye(N, D), np.nan, 1)
+REFUSED = refusals(r"""
+check_gradients(nn.Dense, ONES) -> ArgumentTypeError: takes a layer or a loss, got <class
+check_gradients(nn.Dense(2), ONES, rtol=0) -> ArgumentError: rtol must be > 0
+check_gradients(nn.Dense(2), ONES, atol=-1) -> ArgumentError: atol must be >= 0
+check_gradients(nn.Dense(2), ONES, max_probes=0) -> ArgumentError: max_probes must be >= 1
+check_gradients(nn.Dense(2), ONES, y=ONES) -> ArgumentError: with y needs a loss
+check_gradients(nn.Dense(2), ONES, loss=losses.MeanSquaredError())
+    ArgumentError: only with targets y
+check_gradients(nn.Dense(2), ONES, sample_weight=ONES[0]) -> ArgumentError: only with targets y
+check_gradients(losses.MeanSquaredError(), ONES) -> ArgumentError: needs targets
+check_gradients(nn.ReLU(), HOLED) -> ArgumentError: X\[0, 0\] is nan
+check_gradients(losses.MeanSquaredError(), HOLED, ONES) -> ArgumentError: X\[0, 0\] is nan
+""")
+
+
+@pytest.mark.parametrize(("call", "error"), REFUSED)
+def test_what_is_refused(call, error):
+    check_refused(call, error, globals())
 
 
 def with_categories():
