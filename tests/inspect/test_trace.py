@@ -45,7 +45,7 @@ def snapshot(model):
 def next_step(model, X, y, **options):
     """The arrays of the model's next step, as training passes them to a watcher, and its update."""
     twin, found = model.copy(), dict[str, Array]()
-    before = {path: a.copy() for path, a in twin.get_weights().items()}
+    before = twin.get_weights()
     names = {"forwardbefore": "X", "forwardafter": "Y", "backwardbefore": "dY"}
 
     def watch(event):

@@ -18,6 +18,7 @@ from phitodeep.layers import Dense, Embedding, Parallel
 from phitodeep.sklearn import PhitoClassifier, PhitoRegressor
 from phitodeep.sklearn.batches import automatic_size
 from phitodeep.sklearn.table import TableEncoder
+from tests.sklearn.test_regressor import regressor
 
 RNG = np.random.default_rng(0)
 N = 400
@@ -27,10 +28,6 @@ LENGTH = RNG.normal(100, 5, N)
 EFFECT = {"red": 4.0, "green": -2.0, "blue": 0.0, "grey": 1.0}
 VALUE = np.vectorize(EFFECT.get)(COLOUR) + (SIZE == 20) + 0.1 * (LENGTH - 100)
 FRAME = pd.DataFrame({"length": LENGTH, "colour": COLOUR, "size": SIZE})
-
-
-def regressor(**settings):
-    return PhitoRegressor((50,), **{"batch_size": 25, "random_state": 0, **settings})
 
 
 def embedding(est):

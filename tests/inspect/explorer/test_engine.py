@@ -126,8 +126,7 @@ def test_random_networks(js, net, kind):
 
 
 def test_slopes_of_a_softmax_and_paths_of_which_nothing_is_left(js):
-    # The Jacobian that the page draws: a row of dS is the slopes in dP, times the row of
-    # dP.
+    # The Jacobian that the page draws: a row of dS is the slopes in dP, times the row of dP.
     model = Sequential(L.MultiHeadAttention(2, causal=True), dtype="float64", seed=3)
     X, y = FRESH(5).standard_normal((2, 2, 4, 6))
     trace = model.trace(X, y)
