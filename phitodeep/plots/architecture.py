@@ -1,15 +1,16 @@
 """The layers of a model as a drawing in SVG.
 
 How the layers in a container are connected is read from the container's derivation, so containers
-of your own are drawn correctly if they have `steps()`. Those of a network stand in rows and
-columns, as its values connect them.
+of your own are drawn correctly if they have `steps()`. Layers stand in rows and columns, as their
+values connect them: see `plots/graph.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from phitodeep.core.types import Shape
 from phitodeep.derivations.language import run
@@ -19,23 +20,13 @@ from phitodeep.inspect.summary import Row, summarize
 from phitodeep.inspect.trace import kind_of
 from phitodeep.layers.base import Layer
 from phitodeep.layers.wiring import Wired
-from phitodeep.plots.canvas import check_model
-from phitodeep.plots.graph import graph
-from phitodeep.plots.svg import Block, Drawing, box, drawing, frame, merged, pill, stack
+from phitodeep.plots.canvas import POSITIVE, check_model
+from phitodeep.plots.graph import graph, stack
+from phitodeep.plots.svg import Block, Drawing, box, drawing, frame, pill
 
 WHO = "plots.architecture"
 REPEATED = 3  # how often layers must be repeated to be drawn only once
 LONGEST = 4  # layers in a part that is repeated
-
-
-class Merge(NamedTuple):
-    """Branches, each a series of keys of layers or of merges, and how they are combined."""
-
-    sign: str
-    branches: tuple[Series, ...]
-
-
-Series = tuple["str | Merge", ...]
 
 
 def architecture(model: Layer) -> Drawing:
@@ -57,106 +48,95 @@ def architecture(model: Layer) -> Drawing:
     rows = {row.path: row for row in summary.rows}
     whole = _inside(model, "", rows) if model.children() else _leaf(model, "", rows)
     if not isinstance(model, Wired):  # which has them inside
-        ends = zip(("input", "output"), (model.input_shape, model.output_shape), strict=True)
-        first, last = (pill(f"{name} {_written(shape)}") for name, shape in ends)
-        whole = stack([first, whole, last])
+        first, last = _pills(["input"], model._ins()), _pills(["output"], model._outs())
+        whole = stack([*first, whole, *last])
     known = model.output_shape is not None
     count = f"{_count(rows.values()):,} parameters" if known else "not built yet"
     title = f"{type(model).__name__}: {count}"
-    return drawing(frame(whole, title, through=False), title)
+    return drawing(frame(whole._replace(through=False), title), title)
 
 
 # --- how layers are connected ------------------------------------------------------------------
 
 
-def series_of(layer: Layer) -> Series | None:
-    """How the layers in a container are connected; None if its derivation does not say it."""
+def wiring_of(layer: Layer) -> tuple[list[str], list[list[int]], list[int]] | None:
+    """How the layers in a container are connected; None if its derivation does not say it.
+
+    Returns its parts, which are the symbols that it receives, keys of layers, and signs; the
+    numbers of the parts that each part reads, which come before it; and those that it returns.
+    """
     if not run.has_steps(layer):
         return None
-    paths: dict[str, Series] = {"X": ()}  # what lies between X and each symbol
+    parts = run.symbols_of(layer, "X")
+    reads: list[list[int]] = [[] for _ in parts]
+    at = {name: k for k, name in enumerate(parts)}  # the part that each symbol comes from
     for step in run.derivation_of(layer).forward:
-        if isinstance(step, Through):
-            if step.of not in paths:  # it is computed in a loop
-                return None
-            paths[step.symbol] = (*paths[step.of], step.child)
-            continue
         operands = (step.of,) if isinstance(step, Arrange) else step.operands
-        read = [paths[name] for name in operands if name in paths]
-        if len(read) == 1:
-            paths[step.symbol] = read[0]
-        elif read:
-            paths[step.symbol] = _joined(read, _sign(step))
-    whole = paths.get("Y", ())
-    return whole if set(_keys(whole)) == set(layer.children()) else None
+        read = list(dict.fromkeys(at[name] for name in operands if name in at))
+        if isinstance(step, Through) and not at.keys() >= {*operands}:
+            return None  # it is computed in a loop
+        if step.runs if isinstance(step, Through) else len(read) > 1:
+            parts.append(_name(step))
+            reads.append(read)
+            read = [len(parts) - 1]
+        if read:
+            at[step.symbol] = len(parts) - 1 if isinstance(step, Through) else read[0]
+    ends = [at[name] for name in run.symbols_of(layer, "Y") if name in at]
+    known = {*layer.children()} <= {*parts} and len(ends) == layer.outputs
+    return (parts, reads, ends) if known else None
 
 
-def _joined(branches: Sequence[Series], sign: str) -> Series:
-    """Branches that meet, after the part that they have in common."""
-    common = 0
-    while all(len(b) > common and b[common] == branches[0][common] for b in branches):
-        common += 1
-    return (*branches[0][:common], Merge(sign, tuple(b[common:] for b in branches)))
-
-
-def _sign(step: Step) -> str:
+def _name(step: Step) -> str:
+    """The key of the layer that a step goes through, or the sign of how it joins values."""
+    if isinstance(step, Through):
+        return step.child
     if isinstance(step, Join):
         return "concat"
     return "+" if " + " in step.code else "*" if " * " in step.code else step.symbol
 
 
-def _keys(series: Series) -> Iterator[str]:
-    for part in series:
-        if isinstance(part, Merge):
-            for branch in part.branches:
-                yield from _keys(branch)
-        else:
-            yield part
-
-
 # --- how they are drawn ------------------------------------------------------------------------
 
 
+def _pills(names: Sequence[str], shapes: Sequence[Shape | None]) -> list[Block]:
+    return [pill(f"{name} {_written(s)}") for name, s in itertools.zip_longest(names, shapes)]
+
+
 def _inside(layer: Layer, path: str, rows: dict[str, Row]) -> Block:
-    """The layers in a container."""
+    """The layers in a container; in a network, with its inputs and outputs."""
+    children, wiring = layer.children(), wiring_of(layer)
+    if wiring is None:
+        blocks = [_part(key, layer, path, rows) for key in children]
+        return graph(blocks, [[] for _ in blocks], range(len(blocks)))._replace(through=False)
+    parts, reads, ends = wiring
+    readers = Counter([*itertools.chain(*reads), *ends])
     if isinstance(layer, Wired):
-        return _network(layer, path, rows)
-    series, keys = series_of(layer), tuple(layer.children())
-    known = series is not None
-    return stack(_blocks(layer, path, keys if series is None else series, rows), arrows=known)
-
-
-def _network(layer: Wired, path: str, rows: dict[str, Row]) -> Block:
-    """The layers of a network, with its inputs and outputs."""
-
-    def ends(names: Sequence[str], shape: Any) -> list[Block]:
-        shapes = [shape] * len(names) if shape is None or len(names) == 1 else shape
-        return [pill(f"{n} {_written(s)}") for n, s in zip(names, shapes, strict=True)]
-
-    numbers = {name: k for k, name in enumerate(layer.takes)}
-    blocks, reads = ends(layer.takes, layer.input_shape), [list[int]() for _ in layer.takes]
-    for k, (names, gives) in enumerate(layer.wires):
-        reads.append([numbers[name] for name in names])
-        numbers |= dict.fromkeys(gives, len(blocks))
-        blocks.append(_part(layer, path, f"layers.{k}", rows))
-    blocks += ends(layer.returns, layer.output_shape)
-    return graph(blocks, [*reads, *([numbers[name]] for name in layer.returns)])
-
-
-def _blocks(layer: Layer, path: str, series: Series, rows: dict[str, Row]) -> list[Block]:
-    children, found, i = layer.children(), list[Block](), 0
-    alike = [p if isinstance(p, Merge) else _looks(children[p]) for p in series]
-    while i < len(series):
-        size, times = _repetition(alike[i:])
-        parts = [_part(layer, path, part, rows) for part in series[i : i + size]]
+        blocks = _pills(layer.takes, layer._ins())
+    else:  # where the line from above divides
+        blocks = [Block(0, 0, 0, arrow=False)] * (readers[0] > 1)
+    number = {k: k for k in range(len(blocks))}  # of the block of each part
+    alike = [
+        _looks(children[part]) if (reads[k], readers[k]) == ([k - 1], 1) else k
+        for k, part in enumerate(parts)
+    ]
+    wires: list[list[int]] = [[] for _ in blocks]
+    k = layer.inputs
+    while k < len(parts):
+        size, times = _repetition(alike[k:])
+        last = k + size * times - 1
+        found = [_part(part, layer, path, rows) for part in parts[k : k + size]]
         if times > 1:
-            last = series[i + size * times - 1]
-            first, last = (run.path_inside(path, str(key)) for key in (series[i], last))
-            parts = [
-                frame(stack(parts), f"layers {first} to {last}: {times} times the same, drawn once")
-            ]
-        found += parts
-        i += size * times
-    return found
+            first, to = (run.path_inside(path, parts[i]) for i in (k, last))
+            words = f"layers {first} to {to}: {times} times the same, drawn once"
+            found = [frame(stack(found), words)]
+        wires.append([number[s] for s in reads[k] if s in number])
+        number[last] = len(blocks)
+        blocks += found
+        k = last + 1
+    if not isinstance(layer, Wired):
+        return graph(blocks, wires)
+    wires += [[number[end]] for end in ends]
+    return graph([*blocks, *_pills(layer.returns, layer._outs())], wires)._replace(through=False)
 
 
 def _repetition(alike: Sequence[object]) -> tuple[int, int]:
@@ -177,17 +157,16 @@ def _looks(layer: Layer) -> object:
     return inside, layer.input_shape, layer.output_shape
 
 
-def _part(layer: Layer, path: str, part: str | Merge, rows: dict[str, Row]) -> Block:
-    if isinstance(part, Merge):
-        branches = [stack(_blocks(layer, path, branch, rows)) for branch in part.branches]
-        return merged(branches, part.sign)
+def _part(part: str, layer: Layer, path: str, rows: dict[str, Row]) -> Block:
+    """A layer in a container, or the sign of how values meet."""
+    if part not in layer.children():
+        return pill(part, POSITIVE)
     child, inner = layer.children()[part], run.path_inside(path, part)
     if not child.children():
         return _leaf(child, inner, rows)
     below = (row for p, row in rows.items() if f"{p}.".startswith(f"{inner}."))
     title = f"{inner}  {kind_of(child)}, {_count(below):,} parameters"
-    through = not isinstance(child, Wired) and series_of(child) is not None
-    return frame(_inside(child, inner, rows), title, through=through)
+    return frame(_inside(child, inner, rows), title)
 
 
 def _leaf(layer: Layer, path: str, rows: dict[str, Row]) -> Block:

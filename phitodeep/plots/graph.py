@@ -10,7 +10,7 @@ lines that are shorter, so lines that can be nested never cross.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, count
+from itertools import count
 from typing import NamedTuple
 
 from phitodeep.plots.canvas import POSITIVE
@@ -26,12 +26,22 @@ class _Line(NamedTuple):
     way: str  # "down" in the column where it begins, "over" to the one where it ends, or "around"
 
 
-def graph(blocks: Sequence[Block], reads: Sequence[Sequence[int]]) -> Block:
-    """Each block below those that it reads, which come before it: `reads` has their numbers."""
-    rows = list[int]()
-    for own in reads:
-        rows.append(1 + max((rows[s] for s in own), default=-1))
-    return _drawn(blocks, rows, *_placed(rows, reads))
+def stack(blocks: Sequence[Block]) -> Block:
+    """Blocks below each other, each of which reads the one above."""
+    return graph(blocks, [[], *([k] for k in range(len(blocks) - 1))])
+
+
+def graph(
+    blocks: Sequence[Block], reads: Sequence[Sequence[int]], rows: Sequence[int] = ()
+) -> Block:
+    """Each block below those that it reads, which come before it: `reads` has their numbers.
+
+    rows    the rows of the blocks, if they are not as high up as possible
+    """
+    found = [*rows]
+    for own in reads[len(found) :]:
+        found.append(1 + max((found[s] for s in own), default=-1))
+    return _drawn(blocks, found, *_placed(found, reads))
 
 
 def _placed(rows: list[int], reads: Sequence[Sequence[int]]) -> tuple[list[int], list[_Line]]:
@@ -46,7 +56,7 @@ def _placed(rows: list[int], reads: Sequence[Sequence[int]]) -> tuple[list[int],
     for v in sorted(range(len(rows)), key=lambda v: (rows[v], v)):
         below = [s for s in reads[v] if free(rows[s] + 1, rows[v], columns[s], s)]
         right = 1 + min((columns[s] for s in reads[v]), default=-1)
-        top = min((rows[s] + 1 for s in reads[v]), default=0)
+        top = min((rows[s] + 1 for s in reads[v]), default=rows[v])
         found = (c for c in count(right) if free(top, rows[v], c, -1))
         columns[v] = min(columns[s] for s in below) if below else next(found)
         used[rows[v], columns[v]] = v
@@ -75,10 +85,13 @@ def _drawn(
 ) -> Block:
     """The blocks and lines at their places."""
     every, levels = range(len(blocks)), _levels([o for o in lines if o.way == "around"], rows)
-    deep = max(levels.values(), default=0)
-    widths = [max(blocks[v].width for v in every if columns[v] == c) for c in {*columns}]
-    starts = accumulate((w + GAP + TRACK * deep for w in widths), initial=TRACK * deep)
-    middles = [start + w / 2 for start, w in zip(starts, widths, strict=False)]
+    room, start = TRACK * max(levels.values(), default=0), 0.0
+    edges, middles = list[float](), list[float]()
+    for c in range(max(columns) + 1):
+        own = [blocks[v] for v in every if columns[v] == c]
+        edges.append(start + room)
+        middles.append(edges[-1] + max((block.left for block in own), default=0))
+        start = middles[-1] + max((block.right for block in own), default=0) + GAP
     x = [middles[column] for column in columns]
 
     def along(one: _Line) -> float:
@@ -87,7 +100,11 @@ def _drawn(
         if way != "around":
             return x[s if way == "down" else v]
         right = columns[v] + (columns[s] > columns[v])  # the column on the right of it
-        return middles[right] - widths[right] / 2 - TRACK * (levels[one] + 0.2)
+        return edges[right] - TRACK * (levels[one] + 0.2)
+
+    def aside(v: int, far: float) -> float:
+        """Where a line enters or leaves a block from or to the side."""
+        return x[v] - min(SIDE, blocks[v].left) if far < x[v] else x[v] + min(SIDE, blocks[v].right)
 
     # between two rows, a height for the lines that leave a block sideways, or enter it
     leave = {(rows[one.start], 0, one.start) for one in lines if along(one) != x[one.start]}
@@ -104,8 +121,8 @@ def _drawn(
     def route(one: _Line) -> list[tuple[float, float]]:
         s, v, way = one
         a, b, far = x[s], x[v], along(one)
-        a += SIDE * (way == "around") * (1 if far > a else -1)
-        b += SIDE * (far != b) * (1 if far > b else -1)
+        a = aside(s, far) if way == "around" else a
+        b = aside(v, far) if far != b else b
         points = [(a, top[rows[s]] + blocks[s].height)]
         if far != x[s]:
             low = turns[rows[s], 0, s]
@@ -115,6 +132,10 @@ def _drawn(
             points += [(far, low), (b, low)]
         return [*points, (b, top[rows[v]])]
 
-    drawn = [line(route(one), colour=POSITIVE if one in levels else GREY) for one in lines]
-    boxes = [blocks[v].at(x[v] - blocks[v].width / 2, top[rows[v]]) for v in every]
-    return Block(middles[-1] + widths[-1] / 2, y - GAP, (*drawn, *boxes), arrow=False)
+    drawn = [
+        line(route(o), arrow=blocks[o.end].arrow, colour=POSITIVE if o in levels else GREY)
+        for o in sorted(lines, key=lambda o: o.way)  # those that run around below the others
+    ]
+    boxes = [blocks[v].at(x[v], top[rows[v]]) for v in every]
+    shown, right = (*drawn, *boxes), start - GAP - x[0]
+    return Block(x[0], right, y - GAP, shown, blocks[0].arrow, through=x[-1] == x[0])

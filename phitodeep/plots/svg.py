@@ -10,7 +10,7 @@ from phitodeep.core.table import escaped
 from phitodeep.core.types import PathLike
 from phitodeep.errors import ArgumentError
 from phitodeep.inspect.svg import element, width_of
-from phitodeep.plots.canvas import NEGATIVE, POSITIVE
+from phitodeep.plots.canvas import NEGATIVE
 
 FONT = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 GAP = 22  # between two blocks, with an arrow
@@ -38,33 +38,38 @@ class Drawing(str):
 
 
 class Block(NamedTuple):
-    """A part of a drawing. Lines enter it in the middle of the top and leave it at the bottom.
+    """A part of a drawing, on both sides of the line that enters at its top and leaves below.
 
-    arrow    whether a line that enters ends there; otherwise it goes on inside
+    arrow      whether a line that enters ends there; otherwise it goes on inside
+    through    whether the lines inside begin and end at the middle of the line
     """
 
-    width: float
+    left: float
+    right: float
     height: float
     elements: tuple[str, ...] = ()
     arrow: bool = True
+    through: bool = True
 
     def at(self, x: float, y: float) -> str:
-        """The elements, with the upper left corner at this place."""
-        return element("g", "".join(self.elements), transform=f"translate({x:.5g} {y:.5g})")
+        """The elements, with this place as the middle of the top."""
+        move = f"translate({x - self.left:.5g} {y:.5g})"
+        return element("g", "".join(self.elements), transform=move)
 
 
 def drawing(block: Block, label: str, margin: float = 16) -> Drawing:
     """The whole picture, on a light ground, so that it reads the same on dark pages."""
-    width, height = block.width + 2 * margin, block.height + 2 * margin
+    width, height = block.left + block.right + 2 * margin, block.height + 2 * margin
     tip = element("path", d="M0 0L8 4L0 8Z", fill=GREY)
     marker = element(
         "marker", tip, id="phitodeep-arrow", viewBox="0 0 8 8", refX=7, refY=4, markerWidth=7,
         markerHeight=7, orient="auto",
     )  # fmt: skip
     ground = element("rect", width=width, height=height, rx=10, fill="#ffffff")
+    inside = [element("defs", marker), ground, block.at(margin + block.left, margin)]
     return Drawing(
         element(
-            "svg", "".join([element("defs", marker), ground, block.at(margin, margin)]),
+            "svg", "".join(inside),
             xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {width:.5g} {height:.5g}",
             width=width, height=height, role="img", aria_label=label,
             style="max-width:100%;height:auto", font_family=FONT,
@@ -108,79 +113,30 @@ def box(first: str, second: str, path: str, hover: str, *, filled: bool, dashed:
         element("text", name, x=width / 2, y=18, text_anchor="middle", **keep),
         text(width / 2, 35, second, 11, GREY),
     ]  # fmt: skip
-    return Block(width, 44, (element("g", "".join(parts)),))
+    return Block(width / 2, width / 2, 44, (element("g", "".join(parts)),))
 
 
-def pill(words: str) -> Block:
-    """Where a drawing begins or ends."""
-    width = width_of(words, 11.5) + 28
-    shape = element("rect", width=width, height=26, rx=13, fill="#ffffff", stroke=PALE)
-    return Block(width, 26, (shape, text(width / 2, 17, words, 11.5)))
+def pill(words: str, colour: str = PALE) -> Block:
+    """Where a drawing begins or ends, or how values meet."""
+    width = max(48, width_of(words, 11.5) + 28)
+    shape = element("rect", width=width, height=26, rx=13, fill="#ffffff", stroke=colour)
+    return Block(width / 2, width / 2, 26, (shape, text(width / 2, 17, words, 11.5)))
 
 
-def stack(blocks: Sequence[Block], *, arrows: bool = True) -> Block:
-    """Blocks from the top down, with arrows between them."""
-    if not blocks:
-        return Block(0, 0)
-    width, y, parts = max(block.width for block in blocks), 0.0, []
-    for i, block in enumerate(blocks):
-        if i:
-            if arrows:
-                parts.append(line([(width / 2, y), (width / 2, y + GAP)], arrow=block.arrow))
-            y += GAP
-        parts.append(block.at((width - block.width) / 2, y))
-        y += block.height
-    return Block(width, y, tuple(parts), blocks[0].arrow)
-
-
-def merged(blocks: Sequence[Block], sign: str) -> Block:
-    """Branches side by side, from one line at the top to a sign at the bottom where they meet.
-
-    An empty block is a connection that skips the layers: it runs around the others.
-    """
-    full = [block for block in blocks if block.height]
-    skips = len(blocks) - len(full)
-    between = 18.0
-    inner = sum(block.width for block in full) + between * (len(full) - 1)
-    side = 26.0 * skips + 6 if skips else 0.0
-    width, deep = inner + 2 * side, max((block.height for block in full), default=0)
-    middle, top, parts = width / 2, 14.0, []
-    radius = 11 if len(sign) == 1 else width_of(sign, 11) / 2 + 9
-    meet = top + GAP + deep + GAP + 11  # the height of the sign
-    x, low = side, meet - 23
-    for block in full:
-        at, end = x + block.width / 2, top + GAP + block.height
-        start = [(middle, 0), (middle, top), (at, top), (at, top + GAP)]
-        parts.append(line(start, arrow=block.arrow))
-        parts.append(block.at(x, top + GAP))
-        parts.append(line([(at, end), (at, low), (middle, low)], arrow=False))
-        x += block.width + between
-    if full:
-        parts.append(line([(middle, low), (middle, meet - 11)]))
-    for i in range(skips):
-        edge = width - 8 - 26.0 * i
-        round_it = [(middle, top - 4), (edge, top - 4), (edge, meet), (middle + radius, meet)]
-        parts.append(line(round_it, colour=POSITIVE))
-    ends = {"width": 2.0 * radius, "height": 22, "rx": 11, "stroke_width": 1.4}
-    place = {"x": middle - radius, "y": meet - 11}
-    parts.append(element("rect", fill="#ffffff", stroke=POSITIVE, **ends, **place))
-    parts.append(text(middle, meet + 4.5, sign, 14 if len(sign) == 1 else 11))
-    return Block(width, meet + 11, tuple(parts), arrow=False)
-
-
-def frame(inner: Block, title: str, *, through: bool = True) -> Block:
+def frame(inner: Block, title: str) -> Block:
     """A border around a block, with a title; lines go through the border to the block inside."""
-    width = max(inner.width + 24, width_of(title, 11) + 24)
-    middle, height = width / 2, inner.height + 44
-    border = element(
-        "rect", width=width, height=height, rx=8, fill="none", stroke=PALE, stroke_dasharray="3 3"
-    )
-    lines = (
-        line([(middle, 0), (middle, 32)], arrow=inner.arrow),
-        line([(middle, height - 12), (middle, height)], arrow=False),
-    )
     ground = width_of(title, 11) + 4
+    left, right, height = inner.left + 12, inner.right + 12, inner.height + 44
+    right = max(right, ground + 20 - left)
+    border = element(
+        "rect", width=left + right, height=height, rx=8, fill="none", stroke=PALE,
+        stroke_dasharray="3 3",
+    )  # fmt: skip
+    lines = (
+        line([(left, 0), (left, 32)], arrow=inner.arrow),
+        line([(left, height - 12), (left, height)], arrow=False),
+    )
     behind = element("rect", x=10, y=6, width=ground, height=16, fill="#ffffff")
     words = (behind, text(12, 17, title, 11, GREY, "start"))
-    shown = (border, *(lines if through else ()), *words, inner.at((width - inner.width) / 2, 32))
-    return Block(width, height, shown, arrow=not through)
+    shown = (border, *(lines if inner.through else ()), *words, inner.at(left, 32))
+    return Block(left, right, height, shown, arrow=not inner.through)

@@ -16,7 +16,7 @@ from phitodeep.layers.containers import Container
 from phitodeep.model import Sequential
 from phitodeep.model import architectures as models
 from phitodeep.model.network import Network
-from phitodeep.plots.architecture import Merge, series_of
+from phitodeep.plots.architecture import wiring_of
 from phitodeep.plots.canvas import POSITIVE
 from phitodeep.plots.svg import Drawing
 from phitodeep.testing.examples import squeezed
@@ -181,18 +181,26 @@ def orange(model):
 
 def test_how_layers_are_connected_is_read_from_derivations():
     model = inception()
-    assert series_of(model) == tuple(f"layers.{i}" for i in range(6))
+    keys = [f"layers.{i}" for i in range(6)]
+    assert wiring_of(model) == (["X", *keys], [[], *([k] for k in range(6))], [6])
     parallel, residual, skip = model.layers[1:4]
-    assert series_of(parallel) == (Merge("concat", (("branches.0",), ("branches.1",))),)
-    assert series_of(residual) == (Merge("+", ((), ("layers.0",))),)
-    assert series_of(residual.layers[0]) == (Merge("+", (("branches.0",), ("branches.1",))),)
-    inner = tuple(f"layers.{i}" for i in range(3))
-    assert series_of(skip) == (Merge("concat", ((), inner)),)
+    branches, reads = ["branches.0", "branches.1"], [[], [0], [0], [1, 2]]
+    assert wiring_of(parallel) == (["X", *branches, "concat"], reads, [3])
+    assert wiring_of(residual) == (["X", "layers.0", "+"], [[], [0], [0, 1]], [2])
+    assert wiring_of(residual.layers[0]) == (["X", *branches, "+"], reads, [3])
+    assert wiring_of(skip) == (["X", *keys[:3], "concat"], [[], [0], [1], [2], [0, 3]], [4])
     product = L.Parallel(L.Dense(2, 2), L.Dense(2, 2), merge="multiply")
-    assert series_of(product) == (Merge("*", (("branches.0",), ("branches.1",))),)
+    assert wiring_of(product) == (["X", *branches, "*"], reads, [3])
     both, each = recurrent().layers
-    assert series_of(both) == (Merge("concat", (("layer",), ("reverse",))),)
-    assert series_of(each) == ("layer",)
+    assert wiring_of(both) == (["X", "layer", "reverse", "concat"], reads, [3])
+    assert wiring_of(each) == (["X", "layer"], [[], [0]], [1])
+    inner = wired().layers[1]  # with two outputs, which one layer reads
+    assert wiring_of(inner) == (
+        ["X", *keys],
+        [[], [0], [0], [1, 2], [2], [3, 4], [5, 0, 2]],
+        [6, 1],
+    )
+    assert wiring_of(wired())[1:] == ([[], [0], [1], [2, 0]], [3])
 
 
 class Own(Container):
@@ -211,20 +219,20 @@ class Own(Container):
 
 def test_layers_of_an_own_container_are_connected_as_its_derivation_says():
     drawing = plots.architecture(Sequential(Own(), seed=0))
-    assert series_of(Own()) is None
+    assert wiring_of(Own()) is None
     assert len(boxes(drawing)) == 2
     lines = [a for tag, a, *_ in places(drawing) if tag == "polyline"]
     assert len(lines) == 2  # from the input to the container, and from there to the output
 
     added = connected(Through("A", "X", "a"), Through("B", "A", "b"), Let("Y", "A + B"))
-    assert series_of(added) == ("a", Merge("+", ((), ("b",))))
+    assert wiring_of(added) == (["X", "a", "b", "+"], [[], [0], [1], [1, 2]], [3])
     assert orange(Sequential(added)) == 1
     one = connected(Through("Y", "X", "a"))
     doubled = Loop("X", [Let("A", "2 * X")])
     in_loop = connected(doubled, Through("B", "A", "a"), Through("Y", "B", "b"))
     doubled = Loop("B", [Let("Y", "2 * B")])
     to_loop = connected(Through("A", "X", "a"), Through("B", "A", "b"), doubled)
-    assert series_of(one) is series_of(in_loop) is series_of(to_loop) is None
+    assert wiring_of(one) is wiring_of(in_loop) is wiring_of(to_loop) is None
     assert len(boxes(plots.architecture(Sequential(to_loop)))) == 2
 
 
@@ -279,3 +287,19 @@ def test_a_drawing_is_shown_and_saved(tmp_path):
             return "Less(a < b & c)"
 
     assert "0  Less(a < b & c)" in words(plots.architecture(Sequential(Less())))
+
+
+def test_repeated_layers_are_found_beside_a_skip_connection_and_in_a_network():
+    repeated = "layers 0.layers.0 to 0.layers.5: 3 times the same, drawn once"
+    pairs = [layer for _ in range(3) for layer in (L.Dense(4, 4), L.ReLU())]
+    assert repeated in words(plots.architecture(Sequential(L.Residual(*pairs))))
+
+    def network(*returns):
+        names = "abcdef"
+        uses = [(L.Tanh(), [a], [b]) for a, b in itertools.pairwise(names)]
+        return Network(["a"], uses, [*returns], seed=0)
+
+    assert any(" 5 times" in w for w in words(plots.architecture(network("f"))))
+    texts = words(plots.architecture(network("f", "d")))
+    assert not any("times" in w for w in texts)
+    assert sum("Tanh" in w for w in texts) == 5
