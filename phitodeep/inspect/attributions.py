@@ -7,8 +7,7 @@ replica of the model computes it, so nothing is written into the caches of the m
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +33,7 @@ from phitodeep.training.shortcuts import logits
 
 STEPS = 50  # points on the path of integrated gradients, by default
 MOST_STEPS = 1000  # computing the points takes a second, and eight times as long for twice as many
+METHODS = ("gradient", "gradient_x_input", "integrated", "grad_cam")
 OWNER = {"baseline": "integrated", "steps": "integrated", "layer": "grad_cam"}  # of each option
 
 
@@ -113,7 +113,7 @@ def attributions(
 
     Each of the other options belongs to one method: see OWNER.
     """
-    check_option(method, "attributions method", tuple(METHODS))
+    check_option(method, "attributions method", METHODS)
     for name, value in options.items():
         if value is not None and method != OWNER[name]:
             raise ArgumentError(
@@ -138,78 +138,64 @@ def attributions(
         )
     ends = None if mask is None else each(model.compute_mask(*each(mask)))[k]
     samples = Samples(X, mask, _step(step, shape, n, ends), _target(target, shape[-1], n))
-    scored = partial(Scores, model, k, shape)
-    explain = METHODS[method](model, X, shapes, scored, **options)
-    size = model.samples_at_once()
-    rows = [slice(i, i + size) for i in range(0, n, size)]
-    found = joined([tuple(explain(samples.take(part), part)) for part in rows])
+    if method == "grad_cam":
+        places, pixels = _layer_of_images(model, X, shapes, options["layer"])
+    else:
+        places = _places(model)
+    scores, size = Scores(model, k, shape, places), model.samples_at_once()
+    if method == "integrated":
+        steps = STEPS if options["steps"] is None else options["steps"]
+        steps = check_count(steps, "attributions steps", maximum=MOST_STEPS)
+        vectors = [shapes[path][-1:] if path else () for path, _, _ in places]
+        wanted = [(*A.shape, *vector) for A, vector in zip(each(X), vectors, strict=True)]
+        starts = _baselines(options["baseline"], model, wanted)
+
+    def explain(rows: slice) -> list[Array]:
+        part = samples.take(rows)
+        arrays, slopes, target = scores.gradient(part)
+        if method == "gradient":
+            return slopes
+        if method == "grad_cam":
+            return [_cam(arrays[0], slopes[0], len(each(part.X)[0]), places[0][0], pixels)]
+        if method == "integrated":  # (x - b) instead of x, and the mean of all slopes between them
+            b = [start[rows].reshape(A.shape) for start, A in zip(starts, arrays, strict=True)]
+            arrays = [A - start for A, start in zip(arrays, b, strict=True)]
+            part = part._replace(target=target)  # also where another output is the highest
+            slopes = _mean_slopes(scores, part, b, arrays, steps, size)
+        values = zip(map(np.multiply, arrays, slopes), each(part.X), strict=True)
+        # of a token, the sum over its vector
+        return [v if v.shape == A.shape else v.sum(axis=-1).reshape(A.shape) for v, A in values]
+
+    found = joined([tuple(explain(slice(i, i + size))) for i in range(0, n, size)])
     return found[0] if len(found) == 1 else dict(zip(model.takes, found, strict=True))
 
 
-Scored = Callable[[list[Place]], Scores]
-Explain = Callable[[Samples, slice], list[Array]]  # (samples, their rows of X) -> attributions
+def _mean_slopes(
+    scores: Scores, part: Samples, b: list[Array], ways: list[Array], steps: int, size: int
+) -> list[Array]:
+    """The means of dS/dx on the straight paths from b to b + way, for all inputs at once.
 
-
-def gradient(model: Trainable, X: Any, shapes: Shapes, scored: Scored, **_: Any) -> Explain:
-    """dS/dX of the score S; for tokens, the gradient of their vectors (N, T, D)."""
-    scores = scored(_places(model))
-    return lambda part, _: scores.gradient(part)[1]
-
-
-def gradient_x_input(model: Trainable, X: Any, shapes: Shapes, scored: Scored, **_: Any) -> Explain:
-    """x dS/dx for each input, summed over the vector of a token."""
-    scores = scored(_places(model))
-
-    def explain(part: Samples, _: slice) -> list[Array]:
-        arrays, gradients, _target = scores.gradient(part)
-        return _per_input(map(np.multiply, arrays, gradients), part.X)
-
-    return explain
-
-
-def integrated(
-    model: Trainable, X: Any, shapes: Shapes, scored: Scored, *, baseline: Any, steps: int | None,
-    **_: Any,
-) -> Explain:  # fmt: skip
-    """(x - b) times the mean of dS/dx on the straight path from b to x, for all inputs at once.
-
-    The mean is Gauss and Legendre's quadrature, which is exact for polynomials of degree
-    2 steps - 1. `samples_at_once` limits how many points of all paths are computed at a time.
+    They are Gauss and Legendre's quadrature, which is exact for polynomials of degree
+    2 steps - 1. At most `size` points of all paths are computed at a time.
     """
-    places, size = _places(model), model.samples_at_once()
-    scores = scored(places)
-    steps = STEPS if steps is None else check_count(steps, "attributions steps", maximum=MOST_STEPS)
     nodes, weights = np.polynomial.legendre.leggauss(steps)
-    a, w = ((v / 2).astype(model.dtype) for v in (nodes + 1, weights))
-    vectors = [shapes[path][-1:] if path else () for path, _, _ in places]
-    wanted = [(*A.shape, *vector) for A, vector in zip(each(X), vectors, strict=True)]
-    starts = _baselines(baseline, model, wanted)
-
-    def explain(part: Samples, rows: slice) -> list[Array]:
-        arrays, _, target = scores.gradient(part)
-        b = [start[rows].reshape(A.shape) for start, A in zip(starts, arrays, strict=True)]
-        ways = [A - start for A, start in zip(arrays, b, strict=True)]
-        totals, n = [np.zeros_like(A) for A in arrays], len(each(part.X)[0])
-        part = part._replace(target=target)  # also where another output is the highest
-        at_once = max(1, size // n)
-        for i in range(0, steps, at_once):
-            now = a[i : i + at_once]
-            points = [
-                start + np.multiply.outer(now, way) for start, way in zip(b, ways, strict=True)
-            ]
-            tiled = part.take(np.tile(np.arange(n), len(now)))
-            _, slopes, _ = scores.gradient(tiled, [A.reshape(-1, *A.shape[2:]) for A in points])
-            for total, A, dA in zip(totals, points, slopes, strict=True):
-                total += np.tensordot(w[i : i + at_once], dA.reshape(A.shape), 1)
-        return _per_input(map(np.multiply, ways, totals), part.X)
-
-    return explain
+    a, w = ((v / 2).astype(scores.model.dtype) for v in (nodes + 1, weights))
+    means, n = [np.zeros_like(A) for A in ways], len(each(part.X)[0])
+    at_once = max(1, size // n)
+    for i in range(0, steps, at_once):
+        now = a[i : i + at_once]
+        points = [start + np.multiply.outer(now, way) for start, way in zip(b, ways, strict=True)]
+        tiled = part.take(np.tile(np.arange(n), len(now)))
+        _, slopes, _ = scores.gradient(tiled, [A.reshape(-1, *A.shape[2:]) for A in points])
+        for mean, A, dA in zip(means, points, slopes, strict=True):
+            mean += np.tensordot(w[i : i + at_once], dA.reshape(A.shape), 1)
+    return means
 
 
-def grad_cam(
-    model: Trainable, X: Any, shapes: Shapes, scored: Scored, *, layer: str | None, **_: Any
-) -> Explain:
-    """relu(sum_c alpha_c A_c) with alpha_c the mean of dS/dA_c, for the channels A_c of a layer."""
+def _layer_of_images(
+    model: Trainable, X: Any, shapes: Shapes, layer: str | None
+) -> tuple[list[Place], Shape]:
+    """Return the place of the layer that Grad-CAM looks at, and the size of its maps."""
     images: Shapes = {path: shape for path, shape in shapes.items() if len(shape) == 3}
     path = _default_layer(images) if layer is None else layer
     if path not in images:
@@ -218,32 +204,18 @@ def grad_cam(
             f"C), which are {', '.join(images)}, got {path!r}."
         )
     given = [A.shape[1:] for A in _read_by(model, path, each(X)) if A.ndim > 2]
-    size = (*given, next(iter(images.values())))[0][:2]
-    scores = scored([(path, "Y", "dY")])
-
-    def explain(part: Samples, _: slice) -> list[Array]:
-        (A,), (dA,), _target = scores.gradient(part)
-        n = len(each(part.X)[0])
-        if len(A) != n:
-            raise ShapeError(
-                f"attributions: layer {path!r} returns {len(A)} images for {n} samples: "
-                "choose a layer that returns one image per sample."
-            )
-        maps = np.einsum("nhwc,nc->nhw", A, dA.mean(axis=(1, 2)))
-        return [resize(np.maximum(maps, 0)[..., None], *size)[..., 0]]
-
-    return explain
+    return [(path, "Y", "dY")], (*given, next(iter(images.values())))[0][:2]
 
 
-METHODS: dict[str, Callable[..., Explain]] = {
-    f.__name__: f for f in (gradient, gradient_x_input, integrated, grad_cam)
-}
-
-
-def _per_input(values: Iterable[Array], X: Any) -> list[Array]:
-    """Return values in the shape of each X: for a token, the sum over its vector."""
-    pairs = zip(values, each(X), strict=True)
-    return [v if v.shape == A.shape else v.sum(axis=-1).reshape(A.shape) for v, A in pairs]
+def _cam(A: Array, dA: Array, n: int, path: str, size: Shape) -> Array:
+    """relu(sum_c alpha_c A_c) with alpha_c the mean of dS/dA_c, for the channels A_c of a layer."""
+    if len(A) != n:
+        raise ShapeError(
+            f"attributions: layer {path!r} returns {len(A)} images for {n} samples: "
+            "choose a layer that returns one image per sample."
+        )
+    maps = np.einsum("nhwc,nc->nhw", A, dA.mean(axis=(1, 2)))
+    return resize(np.maximum(maps, 0)[..., None], *size)[..., 0]
 
 
 def _read_by(model: Trainable, path: str, Xs: tuple[Array, ...]) -> list[Array]:
