@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from phitodeep.core.call import Call, within
-from phitodeep.core.types import settings
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.run import Position, Scope
 from phitodeep.derivations.language.step import Through, evaluate, flat
@@ -127,14 +126,10 @@ def _check_condition(found: Breakpoint, model: Trainable, call: Call) -> None:
     known = ["L"]  # which is there once the loss is
     for path, layer, inside in reached(model, call):
         if found.includes(path):
-            known += [name for name, v in settings(layer).items() if type(v) in (int, float)]
-            with within(inside):  # the symbol of a loop is t
-                known += [step.symbol for step in run.derivation_of(layer).every()]
-            if isinstance(layer, Layer):
-                known += [*run.symbols_of(layer, "X"), *run.symbols_of(layer, "dY")]
-                known += [*layer.params, *layer.state, *layer.tied]
-            else:
-                known += ["P", "T", "w", "total", "share"]
+            scope = Scope(layer, path, call=inside)
+            known += [*scope.values, *(step.symbol for step in scope.derivation.every())]
+            known += [name for names in run.received(layer).values() for name in names]
+            known += [] if isinstance(layer, Layer) else ["T", "w", "total", "share"]
     names = [node for node in nodes if isinstance(node, ast.Name)]
     known += [node.arg for node in nodes if isinstance(node, ast.arg)]  # of a lambda
     known += [node.id for node in names if isinstance(node.ctx, ast.Store)]

@@ -59,7 +59,6 @@ class Debugger:
         self._hooks = hooks
         self.breaks: list[Breakpoint] = []
         self._true: set[Breakpoint] = set()  # breakpoints whose condition held at the last step
-        self._unedited: list[Any] = []  # the values of a run without edits
         self._restart(())
 
     # --- running ---------------------------------------------------------------------------
@@ -362,10 +361,9 @@ class Debugger:
         An edited activation moves the loss; an edited gradient moves only what flows on from it,
         and in the end the update.
         """
-        base = self._again(self._unedited[: len(self._values)])
-        while len(base._values) < len(self._values):
+        base = self._again(())
+        while base.count < self.count:
             base.advance()
-        self._unedited = max(self._unedited, base._values, key=len)
         here, there = self._updates(), base._updates()
         rows = []
         for path, layer in self._model.walk():
