@@ -23,7 +23,6 @@ def attention(
     *,
     head: int | None = None,
     labels: Any = None,
-    cmap: Any = None,
     ax: Any = None,
     path: PathLike | None = None,
 ) -> Any:
@@ -38,7 +37,6 @@ def attention(
     head      the only head to draw, from 0
     labels    the names of the positions; by default, the tokens' texts, if the model has a
               tokenizer
-    cmap      a colour map of matplotlib
 
     With `head`, draws on the Axes `ax` and returns it if given. Otherwise returns the figure.
     Saved to `path` if given. Raises UnknownNameError if no attention layer has that path.
@@ -54,7 +52,7 @@ def attention(
     if labels is None and model.tokenizer is not None and model.takes_tokens is True:
         labels = canvas.texts_of(model.tokenizer, X[0])
     names = canvas.check_names(labels, P.shape[1], WHO, "position")
-    options = {**canvas.sequential(cmap), "vmax": float(P.max()) or 1.0}
+    options = {**canvas.sequential(), "vmax": float(P.max()) or 1.0}
     if head is not None:
         head = check_count(head, f"{WHO} head", minimum=0, maximum=len(P) - 1)
         axes = canvas.panel(WHO, ax, 5.2, 4.5)

@@ -27,7 +27,6 @@ def decision_boundary(
     *,
     labels: Any = None,
     grid_resolution: int = 200,
-    cmap: Any = None,
     ax: Any = None,
     path: PathLike | None = None,
 ) -> Any:
@@ -41,7 +40,6 @@ def decision_boundary(
 
     labels             the names of the classes; by default their numbers
     grid_resolution    predictions along each side of the picture
-    cmap               a colour map of matplotlib for one output, whose middle is the threshold
 
     Draws on the Axes `ax` and returns it if given, and otherwise returns the figure; saved to
     `path` if given. At most 2,000 samples are drawn.
@@ -71,7 +69,7 @@ def decision_boundary(
     extent = [v for s, h in zip(sides.T, half, strict=True) for v in (s[0] - h, s[-1] + h)]
     place = {"extent": extent, "origin": "lower", "aspect": "auto"}
     if P.size == len(P):
-        _field(axes, P.reshape(R, R), threshold, sides, place, cmap)
+        _field(axes, P.reshape(R, R), threshold, sides, place)
     else:
         _regions(axes, P.argmax(axis=-1).reshape(R, R), K, place)
     drawn = canvas.evenly(len(points), POINTS)
@@ -88,11 +86,9 @@ def decision_boundary(
     return canvas.finished(axes, ax, path, f"{right:.1%} correct, {count}")
 
 
-def _field(
-    axes: Any, P: Array, threshold: float, sides: Array, place: dict[str, Any], cmap: Any
-) -> None:
+def _field(axes: Any, P: Array, threshold: float, sides: Array, place: dict[str, Any]) -> None:
     """The output of a model that has one, with the middle of the colours at the threshold."""
-    colours = canvas.diverging(P - threshold, cmap)
+    colours = canvas.diverging(P - threshold)
     colours |= {name: colours[name] + threshold for name in ("vmin", "vmax")}
     image = axes.imshow(P, alpha=0.75, **colours, **place)
     axes.figure.colorbar(image, ax=axes, label="output")

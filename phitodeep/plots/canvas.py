@@ -97,30 +97,22 @@ def save(drawn: Any, path: str | os.PathLike[str] | None) -> None:
 # --- colours -----------------------------------------------------------------------------------
 
 
-def diverging(values: Array, cmap: Any = None) -> dict[str, Any]:
+def diverging(values: Array) -> dict[str, Any]:
     """Options of imshow for signed values: blue below 0, orange above, and 0 in the middle."""
     limit = float(np.abs(values[np.isfinite(values)]).max(initial=0)) or 1.0
-    return {"cmap": _colours([NEGATIVE, ZERO, POSITIVE], cmap), "vmin": -limit, "vmax": limit}
+    return {"cmap": _colours(NEGATIVE, ZERO, POSITIVE), "vmin": -limit, "vmax": limit}
 
 
-def sequential(cmap: Any = None) -> dict[str, Any]:
+def sequential() -> dict[str, Any]:
     """Options of imshow for values that are not negative: from almost white to dark orange."""
-    return {"cmap": _colours([ZERO, POSITIVE, "#7a3600"], cmap), "vmin": 0}
+    return {"cmap": _colours(ZERO, POSITIVE, "#7a3600"), "vmin": 0}
 
 
-def _colours(names: Sequence[str], cmap: Any) -> Any:
-    """The colour map `cmap`, or one through these colours; what is not a number stays empty."""
-    from matplotlib import colormaps
+def _colours(*names: str) -> Any:
+    """A colour map through these colours; what is not a number stays empty."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    found: Any = cmap
-    if cmap is None:
-        found = LinearSegmentedColormap.from_list("phitodeep", names)
-    elif isinstance(cmap, str) and cmap not in colormaps:
-        raise UnknownNameError.of(cmap, colormaps, "one of matplotlib's colour maps")
-    elif isinstance(cmap, str):
-        found = colormaps[cmap]
-    return found.with_extremes(bad=(0, 0, 0, 0))
+    return LinearSegmentedColormap.from_list("phitodeep", names).with_extremes(bad=(0, 0, 0, 0))
 
 
 # --- tiles -------------------------------------------------------------------------------------
@@ -147,14 +139,14 @@ def square(chosen: Array, total: int, what: str) -> Numbers:
     return Numbers(across, chosen[::columns].tolist(), "", f"first {what} of the row")
 
 
-def tiled(who: str, ax: Any, tiles: Array, numbers: Numbers, cmap: Any, label: str) -> Any:
+def tiled(who: str, ax: Any, tiles: Array, numbers: Numbers, label: str) -> Any:
     """Draw signed tiles (n, h, w), or coloured ones (n, h, w, 3); return the Axes."""
     h, w = tiles.shape[1:3]
     gap = gap_of(h, w)
     whole = mosaic(tiles, len(numbers.across), gap)
     height, width = (6 * side / max(whole.shape[:2]) for side in whole.shape[:2])
     axes = panel(who, ax, max(3.5, width + 1.6), max(2.2, height + 0.9))
-    options = diverging(tiles, cmap)
+    options = diverging(tiles)
     if tiles.ndim == 4:
         shades = np.clip(0.5 + whole / (2 * options["vmax"]), 0, 1)
         axes.imshow(np.nan_to_num(shades, nan=1.0), interpolation="nearest")

@@ -28,7 +28,6 @@ def confusion_matrix(
     *,
     labels: Any = None,
     normalize: str | None = None,
-    cmap: Any = None,
     ax: Any = None,
     path: PathLike | None = None,
 ) -> Any:
@@ -44,7 +43,6 @@ def confusion_matrix(
     labels       the names of the K classes; by default their numbers
     normalize    "true": shares of each row; "pred": of each column; "all": of all samples; None:
                  counts. A class without samples has shares of 0
-    cmap         a colour map of matplotlib
 
     Draws on the Axes `ax` and returns it if given, and otherwise returns the figure; saved to
     `path` if given. Negative labels are not counted.
@@ -60,7 +58,7 @@ def confusion_matrix(
         shown = counts / np.maximum(total, 1)
     size = min(2.5 + 0.45 * K, 9)
     axes = panel(WHO, ax, size + 0.6, size)
-    image = axes.imshow(shown, **sequential(cmap))
+    image = axes.imshow(shown, **sequential())
     what = "predictions" if normalize is None else "share"
     axes.figure.colorbar(image, ax=axes, label=what, shrink=0.8)
     step = -(-K // NAMED)

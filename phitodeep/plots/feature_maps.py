@@ -19,7 +19,6 @@ def feature_maps(
     layer: str | None = None,
     *,
     limit: int = 64,
-    cmap: Any = None,
     ax: Any = None,
     path: PathLike | None = None,
 ) -> Any:
@@ -32,7 +31,6 @@ def feature_maps(
 
     layer    the path of a layer, such as "3.layers.0"; by default the only one that fits
     limit    how many channels are drawn at most; evenly spaced ones, and the title says so
-    cmap     a colour map of matplotlib, whose middle is 0
 
     Draws on the Axes `ax` and returns it if given, and otherwise returns the figure; saved to
     `path` if given. Raises UnknownNameError for a path that no layer has, and ShapeError for a
@@ -58,7 +56,7 @@ def feature_maps(
     if Y.ndim == 3:
         axes = canvas.panel(WHO, ax, 7, 4)
         image = axes.imshow(
-            maps.T, aspect="auto", interpolation="nearest", **canvas.diverging(maps, cmap)
+            maps.T, aspect="auto", interpolation="nearest", **canvas.diverging(maps)
         )
         step = -(-len(chosen) // 16)
         axes.set_yticks(range(0, len(chosen), step), [str(c) for c in chosen[::step]])
@@ -66,5 +64,5 @@ def feature_maps(
         axes.figure.colorbar(image, ax=axes, label="value", shrink=0.8)
     else:
         numbers = canvas.square(chosen, Y.shape[-1], "channel")
-        axes = canvas.tiled(WHO, ax, maps.transpose(2, 0, 1), numbers, cmap, "value")
+        axes = canvas.tiled(WHO, ax, maps.transpose(2, 0, 1), numbers, "value")
     return canvas.finished(axes, ax, path, f"output of layer {layer}: {count}")

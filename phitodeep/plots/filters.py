@@ -21,7 +21,6 @@ def filters(
     *,
     shape: Shape | None = None,
     limit: int = 64,
-    cmap: Any = None,
     ax: Any = None,
     path: PathLike | None = None,
 ) -> Any:
@@ -39,7 +38,6 @@ def filters(
              only Dense if there is a `shape`
     shape    for a Dense: the shape of its input as an image, (h, w) or (h, w, C)
     limit    how many filters are drawn at most; evenly spaced ones, and the title says so
-    cmap     a colour map of matplotlib, whose middle is 0
 
     Draws on the Axes `ax` and returns it if given, and otherwise returns the figure; saved to
     `path` if given. Raises UnknownNameError for a path that no layer has, ArgumentError for a layer
@@ -64,7 +62,7 @@ def filters(
         numbers = canvas.square(chosen, total, "filter")
     if C == 3:
         count += f"; full colour is ±{canvas.diverging(tiles)['vmax']:.2g}"
-    axes = canvas.tiled(WHO, ax, tiles, numbers, cmap, "weight")
+    axes = canvas.tiled(WHO, ax, tiles, numbers, "weight")
     return canvas.finished(axes, ax, path, f"layer {layer}: {count}")
 
 

@@ -20,7 +20,6 @@ def histograms(
     recorded: Any,
     key: str | None = None,
     *,
-    cmap: Any = None,
     ax: Any = None,
     path: PathLike | None = None,
 ) -> Any:
@@ -46,7 +45,7 @@ def histograms(
     chosen = evenly(len(series.steps), RIDGES)
     n = len(chosen)
     axes = panel(WHO, ax, 6, max(2.6, 1.6 + 0.16 * n))
-    colours, ends = sequential(cmap)["cmap"], []
+    colours, ends = sequential()["cmap"], []
     for place, i in enumerate(chosen):
         counts, edges = series.counts[i], series.edges[i]
         middles = (edges[1:] + edges[:-1]) / 2

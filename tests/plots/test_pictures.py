@@ -364,7 +364,6 @@ plots.confusion_matrix([0, 5000], [0, 1]) -> ArgumentError: there is a class 5,0
 plots.confusion_matrix([], []) -> ArgumentError: at least one sample
 plots.confusion_matrix([0, 1], [0, 1], labels=["a"]) -> ArgumentError: needs 2 labels.*got 1
 plots.confusion_matrix([0, 1], [0, 1], normalize="rows") -> ArgumentError: "true", "pred" or "all"
-plots.confusion_matrix([0, 1], [0, 1], cmap="virdis") -> UnknownNameError: viridis
 plots.confusion_matrix([0, 1], [0, 1], [0, 1]) -> ArgumentTypeError: no model
 plots.confusion_matrix(NET, PLANE) -> ArgumentTypeError: needs the true classes
 plots.confusion_matrix(["a"], ["b"]) -> ArgumentTypeError: y_true.*real numbers
