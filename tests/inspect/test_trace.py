@@ -12,7 +12,6 @@ from phitodeep import Sequential, loss
 from phitodeep import layers as L
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ShapeError, UnknownNameError
-from phitodeep.inspect import drawing
 from phitodeep.inspect.hooks import Keys
 from phitodeep.optimization.optimizers import SGD, Adam, AdamW
 from phitodeep.testing.examples import data, made
@@ -484,8 +483,6 @@ def test_a_drawing_is_aligned_names_layers_inside_and_describes_large_arrays():
     text = small(L.Embedding(4, 2), L.Flatten(), L.Dropout(0.5), L.Dense(4, 1), X=tokens).draw(2)
     assert "2         2" in text
     assert "dX" not in text.splitlines()[1]  # tokens have no gradient
-    assert drawing.MARKS.keys() == drawing.ASCII.keys()
-    assert all(len(drawing.MARKS[k]) == len(drawing.ASCII[k]) for k in drawing.MARKS)
 
 
 def test_ascii_by_request_and_where_stdout_needs_it(monkeypatch):
