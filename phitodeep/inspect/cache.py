@@ -15,7 +15,7 @@ from phitodeep.core.types import Array, each, on_each
 from phitodeep.errors import ShapeError
 from phitodeep.inspect import hooks
 from phitodeep.inspect.entries import Entries
-from phitodeep.inspect.hooks import At, Hook, Hooks
+from phitodeep.inspect.hooks import At, Hook
 from phitodeep.inspect.recording import Recorder
 from phitodeep.training.objective import Trainable
 
@@ -91,13 +91,9 @@ class Patched:
 
     def __init__(self, model: Any, values: Mapping[str, Array]) -> None:
         self.model, self.values = model, dict(values)
-        given: dict[str, dict[str, Hook]] = {"forward": {}, "backward": {}}
+        self.hooks = hooks.Hooks(model)  # a context manager
         for key, value in self.values.items():
-            layer, (_, direction, symbol) = hooks.layer_at(model, key), hooks.parts(key)
-            if direction not in given:
-                direction = hooks.DIRECTIONS[symbol not in hooks.symbols_of(layer, "forward")]
-            given[direction][key] = _constant(value)
-        self.hooks = Hooks(model, given["forward"], given["backward"])  # a context manager
+            self.hooks.functions[hooks.place(model, key)] = _constant(value)
 
     trace, debug, predict, run_with_cache = map(
         _patched, ("trace", "debug", "predict", "run_with_cache")

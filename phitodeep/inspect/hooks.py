@@ -17,7 +17,7 @@ import numpy as np
 
 from phitodeep.core.call import Call, Event, Watch, calling, current, within
 from phitodeep.core.checks import as_float, as_real
-from phitodeep.core.types import Array, each, numbered
+from phitodeep.core.types import Array, each, numbered, one
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.run import Edit, Position, Scope
 from phitodeep.derivations.language.step import PASSED_ON, RECEIVED, Step, Through, flat
@@ -166,13 +166,11 @@ class Hooked:
         scope = self._scopes[event.path, self._thread()]
         if event.what == "forward":
             run.run(run.forward(scope), self.edit)
-            return _alike(event.array, [scope[n] for n in numbered("Y", event.array)])
+            return run.all_of(scope, "Y")
         run.run(run.backward(scope, run.all_of(scope, "dY")), self.edit)
         for name in event.source.grads:
             _set_gradient(event.source, name, scope[f"d{name}"])
-        if event.array is None:
-            return None
-        return _alike(event.array, [scope.find(n) for n in numbered("dX", event.array)])
+        return None if event.array is None else run.all_of(scope, "dX")
 
     def _gradients(self, event: Event) -> None:
         """Call the hooks of the gradients of a layer's parameters."""
@@ -188,7 +186,7 @@ class Hooked:
             for name, A in numbered(symbol, given).items()
         ]
         same = all(new is old for new, old in zip(found, each(given), strict=True))
-        return given if same else _alike(given, found)
+        return given if same else one(found, not isinstance(given, tuple))
 
     def _changed(self, key: Key, array: Any, layer: Layer, t: int | None = None) -> Any:
         """Call the hooks of a key; return the array, or what they returned instead."""
@@ -243,11 +241,6 @@ class Hooked:
 def is_boundary(symbol: str) -> bool:
     """Whether a pass receives or returns it."""
     return bool(RECEIVED.fullmatch(symbol) or PASSED_ON.fullmatch(symbol))
-
-
-def _alike(given: Any, found: list[Any]) -> Any:
-    """One array, or a tuple if what it stands for is a tuple."""
-    return tuple(found) if isinstance(given, tuple) else found[0]
 
 
 def _at(position: Position) -> Key:
@@ -373,19 +366,14 @@ class Keys(dict[str, dict[str, list[str]]]):
         return "; ".join(f"{d}: {', '.join(names)}" for d, names in self[path].items())
 
 
-def layer_at(model: Container, key: str) -> Layer:
-    """The layer that a key such as "1.backward.dX" belongs to; refuse a path that no layer has."""
-    layers, path = dict(model.walk()), parts(key)[0]
+def place(model: Container, key: str, direction: str = "") -> Key:
+    """The path, direction and symbol that a hook's key means; refuse a key that means nothing."""
+    layers, (path, given, symbol) = dict(model.walk()), parts(key)
     if path not in layers:
         raise UnknownNameError.of(path, layers, f"one of the layers ({key!r})")
-    return layers[path]
-
-
-def place(model: Container, key: str, direction: str) -> Key:
-    """The path, direction and symbol that a hook's key means; refuse a key that means nothing."""
-    layer, (path, given, symbol) = layer_at(model, key), parts(key)
-    names = symbols_of(layer, direction)
-    other = "backward" if direction == "forward" else "forward"
+    layer = layers[path]
+    direction = direction or given or DIRECTIONS[symbol not in symbols_of(layer, "forward")]
+    names, other = symbols_of(layer, direction), DIRECTIONS[direction == "forward"]
     if given == other or (symbol not in names and symbol in symbols_of(layer, other)):
         raise ArgumentError(f"{key!r} belongs to the {other} pass: give it in {other[0]}wd=.")
     if symbol not in names:
