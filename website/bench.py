@@ -53,8 +53,8 @@ class Bench:
     def document(self) -> dict[str, Any]:
         """What the explorer's engine needs to run both passes, and whether it can (`live`)."""
         writer = _Writer(self, 1 << 14)
-        writer.forward("")
-        writer.backward("")
+        writer.run("", "forward")
+        writer.run("", "backward")
         return {
             "samples": len(self["dY"]),
             "live": writer.live,

@@ -20,31 +20,21 @@ from phitodeep.inspect.recording import Recorder
 from phitodeep.training.objective import Trainable
 
 
-class Cache(Shown, Mapping[str, Array]):
+class Cache(Shown, Entries[Array]):
     """The arrays of a prediction, by keys such as "1.Y", in the model's dtype.
 
     A key is a path and a symbol, as in a trace but without the direction. What happens inside a
     layer is computed by its steps when it is asked for.
     """
 
-    def __init__(self, entries: Entries) -> None:
-        self._entries = entries
-
     def __getitem__(self, key: str) -> Array:
-        path, _, symbol = self._entries.find(key)
-        recorded = self._entries._passes[path]
+        path, direction, symbol = self.find(key)
         if re.fullmatch(r"[XY]\d*", symbol):
-            return recorded.array(symbol)
-        return self._entries[key].array
+            return self._passes[path].array(symbol)
+        return self._entry(path, direction, symbol).array
 
     def __iter__(self) -> Iterator[str]:
-        return (key.replace("forward.", "") for key in self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._entries
+        return (key.replace("forward.", "") for key in super().__iter__())
 
     def __str__(self) -> str:
         by_path: dict[str, list[str]] = {}
@@ -67,9 +57,8 @@ def run_with_cache(model: Trainable, X: Any, *, lengths: Any = None) -> tuple[Ar
     watch = Watch(recorder, True, None).of(twin)
     with within(call._replace(watch=watch)):
         Y = twin.forward(*each(X))
-    return model._named(Y), Cache(
-        Entries(recorder.passes, dtype=twin.dtype, edit=hooks.replaced_by(outer))
-    )
+    edit = hooks.replaced_by(outer)
+    return model._named(Y), Cache(recorder.passes, dtype=twin.dtype, edit=edit)
 
 
 def _patched(name: str) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -115,7 +115,10 @@ def rms(A: Any) -> float:
     return float(np.sqrt(np.mean(A * A))) if A.size else 0.0
 
 
-class Entries(Mapping[str, Entry]):
+E = TypeVar("E")  # what a mapping shows of an entry
+
+
+class Entries(Mapping[str, E]):
     """All arrays of a recorded step.
 
     A key is a path, a direction and a symbol, such as "1.backward.dW"; "loss.backward.dP" belongs
@@ -180,8 +183,9 @@ class Entries(Mapping[str, Entry]):
 
     # --- values ----------------------------------------------------------------------------
 
-    def __getitem__(self, key: str) -> Entry:
-        return self._entry(*self.find(key))
+    def __getitem__(self, key: str) -> E:
+        found: Any = self._entry(*self.find(key))
+        return found
 
     def _entry(self, path: str, direction: str, name: str) -> Entry:
         scope = self.scope(path)

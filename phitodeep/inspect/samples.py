@@ -33,7 +33,7 @@ class SampleGradients(Shown, Mapping[str, Array]):
     asked for.
     """
 
-    def __init__(self, recording: Recording, entries: Entries) -> None:
+    def __init__(self, recording: Recording, entries: Entries[Any]) -> None:
         self._entries, self.n = entries, recording.data.n
         layers = list(recording.model.walk())
         path_of = {id(layer): path for path, layer in layers}

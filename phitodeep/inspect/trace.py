@@ -19,7 +19,7 @@ from phitodeep.derivations.language.run import Scope
 from phitodeep.derivations.losses import givens
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.inspect.drawing import draw
-from phitodeep.inspect.entries import Entries, Text, rms
+from phitodeep.inspect.entries import Entries, Entry, Text, rms
 from phitodeep.inspect.explorer.page import inline, page
 from phitodeep.inspect.explorer.picture import picture
 from phitodeep.inspect.hooks import replaced_by
@@ -52,7 +52,7 @@ class Row:
         return (self.path, self.layer, *shown, f"{self.zeros:.0%}", self.note)
 
 
-class Trace(Tabled, Entries):
+class Trace(Tabled, Entries[Entry]):
     """One step of training: a mapping from keys such as "1.backward.dW" to arrays and formulas.
 
     loss       the loss

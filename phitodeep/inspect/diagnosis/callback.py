@@ -51,7 +51,7 @@ class Diagnose(_Resumable):
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The findings at the end of the last training; empty before it."""
-        return () if self.report is None else self.report.findings
+        return tuple(self.report or ())
 
     def on_train_begin(self, model: Any) -> None:
         resumed = self.resumes

@@ -130,10 +130,6 @@ class Diagnosis(Shown, tuple[Finding, ...]):
         return made
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
-        return tuple(self)
-
-    @property
     def healthy(self) -> bool:
         return not self
 

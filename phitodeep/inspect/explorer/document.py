@@ -99,10 +99,10 @@ class Writer:
 
     def document(self) -> dict[str, Any]:
         step = self.step
-        self.forward("")
-        self.forward("loss", self.knows("", self.scopes[""]["returns"]["forward"]))
-        self.backward("loss")
-        self.backward("", self.knows("loss", self.scopes["loss"]["returns"]["backward"]))
+        self.run("", "forward")
+        self.run("loss", "forward", self.knows("", self.scopes[""]["returns"]["forward"]))
+        self.run("loss", "backward")
+        self.run("", "backward", self.knows("loss", self.scopes["loss"]["returns"]["backward"]))
         updates = {
             f"{path}.{name}": self.packed(array, min(self.count, UPDATE))
             for path, arrays in step.updates.items()
@@ -171,32 +171,26 @@ class Writer:
             self.sources[key] = source_of(kind)
         return key
 
-    # --- passes: `given` is whether the page can compute each of what the layer receives ---------
+    def run(self, path: str, direction: str, given: Iterable[bool] = repeat(False)) -> None:
+        """Store a pass: its steps, and what it receives.
 
-    def forward(self, path: str, given: Iterable[bool] = repeat(False)) -> None:
-        scope = self.step.scope(path)
-        self.open(path, scope)
-        self.run(scope, "forward", given)
-
-    def backward(self, path: str, given: Iterable[bool] = repeat(False)) -> None:
-        scope, entry = self.step.scope(path), self.scopes[path]
-        entry["backward"] = []
-        if any(name not in scope for name in entry["receives"]["backward"]):
-            return  # nothing learns before this layer
-        self.run(scope, "backward", given)
-
-    def run(self, scope: Scope, direction: str, given: Iterable[bool]) -> None:
-        """Store the steps of a pass, and what it receives.
-
-        The latter only if the page does not compute it, or if a hook changed it.
+        The latter only if the page cannot compute it, as `given` says of each, or if a hook
+        changed it.
         """
-        entry = self.scopes[scope.path]
-        for name, computed in zip(entry["receives"][direction], given, strict=False):
+        scope = self.step.scope(path)
+        if direction == "forward":
+            self.open(path, scope)
+        entry = self.scopes[path]
+        entry[direction] = []
+        received = entry["receives"][direction]
+        if any(name not in scope for name in received):
+            return  # nothing learns before this layer
+        for name, computed in zip(received, given, strict=False):
             packed = None if computed and not self.step.edited else self.packed(scope[name])
             if packed is not None:
                 entry["values"][name] = packed
             if in_full(packed):
-                self.known[scope.path].add(name)
+                self.known[path].add(name)
         with within(scope.call):
             entry[direction] = self.steps(scope, getattr(scope.derivation, direction), direction)
 
@@ -216,7 +210,8 @@ class Writer:
                 found.append(self.loop(step, scope, direction))
                 continue
             if isinstance(step, Through) and step.runs:
-                self.through(step, scope)
+                inner, given = run.path_inside(scope.path, step.child), step.operands
+                self.run(inner, direction, self.knows(scope.path, given))
             seen = scope.at(times[0]) if times else scope
             if seen.find(step.symbol) is not None:
                 found.append(self.computed(step, scope, direction, times or [None]))
@@ -266,11 +261,6 @@ class Writer:
         if follows or in_full(entry["value"]):
             known.add(step.symbol)
         return entry
-
-    def through(self, step: Through, scope: Scope) -> None:
-        inner = run.path_inside(scope.path, step.child)
-        given = self.knows(scope.path, step.operands)
-        (self.backward if step.back else self.forward)(inner, given)
 
     def described(self, step: Step, scope: Scope, direction: str) -> dict[str, Any]:
         """What a step computes, and how, without its value."""
