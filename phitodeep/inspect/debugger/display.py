@@ -42,16 +42,16 @@ def listing(
     around    how many steps before and after the marked one are shown; None for all
     """
     scope, rows = position.scope, list(_rows(position))
-    at = next((k for k, (_, s) in enumerate(rows) if _same(s, arrow) or _same(s, star)), 0)
+    marks = {step.symbol: mark for step, mark in ((star, " *"), (arrow, "->")) if step is not None}
+    at = next((k for k, (_, step) in enumerate(rows) if step.symbol in marks), 0)
     first = 0 if around is None else max(0, min(at - around, len(rows) - 2 * around - 1))
     shown = rows[first:] if around is None else rows[first : first + 2 * around + 1]
     texts = ["  " * depth + _shortened(_with_layer(step, scope)) for depth, step in shown]
     width = max(map(_width, texts))
     lines = []
     for text, (_, step) in zip(texts, shown, strict=True):
-        mark = "->" if _same(step, arrow) else " *" if _same(step, star) else "  "
-        space = " " * (width - _width(text))
-        size = "" if _same(step, arrow) else _size(step, scope)
+        mark, space = marks.get(step.symbol, "  "), " " * (width - _width(text))
+        size = "" if mark == "->" else _size(step, scope)
         lines.append(f"{mark} {text}{space}  {size}".rstrip())
     before, after = first, len(rows) - first - len(shown)
     return "\n".join([*_more(before, "earlier"), *lines, *_more(after, "later")])
@@ -81,12 +81,6 @@ def _with_layer(step: Step, scope: Scope) -> str:
     if not isinstance(step, Through):
         return formula(step)
     return f"{formula(step):23}  {kind_of(scope.layer.children()[step.child])}"
-
-
-def _same(step: Step, other: Step | None) -> bool:
-    """Whether two steps are the same; each pass makes its own object for what it receives."""
-    both_given = isinstance(step, Input) and isinstance(other, Input)
-    return step is other or (both_given and step.symbol == getattr(other, "symbol", None))
 
 
 def _size(step: Step, scope: Scope) -> str:
