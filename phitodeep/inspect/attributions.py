@@ -197,7 +197,15 @@ def _layer_of_images(
 ) -> tuple[list[Place], Shape]:
     """Return the place of the layer that Grad-CAM looks at, and the size of its maps."""
     images: Shapes = {path: shape for path, shape in shapes.items() if len(shape) == 3}
-    path = _default_layer(images) if layer is None else layer
+    several = [path for path, shape in images.items() if math.prod(shape[:2]) > 1]
+    if layer is None and not several:
+        raise ArgumentError(
+            'attributions: method="grad_cam" needs a layer that returns images (height, width, C), '
+            'such as Conv2D, but this model has none: use method="integrated".'
+        )
+    # by default, the last layer that returns images of several pixels, with all it is part of
+    blocks = (path for path in several if f"{several[-1]}.".startswith(f"{path}."))
+    path = next(blocks) if layer is None else layer
     if path not in images:
         raise ArgumentError(
             "attributions layer must be the path of a layer that returns images (height, width, "
@@ -314,17 +322,6 @@ def _baselines(baseline: Any, model: Trainable, shapes: list[Shape]) -> list[Arr
                 f"{what}, {shape}, got shape {given.shape}."
             ) from None
     return found
-
-
-def _default_layer(images: Shapes) -> str:
-    """Return the last layer that returns images of several pixels, with all that it is part of."""
-    several = [path for path, shape in images.items() if math.prod(shape[:2]) > 1]
-    if not several:
-        raise ArgumentError(
-            'attributions: method="grad_cam" needs a layer that returns images (height, width, C), '
-            'such as Conv2D, but this model has none: use method="integrated".'
-        )
-    return next(path for path in several if f"{several[-1]}.".startswith(f"{path}."))
 
 
 def attention_maps(model: Trainable, X: Any, *, lengths: Any = None) -> dict[str, Array]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.core.call import Call, Watch, within
+from phitodeep.core.call import Call, watching, within
 from phitodeep.core.table import Shown
 from phitodeep.core.types import Array, each, on_each
 from phitodeep.errors import ShapeError
@@ -54,8 +54,7 @@ def run_with_cache(model: Trainable, X: Any, *, lengths: Any = None) -> tuple[Ar
     twin, outer = model.copy(), hooks.active(model)
     recorder = Recorder(outer)
     call = Call(training=False, caching=False, mask=mask, draw=1)
-    watch = Watch(recorder, True, None).of(twin)
-    with within(call._replace(watch=watch)):
+    with within(call), watching(recorder, root=twin, recomputed=True):
         Y = twin.forward(*each(X))
     edit = hooks.replaced_by(outer)
     return model._named(Y), Cache(recorder.passes, dtype=twin.dtype, edit=edit)

@@ -7,7 +7,7 @@ from typing import Any
 
 from phitodeep.core.call import Call, Event, Watch, calling, current, watching, within
 from phitodeep.core.types import Array
-from phitodeep.errors import DivergenceError, OrderError
+from phitodeep.errors import DivergenceError
 from phitodeep.inspect.hooks import active
 from phitodeep.layers.base import Layer
 from phitodeep.loss import Loss
@@ -44,31 +44,20 @@ class Recorder:
     def __init__(self, outer: Watch | None = None) -> None:
         self.outer = outer
         self.passes: dict[str, Passes] = {}
-        self._given: dict[str, Array] = {}
-        self.P: Array | None = None
-        self.dP: Array | None = None
-        self.value = float("nan")  # the loss
+        self.received: dict[tuple[str, str], Any] = {}  # by what ran, such as "loss", and path
 
     def __call__(self, event: Event) -> Array | None:
-        array = None if self.outer is None else self.outer.watcher(event)
-        self._keep(event, event.array if array is None else array)
-        return array
-
-    def _keep(self, event: Event, array: Any) -> None:
-        if event.what == "loss":
-            if event.when == "before":
-                self.P = array
-            else:
-                self.dP, self.value = array, float("nan" if event.value is None else event.value)
-        elif event.when == "before":
-            self._given[f"{event.what} {event.path}"] = array
+        replaced = None if self.outer is None else self.outer.watcher(event)
+        array: Any = event.array if replaced is None else replaced
+        given = self.received.get((event.what, event.path))
+        if event.when == "before":
+            self.received[event.what, event.path] = array
         elif event.what == "forward":
-            X = self._given[f"forward {event.path}"]
-            self.passes[event.path] = Passes(event.source, current(), X, array)
+            self.passes[event.path] = Passes(event.source, current(), given, array)
         elif event.what == "backward":
             passes = self.passes[event.path]
-            passes.dY, passes.dX = self._given[f"backward {event.path}"], array
-            passes.grads = dict(event.source.grads)
+            passes.dY, passes.dX, passes.grads = given, array, dict(event.source.grads)
+        return replaced
 
 
 @dataclass
@@ -133,11 +122,8 @@ def record(model: Trainable, X: Any, y: Any, **options: Any) -> Recording:
         P = twin.forward(data.X)
         value, dP = twin.loss._watched(P, data.T, data.w, None)
         twin.backward(dP)
-    if recorder.P is None or recorder.dP is None:
-        raise OrderError("the loss reported no predictions: it does not call its own passes.")
-    return Recording(
-        twin, data, total, call, recorder.passes, recorder.P, recorder.dP, value, recorder.outer
-    )
+    P = recorder.received["loss", ""]
+    return Recording(twin, data, total, call, recorder.passes, P, dP, value, recorder.outer)
 
 
 def updates_of(model: Trainable) -> tuple[dict[str, dict[str, Array]], str]:
