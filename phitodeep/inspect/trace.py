@@ -273,30 +273,22 @@ def trace(model: Trainable, X: Any, y: Any, **options: Any) -> Trace:
 def _notes(recording: Recording, shortcuts: tuple[str, ...]) -> dict[str, str]:
     """What is worth knowing about each layer."""
     found: dict[str, str] = {}
-    top = recording.model.layers
-    for path, layer in recording.model.walk():
-        passes, notes = recording.passes.get(path), []
-        if path.isdecimal():
-            notes += [
-                "fused in training"
-                for note in shortcuts
-                if f"({path})" in note or (layer is top[-1] and note.startswith(f"{layer!r} and"))
-            ]
-        if not layer.trainable and layer.params:
-            notes.append("frozen")
-        if passes is None:
-            continue
-        if not run.has_steps(layer):
-            notes.append("no steps(): boundaries only")
+    for path, passes in recording.passes.items():
+        layer, last = passes.layer, passes.layer is recording.model.layers[-1]
+        here, joint = f"({path})", f"{layer!r} and"  # how shortcuts name it, or it with the loss
         arrays = {"Y": passes.Y, "dY": passes.dY, **{f"d{n}": g for n, g in passes.grads.items()}}
-        notes += [
-            f"{name} is not finite"
-            for name, a in arrays.items()
-            if any(A is not None and not np.isfinite(A).all() for A in each(a))
-        ]
-        if passes.dY is not None and not any(dY.any() for dY in each(passes.dY)):
-            notes.append("no gradient arrives")
-        found[path] = ", ".join(notes)
+        notes = {
+            "fused in training": path.isdecimal()
+            and any(here in s or (last and s.startswith(joint)) for s in shortcuts),
+            "frozen": layer.params and not layer.trainable,
+            "no steps(): boundaries only": not run.has_steps(layer),
+        }
+        for name, a in arrays.items():
+            known = [A for A in each(a) if A is not None]
+            notes[f"{name} is not finite"] = not all(np.isfinite(A).all() for A in known)
+        dY = passes.dY
+        notes["no gradient arrives"] = dY is not None and not any(A.any() for A in each(dY))
+        found[path] = ", ".join(note for note, applies in notes.items() if applies)
     return found
 
 
