@@ -321,10 +321,10 @@ REFUSED = """
 classifier().diagnose(X, Y[:-1]) -> ShapeError: as many samples in X as in y
 classifier().diagnose(X[:0], Y[:0]) -> ShapeError: at least one
 classifier().diagnose(X, Y, overfit=-1) -> ArgumentError: overfit
-classifier().diagnose(X, Y, sample_weight=1) -> ShapeError: sample_weight for each of the 60 samples
-classifier().diagnose(X, Y, lengths=1) -> ShapeError: lengths for each of the 60 samples
-classifier().diagnose(X, Y, lengths=np.ones(3)) -> ShapeError: for each of the 60 samples
-classifier().diagnose(X, Y, sample_weight=np.ones(61)) -> ShapeError: for each of the 60 samples
+classifier().diagnose(X, Y, sample_weight=1) -> ShapeError: sample_weight for each of them
+classifier().diagnose(X, Y, lengths=1) -> ShapeError: lengths for each of them
+classifier().diagnose(X, Y, lengths=np.ones(3)) -> ShapeError: for each of them
+classifier().diagnose(X, Y, sample_weight=np.ones(61)) -> ShapeError: for each of them
 Diagnose(every=1) -> ArgumentError: every
 loaded(before=3) -> ArgumentTypeError: before
 loaded(steps="3") -> ArgumentTypeError: course: steps must be an integer, got '3'

@@ -76,23 +76,21 @@ class Evidence:
         self.verbose = verbose
         X, y = model._in_order(X, y)
         X, y = on_each(lambda A: as_real(A, "X"), X), on_each(lambda A: as_real(A, "y"), y)
-        every = [A for A in (*each(X), *each(y)) if A is not None]
+        given = {name: as_real(A, name) for name, A in options.items() if A is not None}
+        every = [A for A in (*each(X), *each(y), *given.values()) if A is not None]
         n = len(every[0]) if every[0].ndim else 0
         if not n or any(not A.ndim or len(A) != n for A in every):
+            more = "".join(f", and {name} for each of them" for name in given)
             raise ShapeError(
-                "diagnose needs as many samples in X as in y, and at least one, got arrays of the "
-                f"shapes {', '.join(str(A.shape) for A in every)}."
+                f"diagnose needs as many samples in X as in y, and at least one{more}, got arrays "
+                f"of the shapes {', '.join(str(A.shape) for A in every)}."
             )
         self.model = model.copy()
         self.model.callbacks, self.model.metrics, self.model.batch_size = [], [], None
         self.fresh = model.optimizer.t == 0  # no step was taken yet
         rows = _spread(n, SAMPLES)
         self.X, self.y, self.n = cut(X, rows), cut(y, rows), min(n, SAMPLES)
-        self.options = {
-            name: _for_each(given, name, n)[rows]
-            for name, given in options.items()
-            if given is not None
-        }
+        self.options = {name: A[rows] for name, A in given.items()}
         self.lengths = self.options.get("lengths")
         with np.errstate(all="ignore"):
             self.step = record(self.model, self.X, self.y, **self.options)
@@ -254,16 +252,6 @@ def _share(pick: Callable[[Array], Array], A: Any) -> float:
         return math.nan
     whole = size([size(a) for a in arrays])
     return size([size(pick(a)) for a in arrays]) / whole if whole else 0.0
-
-
-def _for_each(given: Any, name: str, n: int) -> Array:
-    """Return an array with one entry, or row, for each of the n samples; refuse another length."""
-    array = as_real(given, name)
-    if not array.ndim or len(array) != n:
-        raise ShapeError(
-            f"diagnose needs {name} for each of the {n} samples, got shape {array.shape}."
-        )
-    return array
 
 
 def _spread(n: int, count: int) -> Array:
