@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import difflib
-import inspect
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -60,7 +59,6 @@ class Hooks:
                     raise ArgumentTypeError(
                         f"hooks takes functions of (array, at), got {function!r} for {key!r}."
                     )
-                _check_signature(function, key)
                 self.functions[place(model, key, direction)] = function
         self._entered: list[calling] = []
 
@@ -75,20 +73,6 @@ class Hooks:
 
     def __exit__(self, *error: object) -> None:
         self._entered.pop().__exit__(*error)
-
-
-def _check_signature(function: Hook, key: str) -> None:
-    """Refuse a function that cannot be called with (array, at)."""
-    try:
-        inspect.signature(function).bind(None, None)
-    except TypeError:
-        shown = getattr(function, "__name__", repr(function))
-        raise ArgumentTypeError(
-            f"the hook of {key!r} is called with two arguments, the array and `at`, which "
-            f"{shown} does not take: begin it with def hook(array, at) or lambda array, at."
-        ) from None
-    except ValueError:  # a built-in function, which does not tell
-        return
 
 
 class Hooked:
