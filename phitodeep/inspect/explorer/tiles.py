@@ -31,7 +31,7 @@ class Plane(NamedTuple):
 
     values    the cells, with 0 between images
     blank     whether there is no cell here
-    numbers   the index of each cell in the array, as one number; 0 where blocks hide it
+    numbers   the index of each cell in the array, as one number, if each element has a cell
     notes     what is not shown; empty if every element is
     """
 
@@ -77,10 +77,7 @@ def plane(A: Any, sample: int | None = None) -> Plane:
     one = sample is not None and A.ndim > 2
     size = A[0].size if one else A.size
     whole = shown == size
-    numbers = np.zeros(values.shape, np.int64)
-    if whole:
-        every = np.arange(A.size, dtype=float).reshape(A.shape)
-        numbers = _laid_out(every, sample)[0].astype(int)
+    numbers, _ = _laid_out(np.arange(A.size, dtype=float).reshape(A.shape), sample)
     notes = [f"sample {sample} of {len(A)}"] * one
     notes += [f"shown {shown:,}", f"of {size:,}"] * (not whole)
     return Plane(values, blank, numbers, A.shape, notes, whole, A.dtype.kind not in "fc")
