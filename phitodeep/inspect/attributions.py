@@ -38,7 +38,7 @@ OWNER = {"baseline": "integrated", "steps": "integrated", "layer": "grad_cam"}  
 
 
 Shapes = dict[str, Shape]  # of one output of each layer, by path
-Place = tuple[str, str, str]  # a path, and the symbols there of an array and of its gradient
+Place = tuple[str, str]  # a path, and the symbol of an array there; its gradient has a d before it
 
 
 class Samples(NamedTuple):
@@ -73,15 +73,16 @@ class Scores:
 
         If arrays are given, they replace those in the model.
         """
-        seen: dict[tuple[str, str], Array] = {}
-        new = {} if given is None else {p[:2]: A for p, A in zip(self.places, given, strict=True)}
+        seen: dict[Place, Array] = {}
+        new = {} if given is None else dict(zip(self.places, given, strict=True))
+        slopes = [(path, f"d{A}") for path, A in self.places]
 
         def keep(array: Array, at: At) -> Array | None:
             seen[at.path, at.symbol] = array
             return new.get((at.path, at.symbol))
 
-        keys = [(path, "forward", A) for path, A, _ in self.places]
-        keys += [(path, "backward", dA) for path, _, dA in self.places]
+        keys = [(path, "forward", A) for path, A in self.places]
+        keys += [(path, "backward", dA) for path, dA in slopes]
         hooks = Hooked(self.model, dict.fromkeys(keys, keep), current().watch)
         mode = Call(training=False, mask=part.mask)  # as in `saliency`, whoever calls
         with within(mode), watching(hooks, root=self.model, recomputed=True):
@@ -92,17 +93,13 @@ class Scores:
             target = P[place].argmax(axis=-1) if part.target is None else part.target
             dPs[self.output][*place, target] = 1
             self.body.backward(*dPs)
-        for path, _, dA in self.places:
+        for path, dA in slopes:
             if (path, dA) not in seen:
                 raise BackwardError(
                     f"attributions: the backward pass of {self.model!r} does not reach "
                     f"{f'layer {path!r}' if path else f'its input: there is no {dA}'}."
                 )
-        return (
-            [seen[path, A] for path, A, _ in self.places],
-            [seen[path, dA] for path, _, dA in self.places],
-            target,
-        )
+        return [seen[place] for place in self.places], [seen[place] for place in slopes], target
 
 
 def attributions(
@@ -146,7 +143,7 @@ def attributions(
     if method == "integrated":
         steps = STEPS if options["steps"] is None else options["steps"]
         steps = check_count(steps, "attributions steps", maximum=MOST_STEPS)
-        vectors = [shapes[path][-1:] if path else () for path, _, _ in places]
+        vectors = [shapes[path][-1:] if path else () for path, _ in places]
         wanted = [(*A.shape, *vector) for A, vector in zip(each(X), vectors, strict=True)]
         starts = _baselines(options["baseline"], model, wanted)
 
@@ -212,7 +209,7 @@ def _layer_of_images(
             f"C), which are {', '.join(images)}, got {path!r}."
         )
     given = [A.shape[1:] for A in _read_by(model, path, each(X)) if A.ndim > 2]
-    return [(path, "Y", "dY")], (*given, next(iter(images.values())))[0][:2]
+    return [(path, "Y")], (*given, next(iter(images.values())))[0][:2]
 
 
 def _cam(A: Array, dA: Array, n: int, path: str, size: Shape) -> Array:
@@ -299,7 +296,7 @@ def _places(model: Trainable) -> list[Place]:
     vectors = dict(zip(read, paths, strict=True))
     symbols = numbered("X", names if len(names) > 1 else names[0])
     return [
-        (vectors[name], "Y", "dY") if name in vectors else ("", symbol, f"d{symbol}")
+        (vectors[name], "Y") if name in vectors else ("", symbol)
         for symbol, name in symbols.items()
     ]
 
