@@ -9,7 +9,7 @@ import copy
 import difflib
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from phitodeep.core.checks import as_float, as_real
 from phitodeep.core.types import Array, each, numbered, one
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.run import Edit, Position, Scope
-from phitodeep.derivations.language.step import PASSED_ON, RECEIVED, Step, Through, flat
+from phitodeep.derivations.language.step import PASSED_ON, RECEIVED, Through, flat
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, UnknownNameError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Container
@@ -299,11 +299,6 @@ def parts(key: object) -> Key:
     return ".".join(path), direction, symbol
 
 
-def computed(steps: Iterable[Step]) -> list[str]:
-    """The symbols that steps compute, each once."""
-    return list(dict.fromkeys(step.symbol for step in flat([*steps]) if step.symbol != "t"))
-
-
 class Keys(dict[str, dict[str, list[str]]]):
     """The symbols of each direction, by path."""
 
@@ -380,7 +375,5 @@ def symbols_by_pass(subject: Any, call: Call) -> dict[str, list[str]]:
     """What a layer or a loss receives and computes in each direction, each symbol once."""
     with within(call):
         passes = zip(run.received(subject).items(), run.derivation_of(subject), strict=True)
-        return {
-            direction: list(dict.fromkeys([*given, *computed(steps)]))
-            for (direction, given), steps in passes
-        }
+        found = {d: [*given, *(s.symbol for s in flat(steps))] for (d, given), steps in passes}
+    return {d: [name for name in dict.fromkeys(names) if name != "t"] for d, names in found.items()}

@@ -9,7 +9,7 @@ Long because each command is a method with its documentation.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TextIO
 
 import numpy as np
@@ -254,15 +254,15 @@ class Debugger:
         scope, name = self._named(symbol)
         if name not in scope:
             raise UnknownNameError(f"there is no {symbol!r} yet: {display.so_far(scope)}.")
-        ran = [step for path, step in self._ran() if (path, step.symbol) == (scope.path, name)]
-        step = ran[-1] if ran else Given(name, "a parameter or a setting", lambda _: None)
+        ran, given = self._ran(scope.path), Given(name, "a parameter or a setting", lambda _: None)
+        step = self._log[ran[name]].step if name in ran else given
         if scope.t is not None:  # the symbols of this round
             return why(step, scope, *cell)
         return Entry(symbol, scope[name], step, scope, scope.layer).why(*cell)
 
-    def _ran(self) -> Iterator[tuple[str, Step]]:
-        """The paths and the steps that have run."""
-        return ((position.scope.path, position.step) for position in self._log)
+    def _ran(self, path: str) -> dict[str, int]:
+        """The symbols of a layer or a loss, each with the number of the step that computed it."""
+        return {p.step.symbol: k for k, p in enumerate(self._log) if p.scope.path == path}
 
     def _named(self, name: str) -> tuple[Scope, str]:
         """The scope and the symbol of a name, which has a path or belongs to the layer here."""
@@ -342,13 +342,11 @@ class Debugger:
         place = checked_text(place, "a place").strip()
         name, _, _ = place.partition("[")
         scope, symbol = self._named(name)
-        ran = [(k, step.symbol) for k, (path, step) in enumerate(self._ran()) if path == scope.path]
-        found = [k for k, other in ran if other == symbol]
-        if not found:
-            known = dict.fromkeys(other for _, other in ran)
-            raise UnknownNameError(f"{name!r} cannot be edited: {display.so_far(scope, known)}.")
-        new = written.replaced(self._values[found[-1]], place, value)
-        self._restart([*self._values[: found[-1]], new])
+        ran = self._ran(scope.path)
+        if symbol not in ran:
+            raise UnknownNameError(f"{name!r} cannot be edited: {display.so_far(scope, ran)}.")
+        new = written.replaced(self._values[ran[symbol]], place, value)
+        self._restart([*self._values[: ran[symbol]], new])
         self._stopped = self._log[-1], f"{self._log[-1].name} is edited"
         return self.where()
 
