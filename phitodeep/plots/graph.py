@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
-from typing import NamedTuple
 
 from phitodeep.plots.canvas import POSITIVE
 from phitodeep.plots.svg import GAP, GREY, Block, line
@@ -20,10 +19,9 @@ SIDE = 16.0  # from the middle of a block to where a line from the side enters o
 TRACK = 10.0  # between parallel lines
 
 
-class _Line(NamedTuple):
-    start: int
-    end: int
-    way: str  # "down" in the column where it begins, "over" to the one where it ends, or "around"
+# from one block to another: "down" in the column where a line begins, "over" to the one where it
+# ends, or "around"
+Ways = dict[tuple[int, int], str]
 
 
 def stack(blocks: Sequence[Block]) -> Block:
@@ -44,9 +42,9 @@ def graph(
     return _drawn(blocks, found, *_placed(found, reads))
 
 
-def _placed(rows: list[int], reads: Sequence[Sequence[int]]) -> tuple[list[int], list[_Line]]:
+def _placed(rows: list[int], reads: Sequence[Sequence[int]]) -> tuple[list[int], Ways]:
     """The column of each block, and which way each line goes."""
-    columns, lines = [0] * len(rows), list[_Line]()
+    columns, ways = [0] * len(rows), Ways()
     # the block that stands, or whose line runs, in a row and a column
     used: dict[tuple[int, int], int] = {}
 
@@ -64,27 +62,25 @@ def _placed(rows: list[int], reads: Sequence[Sequence[int]]) -> tuple[list[int],
             down, over = (free(rows[s] + 1, rows[v] - 1, columns[of], of) for of in (s, v))
             if over and not below:
                 down = False  # into the middle of the block that begins a column
-            lines.append(_Line(s, v, "down" if down else "over" if over else "around"))
+            ways[s, v] = "down" if down else "over" if over else "around"
             for r in range(rows[s] + 1, rows[v]) if down or over else ():
                 used[r, columns[s if down else v]] = s if down else v
-    return columns, lines
+    return columns, ways
 
 
-def _levels(lines: Sequence[_Line], rows: list[int]) -> dict[_Line, int]:
+def _levels(ways: Ways, rows: list[int]) -> dict[tuple[int, int], int]:
     """Different levels for lines that run around at the same height, short ones inside."""
-    found: dict[_Line, int] = {}
-    for one in sorted(lines, key=lambda one: rows[one.end] - rows[one.start]):
-        first, last = rows[one.start], rows[one.end]
-        inside = (k for o, k in found.items() if rows[o.start] < last and rows[o.end] > first)
-        found[one] = 1 + max(inside, default=0)
+    found: dict[tuple[int, int], int] = {}
+    around = [pair for pair, way in ways.items() if way == "around"]
+    for s, v in sorted(around, key=lambda pair: rows[pair[1]] - rows[pair[0]]):
+        inside = (k for (a, b), k in found.items() if rows[a] < rows[v] and rows[b] > rows[s])
+        found[s, v] = 1 + max(inside, default=0)
     return found
 
 
-def _drawn(
-    blocks: Sequence[Block], rows: list[int], columns: list[int], lines: list[_Line]
-) -> Block:
+def _drawn(blocks: Sequence[Block], rows: list[int], columns: list[int], ways: Ways) -> Block:
     """The blocks and lines at their places."""
-    every, levels = range(len(blocks)), _levels([o for o in lines if o.way == "around"], rows)
+    every, levels = range(len(blocks)), _levels(ways, rows)
     room, start = TRACK * max(levels.values(), default=0), 0.0
     edges, middles = list[float](), list[float]()
     for c in range(max(columns) + 1):
@@ -94,21 +90,20 @@ def _drawn(
         start = middles[-1] + max((block.right for block in own), default=0) + GAP
     x = [middles[column] for column in columns]
 
-    def along(one: _Line) -> float:
+    def along(s: int, v: int) -> float:
         """Where a line runs down."""
-        s, v, way = one
-        if way != "around":
-            return x[s if way == "down" else v]
+        if ways[s, v] != "around":
+            return x[s if ways[s, v] == "down" else v]
         right = columns[v] + (columns[s] > columns[v])  # the column on the right of it
-        return edges[right] - TRACK * (levels[one] + 0.2)
+        return edges[right] - TRACK * (levels[s, v] + 0.2)
 
     def aside(v: int, far: float) -> float:
         """Where a line enters or leaves a block from or to the side."""
         return x[v] - min(SIDE, blocks[v].left) if far < x[v] else x[v] + min(SIDE, blocks[v].right)
 
     # between two rows, a height for the lines that leave a block sideways, or enter it
-    leave = {(rows[one.start], 0, one.start) for one in lines if along(one) != x[one.start]}
-    enter = {(rows[one.end] - 1, 1, one.end) for one in lines if along(one) != x[one.end]}
+    leave = {(rows[s], 0, s) for s, v in ways if along(s, v) != x[s]}
+    enter = {(rows[v] - 1, 1, v) for s, v in ways if along(s, v) != x[v]}
     y, top, turns = 0.0, list[float](), dict[tuple[int, int, int], float]()
     for r in range(max(rows) + 1):
         top.append(y)
@@ -118,11 +113,10 @@ def _drawn(
             turns[key] = y - 2
         y += GAP
 
-    def route(one: _Line) -> list[tuple[float, float]]:
-        s, v, way = one
-        a, b, far = x[s], x[v], along(one)
-        a = aside(s, far) if way == "around" else a
-        b = aside(v, far) if far != b else b
+    def route(s: int, v: int) -> list[tuple[float, float]]:
+        far = along(s, v)
+        a = aside(s, far) if ways[s, v] == "around" else x[s]
+        b = aside(v, far) if far != x[v] else x[v]
         points = [(a, top[rows[s]] + blocks[s].height)]
         if far != x[s]:
             low = turns[rows[s], 0, s]
@@ -133,8 +127,8 @@ def _drawn(
         return [*points, (b, top[rows[v]])]
 
     drawn = [
-        line(route(o), arrow=blocks[o.end].arrow, colour=POSITIVE if o in levels else GREY)
-        for o in sorted(lines, key=lambda o: o.way)  # those that run around below the others
+        line(route(s, v), arrow=blocks[v].arrow, colour=POSITIVE if (s, v) in levels else GREY)
+        for s, v in sorted(ways, key=lambda pair: ways[pair])  # those that run around come first
     ]
     boxes = [blocks[v].at(x[v], top[rows[v]]) for v in every]
     shown, right = (*drawn, *boxes), start - GAP - x[0]

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from phitodeep.core.table import facts
 from phitodeep.errors import ArgumentError, PhitodeepError
 
 AROUND = 4  # steps before and after the next one that each movement shows
@@ -184,9 +185,7 @@ class Prompt(cmd.Cmd):
             self.say(found.__doc__) if found else self.fail(f"no command {arg!r}: h lists them")
             return
         found = dict.fromkeys(f for name, f in vars(Prompt).items() if name.startswith("do_"))
-        docs = [f.__doc__.partition(": ") for f in found]
-        width = max(len(command) for command, *_ in docs)
-        self.say("\n".join(f"{command:{width}}  {does}" for command, _, does in docs))
+        self.say(facts(dict(f.__doc__.split(": ", 1) for f in found)))
 
     do_step, do_next, do_cont, do_continue, do_z = do_s, do_n, do_c, do_c, do_back
     do_where, do_list, do_ll, do_break, do_clear = do_w, do_l, do_l, do_b, do_cl
