@@ -105,7 +105,7 @@ def prepared(
     data = validate(model, model.loss, X, y, sample_weight, lengths)
     if model.input_shape is None:
         model.build(data.sample)
-    data = data._pick(lambda _, A: A.copy())  # the caller may change the arrays later
+    data = data._pick(lambda A: A.copy())  # the caller may change the arrays later
     return data, model.copy(), Call(step=model.optimizer.t, mask=data.mask)
 
 

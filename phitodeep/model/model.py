@@ -40,6 +40,7 @@ from phitodeep.io.model_file import (
 )
 from phitodeep.io.tensors import Entry, open_tensors, write_tensors
 from phitodeep.layers.base import Layer
+from phitodeep.layers.containers import Container
 from phitodeep.layers.random import shapes_only
 from phitodeep.loss import LOSSES, Loss
 from phitodeep.loss.metrics import MetricLike, as_metrics
@@ -49,7 +50,7 @@ from phitodeep.optimization.schedules import check_rate
 from phitodeep.text.generation import Generating
 from phitodeep.training.callback import Callback, as_callbacks
 from phitodeep.training.history import History
-from phitodeep.training.inputs import model_mask, named_inputs, validate_inputs
+from phitodeep.training.inputs import mask_of, named_inputs, validate_inputs
 from phitodeep.training.loop import Training, held_out
 from phitodeep.training.objective import Objective
 from phitodeep.training.parts import predictions
@@ -58,21 +59,10 @@ from phitodeep.training.run import TrainingRun, difference, fixed, named_states,
 from phitodeep.training.shortcuts import rearranged
 from phitodeep.training.sources import Epoch, as_source
 
-FOR_AUTHORS = {  # what authors of layers write and use, but users of models do not
-    *("adopt", "buffer", "cache", "check_steps", "compute_mask", "config_kind", "create"),
-    *("described", "draw", "full", "gives", "grad_array", "grads", "independent_samples", "inputs"),
-    *("kept_as", "known_input", "matrices", "needs_grad", "params", "refers_to", "saved"),
-    *(
-        "save_for_backward",
-        "scratch",
-        "skips_dX",
-        "state",
-        "steps",
-        "takes_tokens",
-        "tied",
-        "time_steps",
-    ),
-    *("outputs", "returns", "surrogate", "takes", "uniform"),
+FOR_USERS = {  # of what every container has; the rest is for authors of layers
+    *("backward", "build", "cast", "checkpoint", "children", "copy", "count_params", "flops"),
+    *("forward", "from_config", "get_config", "get_weights", "gradients", "output_shape", "save"),
+    *("set_weights", "trainable", "walk"),
 }
 
 
@@ -129,7 +119,8 @@ class Model(Inspectable, Adaptable, Generating, registered=False):
 
     def __dir__(self) -> list[str]:
         """List the names for users of a model, which completion offers."""
-        return [name for name in super().__dir__() if name not in FOR_AUTHORS]
+        own = {*dir(Container), "params", "returns", "skips_dX", "state", "takes"} - FOR_USERS
+        return [name for name in super().__dir__() if name[0] == "_" or name not in own]
 
     # --- settings --------------------------------------------------------------------------
 
@@ -246,7 +237,9 @@ class Model(Inspectable, Adaptable, Generating, registered=False):
             check_count(batch_size, "batch_size")
         threads = check_threads(threads)
         on_disk = isinstance(X, np.memmap)
-        X, mask = (X, model_mask(self, X, lengths)) if on_disk else self._inputs(X, lengths)
+        X, mask = (
+            (X, mask_of(X, lengths, self.takes_tokens)) if on_disk else self._inputs(X, lengths)
+        )
 
         flops, at_once, body = self._planned()
         body = body if current().watch is None else self

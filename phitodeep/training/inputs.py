@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.core.checks import (
-    as_finite,
-    as_mask,
-    as_real,
-    as_tokens,
-    without_padding,
-)
+from phitodeep.core.checks import as_finite, as_mask, as_real, as_tokens, without_padding
 from phitodeep.core.frame import Buffered
 from phitodeep.core.state import check_entries
-from phitodeep.core.types import Array, Shape, each, on_each
+from phitodeep.core.types import Array, Shape, each, on_each, one
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.layers.containers import Container
 from phitodeep.layers.wiring import Wired
@@ -74,7 +69,7 @@ class Data(NamedTuple):
 
     def part(self, rows: slice) -> Data:
         """Return a slice of the samples, as views."""
-        return self._pick(lambda _, A: A[rows])
+        return self._pick(lambda A: A[rows])
 
     def of(self, share: Share) -> Data:
         """Return one rank's part of the samples, as views."""
@@ -86,27 +81,21 @@ class Data(NamedTuple):
     def take(self, rows: Array, into: Buffered) -> Data:
         """Copy the samples at `rows` into memory that the next batch may overwrite."""
 
-        def pick(name: str, A: Array) -> Array:
-            out = into.buffer(name, (len(rows), *A.shape[1:]), A.dtype)
+        numbers = itertools.count()
+
+        def pick(A: Array) -> Array:
+            out = into.buffer(f"array {next(numbers)}", (len(rows), *A.shape[1:]), A.dtype)
             return np.take(A, rows, axis=0, out=out, mode="clip")  # "raise" would buffer out
 
         return self._pick(pick)
 
-    def _pick(self, pick: Callable[[str, Array], Array]) -> Data:
-        X, T, w = picked(pick, "X", self.X), picked(pick, "T", self.T), picked(pick, "w", self.w)
-        masks = picked(pick, "mask", self.mask), picked(pick, "output_mask", self.output_mask)
-        n, several = len(each(X)[0]), isinstance(self.T, tuple)
-        shapes = [(n, *shape[1:]) for shape in (self.outputs if several else [self.outputs])]
-        return Data(X, T, w, tuple(shapes) if several else shapes[0], *masks, self.counts)
-
-
-def picked(pick: Callable[[str, Array], Array], name: str, A: Any) -> Any:
-    """Return what `pick` takes of an array, or of each of several, under names of their own."""
-    if A is None:
-        return None
-    if isinstance(A, tuple):
-        return tuple([picked(pick, f"{name} {k}", part) for k, part in enumerate(A)])
-    return pick(name, A)
+    def _pick(self, pick: Callable[[Array], Array]) -> Data:
+        """Return what `pick` returns for each array."""
+        arrays = self.X, self.T, self.w, self.mask, self.output_mask
+        X, T, w, mask, output_mask = (on_each(pick, A) for A in arrays)
+        n, single = len(each(X)[0]), not isinstance(self.T, tuple)
+        shapes = [(n, *shape[1:]) for shape in ([self.outputs] if single else self.outputs)]
+        return Data(X, T, w, one(shapes, single), mask, output_mask, self.counts)
 
 
 def validate(
@@ -150,10 +139,9 @@ def validate(
             raise ShapeError(f"{names[0]} has {n} samples, {what} {many}.")
         own = weights.get(name), balances.get(name)
         found.append(_targets(model, part, t, out, m, *own, what))
-    T, W = zip(*found, strict=True)
-    if heads:
-        return Data(X, T, W, outputs, mask, None if mask is None else after)
-    return Data(X, T[0], W[0], outputs[0], mask, after[0])
+    Ts, ws = zip(*found, strict=True)
+    T, w, shape, output_mask = (one(parts, not heads) for parts in (Ts, ws, outputs, after))
+    return Data(X, T, w, shape, mask, output_mask)
 
 
 def _targets(
@@ -200,15 +188,14 @@ def named_inputs(
     """
     if model.inputs == 1:
         X = in_order(X, model.takes, name_of_X)[0] if isinstance(model, Wired) else X
-        mask = model_mask(model, X, lengths)
+        mask = mask_of(X, lengths, model.takes_tokens)
         return validate_inputs(model, X, name_of_X, mask, count=count), mask
     Xs = in_order(X, model.takes, name_of_X)
     given = by_name(lengths, model.takes, "lengths")
     masks, arrays = list[Any](), list[Array]()
     for name, A, tokens in zip(model.takes, Xs, model.takes_tokens, strict=True):
-        what, own = f"{name_of_X}[{name!r}]", given.get(name)
-        named = f"lengths[{name!r}]"
-        mask = None if own is None else as_mask(own, np.shape(A), tokens=tokens, name=named)
+        what = f"{name_of_X}[{name!r}]"
+        mask = mask_of(A, given.get(name), tokens, f"lengths[{name!r}]")
         A = _samples(A, what, mask, tokens)
         if arrays and len(A) != len(arrays[0]):
             raise ShapeError(f"{what} has {len(A)} samples, and the first input {len(arrays[0])}.")
@@ -226,11 +213,10 @@ def _samples(X: Any, name: str, mask: Array | None, tokens: bool) -> Array:
     return X
 
 
-def model_mask(model: Container, X: Any, lengths: Any) -> Array | None:
+def mask_of(X: Any, lengths: Any, tokens: bool, name: str = "lengths") -> Array | None:
     """The mask (N, T) of the steps of X that are not padding, or None if `lengths` is None."""
-    if lengths is None:
-        return None
-    return as_mask(lengths, np.shape(as_real(X, "X")), tokens=model.takes_tokens)
+    shape = None if lengths is None else as_real(X, "X").shape
+    return None if shape is None else as_mask(lengths, shape, tokens=tokens, name=name)
 
 
 def validate_inputs(

@@ -176,7 +176,7 @@ class Session:
         """One step of the optimizer on the next samples of this epoch."""
         model = self.model
         rows = self.order[self.cursor : self.cursor + size]
-        batch = self.data._pick(lambda _, A: A[rows])
+        batch = self.data._pick(lambda A: A[rows])
         before = model.copy() if record else model
         try:
             with np.errstate(all="ignore"):
@@ -261,7 +261,7 @@ class Session:
     def _look(self) -> None:
         """Record the passes of the next batch without a step, so that there is something to see."""
         self.rows = self.order[self.cursor : self.cursor + self.size]
-        batch = self.data._pick(lambda _, A: A[self.rows])
+        batch = self.data._pick(lambda A: A[self.rows])
         kept, self.before = self.model, self.model.copy()
         self.model = self.model.copy()  # whose statistics this pass may change
         try:
