@@ -179,24 +179,16 @@ class SequentialBuilder(Configurable):
     def get_config(self) -> dict[str, Any]:
         """Return the layers and settings so far as plain JSON values: see `phitodeep.config`."""
         options = {k: list(v) if isinstance(v, tuple) else v for k, v in self._options.items()}
-        shapes: Any = {name: list(shape) for name, shape in self._shapes.items()}
-        if not self.is_network:
-            return {"input_shape": shapes.get(INPUT), "layers": self.layers, **options}
         steps = [{k: v for k, v in step._asdict().items() if v} for step in self._steps]
-        return {"inputs": shapes, "steps": steps, **options}
+        return {"inputs": self._shapes, "steps": steps, **options}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
         """Return the builder that `get_config` describes."""
         options = restored(config, cls.__name__)
-        shape = options.pop("input_shape", None)
-        builder = cls(*(() if shape is None else check_shape(shape, "input_shape")))
-        if "inputs" in options:
-            builder.input(**check_mapping(options.pop("inputs"), "inputs"))
-        for layer in check_list(options.pop("layers", []), "layers"):
-            builder.add(layer)
+        builder = cls(**check_mapping(options.pop("inputs", {}), "inputs"))
         for step in check_list(options.pop("steps", []), "steps"):
-            builder._do(Step(**{**step, "values": tuple(step.get("values", ()))}))
+            builder._do(Step(**step))
         for name in {"metrics", "callbacks"} & options.keys():
             check_list(options[name], name)
         known = inspect.signature(Sequential).parameters

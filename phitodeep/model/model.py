@@ -236,10 +236,10 @@ class Model(Inspectable, Adaptable, Generating, registered=False):
         if batch_size is not None:
             check_count(batch_size, "batch_size")
         threads = check_threads(threads)
-        on_disk = isinstance(X, np.memmap)
-        X, mask = (
-            (X, mask_of(X, lengths, self.takes_tokens)) if on_disk else self._inputs(X, lengths)
-        )
+        if on_disk := isinstance(X, np.memmap):
+            mask = mask_of(X, lengths, self.takes_tokens)
+        else:
+            X, mask = self._inputs(X, lengths)
 
         flops, at_once, body = self._planned()
         body = body if current().watch is None else self
