@@ -75,9 +75,9 @@ def plan(model: Container, loss: Loss, *, shortcuts: bool = True, watched: bool 
         last, own = stretch._last, losses.get(gives)
         read = isinstance(model, Wired) and model.readers(gives)
         short = None if own is None or read else fused(last, own)
-        stretch, swapped = _reordered(stretch if short is None else stretch._without_last())
-        stretch, joined = (stretch, ()) if watched else _joined(stretch)
-        notes.extend((*swapped, *joined))
+        stretch = stretch if short is None else stretch._without_last()
+        stretch, changes = _rearranged(stretch, joins=not watched)
+        notes.extend(changes)
         if short is not None:
             losses[gives], lasts[gives] = short, last
             notes.append(f"{last!r} and {own!r} run as one, {short!r}")
@@ -138,49 +138,31 @@ def logits(model: Container, rank: int, output: int = 0) -> Container:
 
 def rearranged(chain: Container) -> Container:
     """Return the chain with its layers swapped and joined, or the container itself."""
-    return _changed(chain, lambda stretch, _: _joined(_reordered(stretch)[0])[0])
+    return _changed(chain, lambda stretch, _: _rearranged(stretch)[0])
 
 
-def _reordered(chain: Chain) -> tuple[Chain, tuple[str, ...]]:
-    """Return the chain with its layers in a cheaper order, and a note on each swap."""
-    order, notes = list(enumerate(chain.layers)), []
+def _rearranged(chain: Chain, *, joins: bool = True) -> tuple[Chain, tuple[str, ...]]:
+    """Return the chain with its layers swapped and, perhaps, joined, and a note on each pair."""
+    order, notes = [(chain._number(i), layer) for i, layer in enumerate(chain.layers)], []
     for k in range(1, len(order)):
         (i, first), (j, second) = order[k - 1 : k + 1]
         if (type(first), type(second)) in SWAPPED:
             order[k - 1 : k + 1] = (j, second), (i, first)
             notes.append(f"{type(second).__name__} ({j}) runs before {type(first).__name__} ({i})")
-    return _rearranged(chain, order, notes)
-
-
-def _joined(chain: Chain) -> tuple[Chain, tuple[str, ...]]:
-    """Return the chain with its pairs in the table joined, and a note on each pair."""
-    order, notes = list[tuple[int, Layer]](), []
-    for j, layer in enumerate(chain.layers):
-        i, before = order[-1] if order else (-1, layer)
-        join = JOINED.get((type(before), type(layer)))
-        if (
-            join is not None
-            and getattr(before, "bias", False)
-            and _is_ours(before)
-            and _is_ours(layer)
-        ):
-            order[-1] = i, join(before, layer)
-            one = f"{type(before).__name__} ({chain._number(i)})"
-            two = f"{type(layer).__name__} ({chain._number(j)})"
+    found: list[tuple[int, Layer]] = []
+    for j, layer in order:
+        i, before = found[-1] if found else (-1, layer)
+        join = JOINED.get((type(before), type(layer))) if joins else None
+        if join and getattr(before, "bias", False) and _is_ours(before) and _is_ours(layer):
+            found[-1] = i, join(before, layer)
+            one, two = f"{type(before).__name__} ({i})", f"{type(layer).__name__} ({j})"
             notes.append(f"{one} and {two} run as one, {join.__name__}")
         else:
-            order.append((j, layer))
-    return _rearranged(chain, order, notes)
-
-
-def _rearranged(
-    chain: Chain, order: list[tuple[int, Layer]], notes: list[str]
-) -> tuple[Chain, tuple[str, ...]]:
-    """Return a chain of these (position in `chain`, layer), or the chain itself without notes."""
+            found.append((j, layer))
     if not notes:
         return chain, ()
-    numbers = [chain._number(i) for i, _ in order]
-    return chain._with_layers([layer for _, layer in order], numbers), tuple(notes)
+    layers = [layer for _, layer in found]
+    return chain._with_layers(layers, [number for number, _ in found]), tuple(notes)
 
 
 _REMEDY = {

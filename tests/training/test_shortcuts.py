@@ -157,7 +157,7 @@ def test_swapped_layers_give_the_same_to_the_bit(pool, shape, rng):
     first = nn.Dense(4)
     plain = nn.Chain(first, nn.ReLU(), pool)
     plain.build(shape, seed=0)
-    other, notes = fusion._reordered(plain)
+    other, notes = fusion._rearranged(plain)
     assert notes == (f"{type(pool).__name__} (2) runs before ReLU (1)",)
     assert [type(layer) for layer in other.layers] == [nn.Dense, type(pool), nn.ReLU]
     assert other.layers[0] is first
@@ -179,7 +179,7 @@ def test_only_what_the_table_names_is_swapped_and_several_pools_pass_one_relu():
     for layers in ((nn.Tanh(), pool), (pool, nn.ReLU()), (nn.ReLU(), nn.Dense(3))):
         chain = nn.Chain(*layers)
         assert rearranged(chain) is chain
-    chain, notes = fusion._reordered(nn.Chain(nn.ReLU(), nn.MaxPool1D(2), nn.MaxPool1D(3)))
+    chain, notes = fusion._rearranged(nn.Chain(nn.ReLU(), nn.MaxPool1D(2), nn.MaxPool1D(3)))
     assert [repr(layer) for layer in chain.layers] == ["MaxPool1D(2)", "MaxPool1D(3)", "ReLU()"]
     assert notes == ("MaxPool1D (1) runs before ReLU (0)", "MaxPool1D (2) runs before ReLU (0)")
 
@@ -301,7 +301,7 @@ def test_watchers_and_errors_name_the_layers_as_written(rng):
     X, y = rng.standard_normal((8, 4)), rng.standard_normal((8, 1))
     with pytest.raises(ShapeError, match="in layer 2 of Sequential: broken"):
         model.train(X, y, verbose=0)
-    body, _ = fusion._joined(model)
+    body, _ = fusion._rearranged(model)
     assert [path for path, layer in body.walk() if layer in model.layers[2:]] == ["2", "3"]
 
 
@@ -339,7 +339,7 @@ def test_only_a_dense_with_a_bias_and_its_own_pass_is_joined(rng):
 
     for first in (nn.Dense(4, 3, bias=False), Own(4, 3), nn.Tanh()):
         chain = nn.Chain(first, nn.ReLU())
-        assert fusion._joined(chain) == (chain, ())
+        assert fusion._rearranged(chain) == (chain, ())
 
 
 def test_predictions_follow_what_changes_in_the_model(rng):
