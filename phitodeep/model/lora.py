@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phitodeep.core.checks import check_count, check_list, check_number
+from phitodeep.core.checks import check_count, check_number
 from phitodeep.core.frame import Frame
-from phitodeep.core.state import check_entries
+from phitodeep.core.state import check_types
 from phitodeep.core.types import Array, PathLike, Shape
 from phitodeep.core.version import __version__
 from phitodeep.errors import (
@@ -184,23 +184,21 @@ class Adaptable(Trainable, registered=False):
                     f"add_lora: layer {path}, {layer!r}, is not built: call build(input_shape) "
                     "first, or set the shape of the model's input with .input(...)."
                 )
-        patterns = [pattern] if pattern is None or isinstance(pattern, str) else pattern
-        if not isinstance(patterns, Sequence) or not patterns:
+        patterns = [pattern] if isinstance(pattern, str) else pattern
+        able = list(self._shapes())
+        if not able:
+            raise ArgumentError(f"add_lora: the model has no weight for an update, such as {ABLE}.")
+        if patterns is None:  # the weights of attention or, if there is none, of Dense
+            return [weight for weight in able if not weight.endswith(".W")] or able
+        texts = isinstance(patterns, Sequence) and all(isinstance(p, str) for p in patterns)
+        if not texts or not patterns:
             raise ArgumentTypeError(
                 f'add_lora pattern must be text such as "*.Wqkv", or several in a list, got '
                 f"{pattern!r}."
             )
-        able = list(self._shapes())
-        if not able:
-            raise ArgumentError(f"add_lora: the model has no weight for an update, such as {ABLE}.")
         every = [f"{path}.{name}" for path, layer in self.walk() for name in layer.params]
         chosen: set[str] = set()
         for p in patterns:
-            if p is None:  # the weights of attention or, if there is none, of Dense
-                chosen |= {weight for weight in able if not weight.endswith(".W")} or {*able}
-                continue
-            if not isinstance(p, str):
-                raise ArgumentTypeError(f"add_lora: a pattern must be text, got {p!r}.")
             found = matching(p, every, "add_lora")
             if not {*found} & {*able}:
                 raise ArgumentError(
@@ -308,25 +306,22 @@ class Adaptable(Trainable, registered=False):
                 f"{tensors.path} has the format version {tensors.metadata.get('version')!r}, and "
                 f"this phitodeep ({__version__}) reads version {VERSION}: install a newer one."
             )
-        entries, wanted = tensors.entries, dict[str, Entry]()
-        weights = [*updates] or [name[:-2] for name in entries if name.endswith(".A")]
-        shapes = self._shapes()
+        entries, wanted, shapes = tensors.entries, dict[str, Entry](), self._shapes()
         ranks = {weight: low.rank for weight, low in updates.items()} or {
-            weight: (0, *entries[f"{weight}.A"].shape)[-1] for weight in weights
+            name[:-2]: (0, *a.shape)[-1] for name, a in entries.items() if name.endswith(".A")
         }
-        for weight in weights:
-            if weight not in shapes:
-                continue  # its arrays are not wanted
-            D, size = shapes[weight]
-            wanted[f"{weight}.A"] = Entry((D, ranks[weight]), self.dtype)
-            wanted[f"{weight}.B"] = Entry((ranks[weight], size), self.dtype)
-            wanted[f"{weight}.alpha"] = Entry((), np.dtype(np.float64))
+        for weight, rank in ranks.items():
+            if weight in shapes:  # otherwise its arrays are not wanted
+                D, size = shapes[weight]
+                wanted[f"{weight}.A"] = Entry((D, rank), self.dtype)
+                wanted[f"{weight}.B"] = Entry((rank, size), self.dtype)
+                wanted[f"{weight}.alpha"] = Entry((), np.dtype(np.float64))
         found = differences(wanted, entries)
         if any(found) or not wanted:
             remedy = " Call remove_lora first to read updates of another form." if updates else ""
             raise DataError(f"{tensors.path} does not fit {self!r}: {found}.{remedy}")
         where = f"{tensors.path}: alpha"
-        alphas = {weight: float(tensors.read(f"{weight}.alpha")) for weight in weights}
+        alphas = {weight: float(tensors.read(f"{weight}.alpha")) for weight in ranks}
         return {w: Update(ranks[w], check_number(a, where, above=0)) for w, a in alphas.items()}
 
     def _written_lora(self) -> dict[str, Any]:
@@ -336,22 +331,17 @@ class Adaptable(Trainable, registered=False):
 
     def _adapt_as_written(self, written: Any) -> None:
         """Add the updates that a config describes."""
-        entries = check_entries(written, ("weights", "frozen"), "the config: lora")
-        weights = entries["weights"]
-        if not isinstance(weights, Mapping) or not weights:
-            raise ArgumentTypeError(
-                f"the config: the weights of lora must be a dict, got {weights!r}."
-            )
+        who, kinds = "the config: lora", {"weights": dict[str, list[float]], "frozen": list[str]}
+        entries = check_types(written, kinds, who)
         able, plan = self._shapes(), dict[str, Update]()
-        for weight, given in weights.items():
-            who = f"the config: lora of {weight!r}"
-            pair = check_list(given, who)
-            if weight not in able or len(pair) != 2:
-                raise ArgumentError(
-                    f"{who} must be the rank and alpha of a weight that can have an update, got "
-                    f"{given!r}."
-                )
-            plan[weight] = Update(check_count(pair[0], who), check_number(pair[1], who, above=0))
-        frozen = check_list(entries["frozen"], "the config: frozen of lora")
+        for weight, given in entries["weights"].items():
+            if weight in able and len(given) == 2:
+                rank, alpha = check_count(given[0], who), check_number(given[1], who, above=0)
+                plan[weight] = Update(rank, alpha)
+        if not plan or len(plan) < len(entries["weights"]):
+            raise ArgumentError(
+                f"{who} needs the rank and alpha of each weight with an update, of those that can "
+                f"have one ({first_few([*able])}), got {entries['weights']!r}."
+            )
         self._adapt(plan)
-        self._frozen_before = [str(path) for path in frozen]
+        self._frozen_before = entries["frozen"]
