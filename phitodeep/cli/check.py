@@ -62,7 +62,7 @@ def check(context: click.Context, file: Path, probes: int, seed: int) -> None:
         except PhitodeepError as error:
             faults = {**_unusable(weights, SUSPECT), "gradients": in_shell(error)}
     with suppress(BrokenPipeError):  # the exit code counts, even if nobody reads the table
-        _table(file, model, weights, report, faults).show()
+        _table(file, model, report, faults).show()
     context.exit(bool(faults))
 
 
@@ -126,12 +126,9 @@ def _at_most(memory: int) -> Iterator[None]:
 
 
 def _table(
-    file: Path,
-    model: Model,
-    weights: dict[str, Array],
-    report: GradientReport | None,
-    faults: dict[str, str],
+    file: Path, model: Model, report: GradientReport | None, faults: dict[str, str]
 ) -> Table:
+    weights = model.get_weights()
     errors = {} if report is None else {entry.name: entry.relative for entry in report.entries}
     rows = [
         (

@@ -29,22 +29,9 @@ def train_digits(epochs: int = 15, show: int = 6) -> Sequential:
 
 def build(epochs: int) -> Sequential:
     """Return the untrained network."""
-    return (
-        SequentialBuilder(28, 28, seed=0)
-        .flatten()
-        .dense(128)
-        .relu()
-        .dense(64)
-        .relu()
-        .dense(10)
-        .softmax()
-        .optimizer(Adam(0.001))
-        .loss(CategoricalCrossEntropy())
-        .metrics("accuracy")
-        .batch(64)
-        .epochs(epochs)
-        .build()
-    )
+    builder = SequentialBuilder(28, 28, seed=0).flatten().dense(128).relu().dense(64).relu()
+    builder = builder.dense(10).softmax().loss(CategoricalCrossEntropy()).metrics("accuracy")
+    return builder.optimizer(Adam(0.001)).batch(64).epochs(epochs).build()
 
 
 def show_mistakes(model: Sequential, X: Array, y: Array, count: int) -> None:

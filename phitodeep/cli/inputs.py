@@ -87,36 +87,29 @@ def _read_csv(path: Path) -> Array:
     header = lines[0][1] if lines and all(_number(cell) is None for cell in lines[0][1]) else []
     rows = lines[bool(header) :]
     if not rows:
-        _check_commas(path, header)
-        raise DataError(f"{path} has no row of numbers.")
+        raise _fault(path, header, " has no row of numbers.")
     width = len(lines[0][1])
     for line, row in rows:
         if len(row) != width:
-            _check_commas(path, row)
-            raise DataError(
-                f"{path}, row {line}: expected as many columns as in the first row, {width}, got "
-                f"{len(row)}."
-            )
+            wanted = f"expected as many columns as in the first row, {width}"
+            raise _fault(path, row, f", row {line}: {wanted}, got {len(row)}.")
     X = np.array([[_number(cell) for cell in row] for _, row in rows], np.float64)
     for i, j in np.argwhere(~np.isfinite(X)):
         line, cell = rows[i][0], rows[i][1][j]
-        _check_commas(path, [cell])
         name = f' ("{header[j]:.{LONGEST}}")' if header else ""
-        raise DataError(
-            f"{path}, row {line}, column {j + 1}{name}: expected a number, got "
-            f"{repr(cell[:LONGEST]) if cell.strip() else 'an empty cell'}."
-        )
+        given = repr(cell[:LONGEST]) if cell.strip() else "an empty cell"
+        where = f", row {line}, column {j + 1}{name}"
+        raise _fault(path, [cell], f"{where}: expected a number, got {given}.")
     return X
 
 
-def _check_commas(path: Path, cells: Sequence[str]) -> None:
-    """Refuse cells that another separator divides."""
+def _fault(path: Path, cells: Sequence[str], message: str) -> DataError:
+    """Return an error with this message, unless another separator divides one of the cells."""
     for cell in cells:
         if found := re.search(r"[;\t]|(?<=\d) +(?=[-+.\d])", cell):
-            raise DataError(
-                f"{path}: the columns are separated by {found[0][0]!r}, but must be separated by "
-                f"commas, got {cell[:LONGEST]!r}."
-            )
+            wanted = f": the columns are separated by {found[0][0]!r}, but must be separated by "
+            return DataError(f"{path}{wanted}commas, got {cell[:LONGEST]!r}.")
+    return DataError(f"{path}{message}")
 
 
 def _number(cell: str) -> float | None:

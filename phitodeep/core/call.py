@@ -139,15 +139,11 @@ class Watch(NamedTuple):
     inside: tuple[str, Any] = ("", None)  # the current pass, so that super() is not reported too
 
     def notify(
-        self,
-        what: str,
-        when: str,
-        source: Any,
-        array: Any,
-        value: float | None = None,
-        path: str = "",
+        self, what: str, when: str, source: Any, array: Any, value: float | None = None
     ) -> Any:
         """Call the watcher; return the array, or what the watcher returned instead."""
+        passes = what in ("forward", "backward")
+        path = (self.paths or {}).get(id(source._original), "?") if passes else ""
         with calling(watch=None):  # the watcher's own computations are not watched
             given = self.watcher(Event(what, when, path, source, array, value, time.perf_counter()))
         if given is None:
@@ -173,10 +169,9 @@ class Watch(NamedTuple):
         if again or self.inside == (what, layer):
             return run(layer, *each(A), **kwargs)
         watch = self.of(layer)
-        path = (watch.paths or {}).get(id(layer._original), "?")
         with within(call._replace(watch=watch._replace(inside=(what, layer)))):
-            A = watch.notify(what, "before", layer, A, path=path)
-            return watch.notify(what, "after", layer, run(layer, *each(A), **kwargs), path=path)
+            A = watch.notify(what, "before", layer, A)
+            return watch.notify(what, "after", layer, run(layer, *each(A), **kwargs))
 
     def of(self, root: Any) -> Watch:
         """Return this watch with paths as seen from `root`, unless it already has paths."""

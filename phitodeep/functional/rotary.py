@@ -8,14 +8,19 @@ is one way to change them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 
-from phitodeep.core.checks import check_count, check_list, check_number, class_hint
+from phitodeep.core.checks import check_count, check_flag, check_list, check_number, class_hint
 from phitodeep.core.config import Value
-from phitodeep.core.types import Array
+from phitodeep.core.types import Array, settings
 from phitodeep.errors import ArgumentError, ArgumentTypeError
+
+POSITIVE = partial(check_number, above=0)
 
 
 class Rope(Value):
@@ -26,9 +31,20 @@ class Rope(Value):
 
     amplitude = 1.0  # cos and sin are multiplied by it
     by_length = False  # whether w depends on T: then generation keeps the keys' earlier angles
+    checks: ClassVar[dict[str, Callable[..., Any]]] = {  # all other settings are positive numbers
+        "base": partial(check_number, above=1),
+        "max_positions": check_count,
+        "truncate": check_flag,
+    }
 
     def __init__(self, base: float = 10000.0) -> None:
-        self.base = check_number(base, f"{type(self).__name__} base", above=1)
+        self.base = base
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        for name, value in settings(self).items():
+            check = partial(self.checks.get(name, POSITIVE), who=f"{type(self).__name__} {name}")
+            vars(self)[name] = [*map(check, value)] if isinstance(value, list) else check(value)
 
     def frequencies(self, d: int, T: int) -> Array:
         """Return w (d / 2,), float64, for sequences of T steps."""
@@ -46,6 +62,7 @@ def original(d: int, base: float) -> Array:
     return w
 
 
+@dataclass(eq=False, repr=False)
 class LinearRope(Rope):
     """Frequencies for contexts that are `factor` times as long: w_i / factor.
 
@@ -53,14 +70,14 @@ class LinearRope(Rope):
     interpolation", arXiv:2306.15595, eq. 4.
     """
 
-    def __init__(self, factor: float, base: float = 10000.0) -> None:
-        super().__init__(base)
-        self.factor = check_number(factor, "LinearRope factor", above=0)
+    factor: float
+    base: float = 10000.0
 
     def frequencies(self, d: int, T: int) -> Array:
         return super().frequencies(d, T) / self.factor
 
 
+@dataclass(eq=False, repr=False)
 class DynamicRope(Rope):
     """A base that grows with the sequence, from T = `max_positions` steps on.
 
@@ -70,11 +87,11 @@ class DynamicRope(Rope):
     """
 
     by_length = True
+    checks: ClassVar = {**Rope.checks, "factor": partial(check_number, minimum=1)}
 
-    def __init__(self, factor: float, max_positions: int, base: float = 10000.0) -> None:
-        super().__init__(base)
-        self.factor = check_number(factor, "DynamicRope factor", minimum=1)
-        self.max_positions = check_count(max_positions, "DynamicRope max_positions")
+    factor: float
+    max_positions: int
+    base: float = 10000.0
 
     def frequencies(self, d: int, T: int) -> Array:
         if d <= 2:
@@ -83,6 +100,7 @@ class DynamicRope(Rope):
         return original(d, self.base * growth ** (d / (d - 2)))
 
 
+@dataclass(eq=False, repr=False)
 class Llama3Rope(Rope):
     """Frequencies of Llama 3.1: slow ones are divided by `factor`, fast ones are kept.
 
@@ -93,19 +111,15 @@ class Llama3Rope(Rope):
     was published with it (`apply_scaling`).
     """
 
-    def __init__(
-        self,
-        factor: float = 8.0,
-        low: float = 1.0,
-        high: float = 4.0,
-        max_positions: int = 8192,
-        base: float = 500000.0,
-    ) -> None:
-        super().__init__(base)
-        self.factor = check_number(factor, "Llama3Rope factor", above=0)
-        self.low = check_number(low, "Llama3Rope low", above=0)
-        self.high = check_number(high, "Llama3Rope high", above=self.low)
-        self.max_positions = check_count(max_positions, "Llama3Rope max_positions")
+    factor: float = 8.0
+    low: float = 1.0
+    high: float = 4.0
+    max_positions: int = 8192
+    base: float = 500000.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self.high, "Llama3Rope high", above=self.low)
 
     def frequencies(self, d: int, T: int) -> Array:
         w = super().frequencies(d, T)
@@ -114,6 +128,7 @@ class Llama3Rope(Rope):
         return kept * w + (1 - kept) * w / self.factor
 
 
+@dataclass(eq=False, repr=False)
 class YarnRope(Rope):
     """Frequencies that are divided by `factor` for slow pairs and kept for fast ones, by index.
 
@@ -124,25 +139,19 @@ class YarnRope(Rope):
     Source: Peng et al. 2023, "YaRN", arXiv:2309.00071, eq. 20 to 23.
     """
 
-    def __init__(
-        self,
-        factor: float,
-        max_positions: int,
-        beta_fast: float = 32.0,
-        beta_slow: float = 1.0,
-        amplitude: float | None = None,
-        truncate: bool = True,
-        base: float = 10000.0,
-    ) -> None:
-        super().__init__(base)
-        self.factor = check_number(factor, "YarnRope factor", above=0)
-        self.max_positions = check_count(max_positions, "YarnRope max_positions")
-        self.beta_fast = check_number(beta_fast, "YarnRope beta_fast", above=0)
-        self.beta_slow = check_number(beta_slow, "YarnRope beta_slow", above=0)
-        if amplitude is None:
-            amplitude = 0.1 * math.log(self.factor) + 1 if self.factor > 1 else 1.0
-        self.amplitude = check_number(amplitude, "YarnRope amplitude", above=0)
-        self.truncate = bool(truncate)
+    factor: float
+    max_positions: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    amplitude: Any = None
+    truncate: bool = True
+    base: float = 10000.0
+
+    def __post_init__(self) -> None:
+        if self.amplitude is None:
+            factor = check_number(self.factor, "YarnRope factor", above=0)
+            self.amplitude = 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
+        super().__post_init__()
 
     def frequencies(self, d: int, T: int) -> Array:
         w = super().frequencies(d, T)
@@ -159,6 +168,7 @@ class YarnRope(Rope):
         return d * math.log(self.max_positions / (turns * 2 * math.pi)) / (2 * math.log(self.base))
 
 
+@dataclass(eq=False, repr=False)
 class LongRope(Rope):
     """Frequencies w_i / f_i, with factors f that were found by search: one list for sequences of up
     to `max_positions` steps, the context of the first training, and one for longer ones.
@@ -169,21 +179,16 @@ class LongRope(Rope):
 
     by_length = True
 
-    def __init__(
-        self,
-        short: Sequence[float],
-        long: Sequence[float],
-        max_positions: int,
-        amplitude: float = 1.0,
-        base: float = 10000.0,
-    ) -> None:
-        super().__init__(base)
-        self.short, self.long = (
-            [check_number(f, f"LongRope {name}", above=0) for f in check_list(given, name)]
-            for name, given in (("short", short), ("long", long))
-        )
-        self.max_positions = check_count(max_positions, "LongRope max_positions")
-        self.amplitude = check_number(amplitude, "LongRope amplitude", above=0)
+    short: list[float]
+    long: list[float]
+    max_positions: int
+    amplitude: float = 1.0
+    base: float = 10000.0
+
+    def __post_init__(self) -> None:
+        check_list(self.short, "LongRope short")
+        check_list(self.long, "LongRope long")
+        super().__post_init__()
 
     def frequencies(self, d: int, T: int) -> Array:
         factors = self.long if T > self.max_positions else self.short

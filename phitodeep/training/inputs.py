@@ -189,7 +189,7 @@ def named_inputs(
     if model.inputs == 1:
         X = in_order(X, model.takes, name_of_X)[0] if isinstance(model, Wired) else X
         mask = mask_of(X, lengths, model.takes_tokens)
-        return validate_inputs(model, X, name_of_X, mask, count=count), mask
+        return validate_inputs(model, X, name_of_X, mask, count), mask
     Xs = in_order(X, model.takes, name_of_X)
     given = by_name(lengths, model.takes, "lengths")
     masks, arrays = list[Any](), list[Array]()
@@ -220,12 +220,7 @@ def mask_of(X: Any, lengths: Any, tokens: bool, name: str = "lengths") -> Array 
 
 
 def validate_inputs(
-    model: Container,
-    X: Any,
-    name: str = "X",
-    mask: Array | None = None,
-    *,
-    count: int | None = None,
+    model: Container, X: Any, name: str = "X", mask: Array | None = None, count: int | None = None
 ) -> Array:
     """Return samples as a checked array of the model's dtype, 0 where the mask (N, T) is False.
 
