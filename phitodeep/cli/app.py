@@ -16,8 +16,8 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from collections.abc import Callable
+from contextlib import ExitStack, redirect_stdout
 from io import TextIOWrapper
 from pathlib import Path
 from typing import IO, Any, Self
@@ -88,41 +88,30 @@ class App(click.Group):
                 sys.exit(1)
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with _quiet_pipe():  # of --help and --version
+        try:
             return super().make_context(*args, **kwargs)
+        except BrokenPipeError:  # of --help and --version
+            _drop_output()
+            raise click.exceptions.Exit(0) from None
 
     def invoke(self, context: click.Context) -> Any:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
+            code = 0
             try:
-                with _quiet_pipe():
-                    code = self._exit_code(context)
-                with _quiet_pipe(code):
-                    sys.stdout.flush()  # now, so that a closed pipe is noticed here
+                try:
+                    super().invoke(context)
+                except click.exceptions.Exit as end:
+                    code = end.exit_code
+                sys.stdout.flush()  # now, so that a closed pipe is noticed here
+            except BrokenPipeError:  # the reader of stdout is gone, as in `| head`
+                _drop_output()
             except KeyboardInterrupt:
                 raise click.exceptions.Exit(INTERRUPTED) from None
             except (PhitodeepError, OSError) as error:
                 _drop_output()
                 raise Failure(in_shell(error)) from error
             raise click.exceptions.Exit(code)
-
-    def _exit_code(self, context: click.Context) -> int:
-        """Run the command and return its exit code."""
-        try:
-            super().invoke(context)
-        except click.exceptions.Exit as end:
-            return end.exit_code
-        return 0
-
-
-@contextmanager
-def _quiet_pipe(code: int = 0) -> Iterator[None]:
-    """Exit with this code if the reader of stdout is gone, as in `| head`."""
-    try:
-        yield
-    except BrokenPipeError:
-        _drop_output()
-        raise click.exceptions.Exit(code) from None
 
 
 def _drop_output() -> None:
@@ -180,27 +169,20 @@ def _import(context: click.Context, option: click.Parameter, modules: tuple[str,
     if modules and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     for name in modules:
-        if not _imported(name):
+        try:
+            if not name or name.startswith("."):  # importlib takes a dot for a relative import
+                raise ModuleNotFoundError(name=name)
+            importlib.import_module(name)
+        except Exception as error:  # a module may raise anything
+            missing = error.name if isinstance(error, ModuleNotFoundError) else None
+            if missing is None or not f"{name}.".startswith(f"{missing}."):
+                raise Failure(f"--import {name} failed.\n{_own_frames(error)}") from error
             own = name.removesuffix(".py").replace("/", ".").lstrip(".")
             hint = f" (--import {own}?)" if name.endswith(".py") and own else ""
             raise Failure(
                 f"--import {name}: there is no module of this name in {os.getcwd()}, nor among the "
                 f"installed ones{hint}."
-            )
-
-
-def _imported(name: str) -> bool:
-    """Import a module, or return False if there is none of this name."""
-    if not name or name.startswith("."):  # importlib takes a dot for a relative import
-        return False
-    try:
-        importlib.import_module(name)
-    except Exception as error:  # a module may raise anything
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing is not None and f"{name}.".startswith(f"{missing}."):
-            return False
-        raise Failure(f"--import {name} failed.\n{_own_frames(error)}") from error
-    return True
+            ) from error
 
 
 def _own_frames(error: Exception) -> str:

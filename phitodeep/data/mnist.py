@@ -174,7 +174,5 @@ def _naming(path: Path | str, remedy: str, *also: type[Exception]) -> Iterator[N
     expected: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, *also)
     try:
         yield
-    except DataError as error:
-        raise DataError(f"{path}: {error}. {remedy}.") from None
-    except expected as error:
+    except expected as error:  # or a DataError, which is an OSError
         raise DataError(f"{path}: {error}. {remedy}.") from error

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from phitodeep.core.call import calling
 from phitodeep.core.types import DType, each
-from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, locate
+from phitodeep.errors import ArgumentError, ShapeError, locate
 from phitodeep.layers.wiring import Wired
 from phitodeep.loss.heads import Heads, by_name
 from phitodeep.model.model import Model
@@ -85,13 +85,8 @@ class Network(Model, Wired):
     def setloss(self, loss_class: Any) -> None:
         """Set the loss of each output, by name; a network with one output also takes one loss."""
         names = self._returned
-        given = loss_class if isinstance(loss_class, Mapping) else {names[0]: loss_class}
-        if len(given) < len(names) and not isinstance(loss_class, Mapping):
-            raise ArgumentTypeError(
-                f"a network with the outputs {', '.join(names)} takes losses by name, such as "
-                f"{{{names[0]!r}: {loss_class!r}}}."
-            )
-        given = by_name(given, names, "losses")
+        alone = len(names) == 1 and not isinstance(loss_class, Mapping)
+        given = by_name({names[0]: loss_class} if alone else loss_class, names, "losses")
         if len(names) == 1:
             super().setloss(given.get(names[0], "mse"))
             return

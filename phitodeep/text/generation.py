@@ -175,7 +175,12 @@ class Reader:
         self.model, self.values = model, values
         self.cached = model.time_steps != "joined" if cache is None else bool(cache)
         if self.cached and model.time_steps == "joined":
-            path, layer = _first_joined(model)
+            path, layer = next(
+                (path, layer)
+                for path, layer in model.walk()
+                if layer.time_steps == "joined"
+                and all(child.time_steps != "joined" for child in layer.children().values())
+            )
             raise ArgumentError(
                 f"cache=True, but layer {path}, {layer!r}, may depend on all steps and keeps "
                 "nothing in the memory. Remedy: leave out cache, which reads the whole window for "
@@ -217,14 +222,6 @@ class Reader:
             with np.errstate(divide="ignore", invalid="ignore"):  # `sample` refuses NaN
                 scores = np.log(scores)
         return scores
-
-
-def _first_joined(layer: Layer, path: str = "") -> tuple[str, Layer]:
-    """Return the path, such as `3.layers.0`, and the first layer that depends on all steps."""
-    for key, child in layer.children().items():
-        if child.time_steps == "joined":
-            return _first_joined(child, f"{path}.{key}" if path else key.removeprefix("layers."))
-    return path, layer
 
 
 def _max_steps(model: Container) -> int:

@@ -69,13 +69,13 @@ class History(Tabled, list[tuple[float, float]]):
 
     def table(self) -> Table:
         """The results of each epoch; of many epochs, the first and the last ones."""
-        names = ["train_loss", "test_loss", *self.metrics]
-        columns = [*zip(*self, strict=True), *self.metrics.values()]
-        shown = [values for values in columns if not all(map(_missing, values))]
-        names = [n for n, v in zip(names, columns, strict=False) if not all(map(_missing, v))]
-        head = ("epoch", *names, "learning rate", "seconds")
+        losses = dict(zip(("train_loss", "test_loss"), zip(*self, strict=True), strict=False))
+        named: dict[str, Any] = {**losses, **self.metrics}
+        shown = {name: values for name, values in named.items() if not all(map(_missing, values))}
+        shown |= {"learning rate": self.rates, "seconds": self.seconds}
+        head = ("epoch", *shown)
         rows = [
-            [str(i + 1), *(_written(values, i) for values in (*shown, self.rates, self.seconds))]
+            [str(i + 1), *(_written(values, i) for values in shown.values())]
             for i in range(len(self))
         ]
         if len(rows) > 2 * ENDS + 1:

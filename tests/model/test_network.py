@@ -353,7 +353,7 @@ net.train(X, Y, sample_weight=3) -> ArgumentTypeError: a dict by name .*'digit':
 net.train(X, Y, sample_weight={'z': 1}) -> UnknownNameError: 'z' is not one .* take sample_weight
 net.train(X, Y, lengths={'z': 3}) -> UnknownNameError: 'z' is not one .* take lengths, .* 'image'
 net.train(X, Y, lengths={'words': [9] * 24}) -> ArgumentError: lengths\['words'\]\[0\] is 9
-net.setloss('mse') -> ArgumentTypeError: takes losses by name
+net.setloss('mse') -> ArgumentTypeError: losses of a network must be a dict by name
 net.setloss({'z': 'mse'}) -> UnknownNameError: 'z' is not one of the names that take losses
 net.setloss({'box': 3}) -> ArgumentTypeError: in the output 'box': loss must be a Loss or its name
 net.setloss({}) or net.train(X, Y) -> ArgumentError: no output of this network has a
