@@ -11,8 +11,8 @@ from keyword import iskeyword
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Self
 
 from phitodeep import layers as catalogue
-from phitodeep.core.checks import check_count, check_list, check_shape, snake_case
-from phitodeep.core.config import Configurable, alike, check_mapping, restored
+from phitodeep.core.checks import check_count, check_shape, snake_case
+from phitodeep.core.config import alike
 from phitodeep.core.hints import OF_BUILDERS, OF_MODELS
 from phitodeep.core.types import DType, Schedule, Shape, parameters
 from phitodeep.distributed import DataParallel
@@ -111,7 +111,7 @@ def _unexpected(kind: Callable[..., Layer], kwargs: Mapping[str, Any]) -> Argume
     return ArgumentTypeError(f"{name} takes {', '.join(known) or 'nothing'}, got {wrong}=.")
 
 
-class SequentialBuilder(Configurable):
+class SequentialBuilder:
     """Builds a Sequential step by step: each method returns the builder.
 
     `SequentialBuilder(28, 28, seed=0)` is short for `SequentialBuilder().input(28, 28).seed(0)`.
@@ -172,33 +172,13 @@ class SequentialBuilder(Configurable):
         return ".".join([f"{type(self).__name__}({', '.join(sizes)})", *calls])
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and alike(self, other)
+        return isinstance(other, SequentialBuilder) and alike(self._value(), other._value())
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
-    def get_config(self) -> dict[str, Any]:
-        """Return the layers and settings so far as plain JSON values: see `phitodeep.config`."""
-        options = {k: list(v) if isinstance(v, tuple) else v for k, v in self._options.items()}
-        steps = [{k: v for k, v in step._asdict().items() if v} for step in self._steps]
-        return {"inputs": self._shapes, "steps": steps, **options}
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Return the builder that `get_config` describes."""
-        options = restored(config, cls.__name__)
-        builder = cls(**check_mapping(options.pop("inputs", {}), "inputs"))
-        for step in check_list(options.pop("steps", []), "steps"):
-            builder._do(Step(**step))
-        for name in {"metrics", "callbacks"} & options.keys():
-            check_list(options[name], name)
-        known = inspect.signature(Sequential).parameters
-        for name, value in options.items():
-            if name not in known:
-                raise ArgumentError(
-                    f"the config of SequentialBuilder has the unknown key {name!r}."
-                )
-            builder._set(name, value)
-        return builder
+    def _value(self) -> Any:
+        """Return what makes two builders equal."""
+        return self._shapes, [*map(tuple, self._steps)], self._options
 
     @property
     def layers(self) -> list[Layer]:
