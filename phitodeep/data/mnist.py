@@ -7,7 +7,6 @@ import io
 import math
 import os
 import struct
-import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -148,8 +147,6 @@ def _unpack(data: bytes, *ranks: int) -> list[Bytes]:
         end = items + math.prod(shape)
         if len(data) < end:
             raise DataError(f"truncated: {len(data)} of {end} bytes for its shape {(*shape,)}")
-        if math.prod(n or 1 for n in shape) > sys.maxsize:  # NumPy's limit, even if n = 0
-            raise DataError(f"its shape {(*shape,)} is too large")
         arrays.append(np.frombuffer(data[items:end], np.uint8).reshape(shape))
     if len(data) > end:
         raise DataError(f"{len(data) - end} bytes too many for its shape {arrays[-1].shape}")
@@ -171,8 +168,8 @@ def _checked(arrays: list[Bytes]) -> list[Bytes]:
 @contextmanager
 def _naming(path: Path | str, remedy: str, *also: type[Exception]) -> Iterator[None]:
     """Turn errors while reading `path` into a DataError that names it and the remedy."""
-    expected: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, *also)
+    expected: tuple[type[Exception], ...] = (OSError, ValueError, EOFError, zlib.error, *also)
     try:
         yield
-    except expected as error:  # or a DataError, which is an OSError
+    except expected as error:  # or a DataError, which is both an OSError and a ValueError
         raise DataError(f"{path}: {error}. {remedy}.") from error

@@ -66,7 +66,8 @@ def adds(
 
     Of a layer with several inputs, it takes the names of the other values first.
     """
-    several = getattr(kind, "inputs", 1) != 1
+    inputs = getattr(kind, "inputs", 1)
+    several = inputs != 1
 
     def method(self: SequentialBuilder, /, *args: Any, **kwargs: Any) -> SequentialBuilder:
         names = [*takewhile(lambda arg: isinstance(arg, str), args)] if several else []
@@ -81,9 +82,7 @@ def adds(
         return self._do(Step("add", tuple(names), layer))
 
     shown = inspect.signature(kind.__init__).replace(return_annotation="SequentialBuilder")
-    if several and not isinstance(
-        getattr(kind, "inputs", 1), property
-    ):  # not only with some options
+    if several and not isinstance(inputs, property):  # not only with some options
         own, *rest = shown.parameters.values()
         rest = [p.replace(kind=p.KEYWORD_ONLY) for p in rest]
         shown = shown.replace(parameters=[own, VALUES, *rest])
@@ -142,20 +141,18 @@ class SequentialBuilder:
             self.input(*input_shape, **inputs)
 
     def __getattr__(self, name: str) -> Any:
-        if name in OF_BUILDERS:
-            raise AttributeError(f"a builder has no {name!r}: {OF_BUILDERS[name]}.")
-        if name in OF_MODELS:
-            raise AttributeError(f"a builder has no {name!r}: after .build(), {OF_MODELS[name]}.")
-        if not name.startswith("_") and callable(getattr(Sequential, name, None)):
-            raise AttributeError(
-                f"a builder has no {name!r}: build the model first, as in .build().{name}(...)."
-            )
         known = [key for key in dir(type(self)) if not key.startswith("_")]
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = (
-            f" Did you mean .{near[0]}()?" if near else " Append any other layer with .add(layer)."
-        )
-        raise AttributeError(f"a builder has no {name!r}.{hint}")
+        if name in OF_BUILDERS:
+            hint = f": {OF_BUILDERS[name]}."
+        elif name in OF_MODELS:
+            hint = f": after .build(), {OF_MODELS[name]}."
+        elif not name.startswith("_") and callable(getattr(Sequential, name, None)):
+            hint = f": build the model first, as in .build().{name}(...)."
+        elif near := difflib.get_close_matches(name, known, n=1):
+            hint = f". Did you mean .{near[0]}()?"
+        else:
+            hint = ". Append any other layer with .add(layer)."
+        raise AttributeError(f"a builder has no {name!r}{hint}")
 
     def __repr__(self) -> str:
         plain = [*self._shapes] == [INPUT]

@@ -124,10 +124,11 @@ class Adaptable(Trainable, registered=False):
         Raises OrderError if there are no updates.
         """
         self._adapted("save_lora")
-        arrays: dict[str, Array] = {}
-        for weight, low in self._updates().items():
-            parts = {"A": low.A, "B": low.B, "alpha": np.float64(low.alpha)}
-            arrays |= {f"{weight}.{name}": np.asarray(a) for name, a in parts.items()}
+        arrays = {
+            f"{weight}.{name}": np.asarray(getattr(low, name))
+            for weight, low in self._updates().items()
+            for name in ("A", "B", "alpha")
+        }
         texts = {"format": FORMAT, "version": VERSION, "library": __version__}
         write_tensors(path, arrays, texts)
 

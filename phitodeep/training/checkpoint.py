@@ -112,11 +112,11 @@ class ModelCheckpoint(_Monitor):
         due = run.ends or (every is not None and count % every == 0)
         if not due and not self.better:
             return
-        names = self._names(f"{mark}{count}" if due else None)
+        paths = self._paths(f"{mark}{count}" if due else None)
         state = run.state_dict(weights=False)
         try:
             if run.writes:
-                self._write(model, state, names)
+                self._write(model, state, paths)
         except OSError as error:  # such as a full disk
             warn(f"{error} Training continues.")
         self.better = False
@@ -175,20 +175,19 @@ class ModelCheckpoint(_Monitor):
             )
         self._prune()
 
-    def _names(self, mark: str | None) -> list[str]:
-        """Return the marks of the next checkpoint's files, and count it; "" is that of `path`."""
-        names = ["best"] * self.better
+    def _paths(self, mark: str | None) -> list[Path]:
+        """Return the files of the next checkpoint, of which `path` comes last, and count it."""
+        paths = [self._named("best")] * self.better
         if mark is not None:
             if self.keep:
-                names.append(mark)
-                self.written.append(self._named(mark).name)
-            names.append("")
-        return names
+                paths.append(self._named(mark))
+                self.written.append(paths[-1].name)
+            paths.append(Path(self.path))
+        return paths
 
-    def _write(self, model: Any, state: StateDict, names: list[str]) -> None:
-        """Write one checkpoint under each of its names; `path` comes last."""
-        path = Path(self.path)
-        first, *others = [self._named(name) if name else path for name in names]
+    def _write(self, model: Any, state: StateDict, paths: list[Path]) -> None:
+        """Write one checkpoint to each of these files."""
+        first, *others = paths
         self._claim()
         write_tensors(first, *model._packed(state, self.name))
         for other in others:

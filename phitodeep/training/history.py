@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.core.state import StateDict, check_types
+from phitodeep.core.state import StateDict, check_types, plain
 from phitodeep.core.table import Table, Tabled
 from phitodeep.core.types import PathLike
 from phitodeep.errors import ArgumentError
@@ -49,12 +49,9 @@ class History(Tabled, list[tuple[float, float]]):
 
     def state_dict(self) -> StateDict:
         """Return the results of all epochs as plain JSON values."""
-        return {
-            "losses": [list(map(float, pair)) for pair in self],
-            "metrics": {name: list(map(float, values)) for name, values in self.metrics.items()},
-            "seconds": list(self.seconds),
-            "rates": list(map(float, self.rates)),
-        }
+        kept = {name: getattr(self, name) for name in ("metrics", "seconds", "rates")}
+        found: StateDict = plain({"losses": [*self], **kept})
+        return found
 
     def load_state_dict(self, state: StateDict) -> None:
         """Replace all epochs by those that `state_dict` returned."""

@@ -320,14 +320,12 @@ def as_source(
             )
         X, share = X.data, X.share
         batch_size = batch_size and share.count(batch_size)
-    if isinstance(model, Wired):
-        if hasattr(X, "iloc") and y is None:  # a data frame
-            found = _columns(X, _columns_of_network(model, columns))
-            X, y, columns = found["X"], found["y"], None
-        elif y is None and _yields_batches(X):
-            columns = _columns_of_network(model, columns)
-    in_memory = not (isinstance(X, np.memmap) or isinstance(y, np.memmap))
     batched = y is None and _yields_batches(X)
+    if isinstance(model, Wired) and (batched or (y is None and hasattr(X, "iloc"))):
+        columns = _columns_of_network(model, columns)
+        if not batched:  # a data frame
+            (X, y), columns = _columns(X, columns).values(), None
+    in_memory = not (isinstance(X, np.memmap) or isinstance(y, np.memmap))
     if isinstance(class_weight, str) and (batched or not in_memory):
         raise ArgumentError(
             f"class_weight={class_weight!r} needs the labels of arrays in memory, not of files "
