@@ -14,7 +14,7 @@ import numpy as np
 from phitodeep.core.checks import check_count, check_number
 from phitodeep.core.frame import Frame
 from phitodeep.core.state import check_types
-from phitodeep.core.types import Array, PathLike, Shape
+from phitodeep.core.types import PathLike, Shape
 from phitodeep.core.version import __version__
 from phitodeep.errors import (
     ArgumentError,
