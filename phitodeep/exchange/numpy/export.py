@@ -102,7 +102,7 @@ def written(model: Layer, name: str, samples: int) -> tuple[str, dict[str, Array
         f'    """Return {Y} for {X}, as arrays or lists."""',
         *[f"    {variables} = in_order(X, {names[0]})"] * (len(inputs) > 1),
         *[
-            str(Line(f"{variable} = as_array", (variable, *port.checks())))
+            str(Line(f"{variable} = as_array", ", ".join([variable, *port.checks()])))
             for variable, port in zip(network.inputs, inputs, strict=True)
         ],
         f"    parts = [network(*batch) for batch in batches([{variables}], batch_size)]",

@@ -23,6 +23,8 @@ MOST_TERMS = 100  # of a sum or product: Python does not compile thousands
 SIGNS = {"add": " + ", "subtract": " - ", "multiply": " * "}
 SAVED = 4  # lines that a loop must save
 LOOPS = "ijklmnopqrstuvw"  # names of loop variables
+MARK = "\0"  # no literal holds it
+WEIGHT = re.compile(f"{MARK}(.*?){MARK}")
 Form = Callable[..., Any]
 Names = Any  # of a variable, or a tuple of them: one for each input or output
 
@@ -37,39 +39,24 @@ class Lines(NamedTuple):
     write: Callable[[Network, Any, Names, Names], Names]
 
 
-class Weight(NamedTuple):
-    """An argument that is an array of W, whose path consists of plain names and numbers.
+class Line(NamedTuple):
+    """A statement `code(arguments)`, or `code` alone if there is no call, and a comment.
 
-    start    the name of the argument and "=", or nothing
-    path     such as "3.layers.0.gamma", or "{i}.layers.0.gamma" in a loop
+    In the arguments, a path between two marks stands for the array of W that has it. In a loop, it
+    is such as "{i}.layers.0.gamma".
     """
 
-    start: str
-    path: str
-
-    def __str__(self) -> str:
-        return f'{self.start}W[{"f" * ("{" in self.path)}"{self.path}"]'
-
-    def counted(self, path: str, index: str) -> Weight:
-        """Return the weight of a layer at `path`, with {index} as the last part of that path."""
-        if not self.path.startswith(f"{path}."):
-            return self
-        outside, dot, _ = path.rpartition(".")
-        return self._replace(path=f"{outside}{dot}{{{index}}}{self.path[len(path) :]}")
-
-
-class Line(NamedTuple):
-    """A statement `code(arguments)`, or `code` alone if there is no call, and a comment."""
-
     code: str
-    arguments: tuple[str | Weight, ...] | None = None
+    arguments: str | None = None
     comment: str = ""
     depth: int = 1
 
     def __str__(self) -> str:
         start, comment = "    " * self.depth, f"  # {self.comment}" if self.comment else ""
         comment = comment if self.code else comment.strip()
-        inside = ", ".join(map(str, self.arguments or ()))
+        inside = WEIGHT.sub(
+            lambda path: f'W[{"f" * ("{" in path[1])}"{path[1]}"]', self.arguments or ""
+        )
         line = f"{start}{self.code}" + ("" if self.arguments is None else f"({inside})")
         if len(line + comment) <= WIDTH:
             return line + comment
@@ -132,12 +119,12 @@ class Network:
             )
         given = () if builtin else self.arguments(form, layer, named, len(each(x)))
         code = f"{', '.join(each(y))} = {'np.' * builtin}{name}"
-        self.lines.append(Line(code, (*each(x), *given), comment))
+        self.lines.append(Line(code, ", ".join([*each(x), *given]), comment))
         return y
 
     def arguments(
         self, form: Form, layer: Layer, named: Mapping[str, str], inputs: int = 1
-    ) -> Iterator[str | Weight]:
+    ) -> Iterator[str]:
         """Yield the function's arguments after X; those that are its defaults are left out."""
         by_name = False  # settings are passed by name, and so is what follows them
         known = list(inspect.signature(form).parameters.values())
@@ -163,13 +150,13 @@ class Network:
             if not same(value, p.default):
                 yield f"{p.name}={literal(value, f'{p.name} of {layer!r}')}"
 
-    def _weight(self, start: str, layer: Layer, owner: Layer, name: str) -> str | Weight:
+    def _weight(self, start: str, layer: Layer, owner: Layer, name: str) -> str:
         path = self.paths.get(id(owner), self.paths[id(layer)])
         full = f"{path}.{name}" if path else name
         a = (owner.params if name in owner.params else owner.state)[name]
         self.weights[full] = a.astype(layer.dtype, copy=False)
         simple = re.fullmatch(r"[\w.]*", full)  # other names could be code in an f-string
-        return Weight(start, full) if simple else f"{start}W[{literal(full, 'a path')}]"
+        return start + (f"{MARK}{full}{MARK}" if simple else f"W[{literal(full, 'a path')}]")
 
     def _shape(self, shape: Shape | None) -> str:
         return f"({', '.join(map(str, (self.samples, *(shape or ()))))})"
@@ -226,19 +213,15 @@ def _first_lines(blocks: list[tuple[str, list[Line]]], variable: str) -> list[Li
 
 def _counted(blocks: list[tuple[str, list[Line]]], variable: str) -> list[Line]:
     """Return the lines of the blocks, with a loop variable as the last part of their paths."""
-    return [
-        line._replace(
-            arguments=line.arguments
-            and tuple(
-                a.counted(path, f"{variable} + {i}" if i else variable)
-                if isinstance(a, Weight)
-                else a
-                for a in line.arguments
-            )
-        )
-        for i, (path, lines) in enumerate(blocks)
-        for line in lines
-    ]
+    counted: list[Line] = []
+    for i, (path, lines) in enumerate(blocks):
+        outside, index = path[: path.rfind(".") + 1], f"{variable} + {i}" if i else variable
+        start, other = f"{MARK}{path}.", f"{MARK}{outside}{{{index}}}."
+        counted += [
+            line._replace(arguments=line.arguments and line.arguments.replace(start, other))
+            for line in lines
+        ]
+    return counted
 
 
 # --- layers that are lines of their own -----------------------------------------------------------

@@ -24,7 +24,7 @@ from phitodeep.exchange.correspondence import form_of
 from phitodeep.exchange.numpy import plain
 from phitodeep.exchange.numpy.export import export_numpy
 from phitodeep.exchange.numpy.forms import exports
-from phitodeep.exchange.numpy.network import Network, Weight
+from phitodeep.exchange.numpy.network import MARK, Line, Network, _counted
 from phitodeep.exchange.numpy.sources import literal
 from phitodeep.functional.rotary import DynamicRope
 from phitodeep.layers.containers import Container
@@ -760,11 +760,12 @@ def test_names_cannot_inject_code(tmp_path):
 
 
 def test_a_loop_counts_the_paths_of_its_own_layers():
-    weight = Weight("b=", "3.a.W")
-    assert str(weight) == 'b=W["3.a.W"]'
-    assert str(weight.counted("3", "i + 1")) == 'b=W[f"{i + 1}.a.W"]'
-    assert str(weight.counted("3.a", "i").counted("3", "j")) == 'b=W[f"{j}.{i}.W"]'
-    assert weight.counted("3.a.W", "i") == weight.counted("4", "i") == weight
+    line = Line("X = f", f"X, b={MARK}3.a.W{MARK}")
+    assert str(line) == '    X = f(X, b=W["3.a.W"])'
+    assert 'b=W[f"{i + 1}.a.W"]' in str(_counted([("2", []), ("3", [line])], "i")[0])
+    inner = _counted([("3.a", [line])], "i")
+    assert 'b=W[f"{j}.{i}.W"]' in str(_counted([("3", inner)], "j")[0])
+    assert _counted([("3.a.W", [line])], "i") == _counted([("4", [line])], "i") == [line]
     layer = L.Dense(2, 3)
     layer.build((2,))
     network = Network(layer, lambda layer: plain.dense)
