@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from phitodeep.core.types import each
+from phitodeep.core.types import Shape, each
 from phitodeep.errors import ArgumentError
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Chain, Parallel, Residual, SkipConcat
@@ -21,6 +21,7 @@ from phitodeep.layers.merging import Add, Average, Concat, Maximum, Multiply, Su
 from phitodeep.layers.tying import Shared
 from phitodeep.layers.wiring import Wired, check_name
 
+Sizes = tuple[int | None, ...]  # of one sample; None: any
 DEEPEST = 100  # containers inside each other
 MERGES: dict[str, type[Layer]] = {
     "add": Add,
@@ -206,6 +207,14 @@ def branches_of(container: Any) -> tuple[list[list[Layer]], str]:
 def outer_names(model: Layer) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names of the inputs and of the outputs: those of a network, or X and Y."""
     return (model.takes, model.returns) if isinstance(model, Wired) else (("X",), ("Y",))
+
+
+def common(builds: Iterable[Iterable[Shape]]) -> list[Sizes]:
+    """Return the shapes that several builds of a layer have, with None for sizes that differ."""
+    return [
+        tuple([sizes[0] if len({*sizes}) == 1 else None for sizes in zip(*shapes, strict=True)])
+        for shapes in zip(*builds, strict=True)
+    ]
 
 
 def bound(layer: Layer) -> Any:

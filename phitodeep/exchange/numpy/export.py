@@ -21,7 +21,7 @@ from phitodeep.exchange.correspondence import check_exportable, form_of
 from phitodeep.exchange.numpy import plain
 from phitodeep.exchange.numpy.network import Line, Network, one_line
 from phitodeep.exchange.numpy.sources import Sources, literal, wrapped
-from phitodeep.exchange.tree import outer_names
+from phitodeep.exchange.tree import Sizes, common, outer_names
 from phitodeep.layers.base import Layer
 
 RULE = "# --- {} "
@@ -30,7 +30,6 @@ REFUSAL = (
     "function and declare it with @phitodeep.exchange.numpy.forms.exports(YourLayer)."
 )
 MANY = 2**16  # times as many steps as the model was built for: there is no limit
-Sizes = tuple[int | None, ...]  # of one sample; None: any
 
 
 def export_numpy(model: Layer, path: str | os.PathLike[str], samples: int) -> None:
@@ -226,16 +225,11 @@ def free_shapes(model: Layer) -> tuple[list[Sizes], list[Sizes]]:
 
     An axis of X is free if the model, with the weights that it has, takes several other sizes.
     """
-    free, found = [list[int | None](shape) for shape in model._ins()], list[Sizes](model._outs())
-    for k, shape in enumerate(free):
+    builds = [model]
+    for k, shape in enumerate(model._ins()):
         for axis in range(len(shape)):
-            for twin in resized(model, axis, k):
-                shape[axis] = None
-                found = [
-                    tuple([a if a == b else None for a, b in zip(*pair, strict=True)])
-                    for pair in zip(found, twin._outs(), strict=True)
-                ]
-    return [*map(tuple, free)], found
+            builds += resized(model, axis, k)
+    return common(build._ins() for build in builds), common(build._outs() for build in builds)
 
 
 def resized(model: Layer, axis: int, k: int = 0) -> list[Layer]:

@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep.core.types import Array, Shape, each
-from phitodeep.exchange.tree import outer_names, paths_of
+from phitodeep.exchange.tree import Sizes, common, outer_names, paths_of
 from phitodeep.layers.base import Layer
 from phitodeep.layers.tying import Shared
 
 Order = tuple[int, ...]
-Sizes = tuple[int | None, ...]  # of one sample; None: any
 
 
 class Value(NamedTuple):
@@ -225,12 +224,7 @@ class Graph:
 
     def all_sizes(self, layer: Layer) -> list[list[Sizes]]:
         """Return the same for each input and each output."""
-
-        def known(shapes: tuple[Shape, ...]) -> Sizes:
-            return tuple([n[0] if len({*n}) == 1 else None for n in zip(*shapes, strict=True)])
-
-        builds = self.shapes[id(layer)]
-        return [[*map(known, zip(*side, strict=True))] for side in zip(*builds, strict=True)]
+        return [common(side) for side in zip(*self.shapes[id(layer)], strict=True)]
 
     def length(self, layer: Layer, x: Value) -> Value:
         """Return T as one integer (1,), for x (N, T, ...): `Shape(x, start=1, end=2)`.
