@@ -338,13 +338,6 @@ def parameters(layer: Layer) -> Iterator[tuple[str, np.ndarray]]:
 def layer_arrays(case: str, stored: Arrays) -> Arrays:
     """Return all that PyTorch computes for a case of a layer."""
     X, dY = stored["X"], stored["dY"]
-    if "eval_Y" in stored:  # several batches in training, then one with running statistics
-        theirs = Theirs(case, {**stored, "X": X[0]})
-        found = [theirs.passes(batch, dY) for batch in X][-1]
-        found |= {f"state.{n}": a for n, a in theirs.state().items()}
-        theirs.training = False
-        late = theirs.passes(X[-1], stored["eval_dY"])
-        return found | {f"eval_{n}": a for n, a in late.items()}
     theirs = Theirs(case, stored)
     found = theirs.passes(X, dY)
     if "E" in stored:
@@ -411,7 +404,7 @@ def compare(path: Path) -> float:
     for number, stored in read(path).items():
         case = str(stored.pop("call", number))
         found = (loss_arrays if path.stem == "losses" else layer_arrays)(case, stored)
-        given = ("X", "dY", "eval_dY", "mask", "y_pred", "y_true", "sample_weight")
+        given = ("X", "dY", "mask", "y_pred", "y_true", "sample_weight")
         computed = {n for n in stored if n not in given and n.split(".")[0] not in GIVEN}
         assert found.keys() == computed, (case, found.keys() ^ computed)
         for name, a in found.items():

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep import layers, loss
-from phitodeep.core.call import calling, saliency
 from phitodeep.core.types import Array
 from phitodeep.functional import rotary
 from phitodeep.layers import Dense, Layer, LayerNorm
 from phitodeep.loss import Loss
 from phitodeep.optimization import optimizers
 from phitodeep.optimization.optimizers import Optimizer
+from phitodeep.testing.examples import passes
 
 FOLDER = Path(__file__).parent / "stored"
 Arrays = dict[str, Array]
@@ -126,39 +126,15 @@ def layer_of(case: str, stored: Arrays, dtype: Any) -> Layer:
 def layer_pairs(case: str, dtype: Any) -> Iterator[Pair]:
     """Yield Y, dX, all gradients and the state after a forward and a backward pass."""
     stored = layer_cases()[case]
-    if "eval_Y" in stored:
-        yield from _norm_pairs(case, stored, dtype)
-        return
     layer = layer_of(case, stored, dtype)
-    with calling(training="saliency" not in case, mask=stored.get("mask")):
-        found = _passes(layer, stored["X"], stored["dY"])
+    how = {"training": "saliency" not in case, "mask": stored.get("mask")}
+    found = {
+        name if name in ("Y", "dX") else f"grads.{name}": a
+        for name, a in passes(layer, stored["X"], stored["dY"], **how).items()
+    }
     found |= {f"after.{name}": a for name, a in layer.state.items() if f"after.{name}" in stored}
     computed = {k for k in stored if k in ("Y", "dX") or k.startswith(("grads.", "after."))}
     yield from _paired(found, {name: stored[name] for name in computed})
-
-
-def _norm_pairs(case: str, stored: Arrays, dtype: Any) -> Iterator[Pair]:
-    """Yield what BatchNorm computes after earlier batches, and then with running statistics."""
-    *earlier, X = stored["X"]
-    layer = layer_of(case, {**stored, "X": X}, dtype)
-    for batch in earlier:
-        layer.forward(batch)
-    found = _passes(layer, X, stored["dY"])
-    found |= {f"state.{name}": a.copy() for name, a in layer.state.items()}
-    with saliency():
-        late = _passes(layer, X, stored["eval_dY"])
-    found |= {f"eval_{name}": a for name, a in late.items()}
-    given = ("X", "dY", "eval_dY", "params.gamma", "params.beta")
-    yield from _paired(found, {name: a for name, a in stored.items() if name not in given})
-
-
-def _passes(layer: Layer, X: Array, dY: Array) -> Arrays:
-    """Return Y, dX unless the input is tokens, and all gradients."""
-    found = {"Y": layer.forward(X)}
-    dX = layer.backward(dY)
-    if dX is not None:
-        found["dX"] = dX
-    return found | {f"grads.{path}": a for path, a in layer.gradients().items()}
 
 
 def _paired(found: Arrays, stored: Arrays) -> Iterator[Pair]:
