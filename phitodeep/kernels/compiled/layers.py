@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.core.types import Array, Shape
-from phitodeep.kernels import twin
+from phitodeep.kernels import KERNELS, twin
 from phitodeep.kernels.compiled.jit import jit
 from phitodeep.kernels.compiled.scalar import erf, exp, tanh
 
@@ -108,9 +108,15 @@ def gelu_tanh_back(dY: Array, X: Array, Phi: Array, dX: Array) -> None:
 def layer_norm(
     X: Array, gamma: Array, beta: Array, eps: float, X_hat: Array, r: Array, Y: Array
 ) -> None:
-    """Write x_hat (n, D), r (n, 1) and y (n, D) for the rows of X (n, D); gamma, beta are (D,)."""
+    """Write x_hat (n, D), r (n, 1) and y (n, D) for the rows of X (n, D); gamma, beta are (D,).
+
+    Rows whose squares overflow are left to the NumPy form, which computes them again.
+    """
     if _layer_norm(X, gamma, beta, X.dtype.type(eps), X_hat, r, Y):
-        _scaled_layer_norm(X, gamma, beta, X.dtype.type(eps), X_hat, r, Y)
+        bad = ~(r[:, 0] > 0)
+        rows = [A[bad] for A in (X_hat, r, Y)]
+        KERNELS["layer_norm"].plain(X[bad], gamma, beta, eps, *rows)
+        X_hat[bad], r[bad], Y[bad] = rows
 
 
 @jit
@@ -137,35 +143,6 @@ def _layer_norm(
             X_hat[i, d] = x
             Y[i, d] = x * gamma[d] + beta[d]
     return overflowed
-
-
-@jit
-def _scaled_layer_norm(
-    X: Array, gamma: Array, beta: Array, eps: float, X_hat: Array, r: Array, Y: Array
-) -> None:
-    """Redo rows that overflowed, divided by their maximum |x|: see `scaled` in the NumPy file."""
-    n, D = X.shape
-    zero, one, tiny = X.dtype.type(0), X.dtype.type(1), np.finfo(X.dtype).tiny
-    share, root = one / X.dtype.type(D), np.sqrt(eps)
-    for i in range(n):
-        if r[i, 0] > zero:
-            continue
-        x, z = X[i], X_hat[i]
-        m, mean, var = zero, zero, zero
-        for d in range(D):
-            m = max(m, abs(x[d]))
-        for d in range(D):
-            z[d] = x[d] / m
-            mean += z[d] * share
-        for d in range(D):
-            z[d] -= mean
-            var += z[d] * z[d] * share
-        std = np.sqrt(var)
-        size = max(np.hypot(std, root / m), tiny)
-        for d in range(D):
-            z[d] /= size
-            Y[i, d] = z[d] * gamma[d] + beta[d]
-        r[i, 0] = one / np.hypot(m * std, root)
 
 
 @twin
