@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from bisect import bisect
 from functools import partial
 from keyword import iskeyword
 from pathlib import Path
@@ -29,7 +28,6 @@ REFUSAL = (
     "there is no NumPy function for {}. Use another layer, or write its forward pass as a NumPy "
     "function and declare it with @phitodeep.exchange.numpy.forms.exports(YourLayer)."
 )
-MANY = 2**16  # times as many steps as the model was built for: there is no limit
 
 
 def export_numpy(model: Layer, path: str | os.PathLike[str], samples: int) -> None:
@@ -139,13 +137,11 @@ class Port(NamedTuple):
 
     sizes    of one sample
     dtype    of the array
-    limit    the largest number of steps, or None
     """
 
     name: str
     sizes: Sizes
     dtype: str
-    limit: int | None = None
 
     def __str__(self) -> str:
         return f"{self.name} {_shape(self.sizes)}"
@@ -153,21 +149,17 @@ class Port(NamedTuple):
     def checks(self) -> list[str]:
         """Return the arguments of `as_array` after the array."""
         found = [literal(self.sizes, "the input shape"), literal(self.dtype, "the dtype")]
-        found += [f"max_steps={self.limit}"] * (self.limit is not None)
         return found + [f'name="{self.name}"'] * (self.name != "X")
 
 
 def ports(model: Layer) -> tuple[list[Port], list[Port]]:
     """Return the inputs and the outputs; a single one is X or Y, whatever a network calls it."""
-    takes, returns = outer_names(model)
-    shapes, outputs = free_shapes(model)
-    dtype, inputs = str(model.dtype), []
-    for k, (shape, tokens) in enumerate(zip(shapes, each(model.takes_tokens), strict=True)):
-        limit = most_steps(model, k) if shape[:1] == (None,) else None
-        name = takes[k] if len(shapes) > 1 else "X"
-        inputs.append(Port(name, shape, "int64" if tokens else dtype, limit))
-    named = returns if len(returns) > 1 else ["Y"]
-    return inputs, [Port(n, shape, dtype) for n, shape in zip(named, outputs, strict=True)]
+    taken = ["int64" if tokens else str(model.dtype) for tokens in each(model.takes_tokens)]
+    dtypes = taken, [str(model.dtype)] * len(model._outs())
+    names = [n if len(n) > 1 else [one] for n, one in zip(outer_names(model), "XY", strict=True)]
+    sides = zip(names, free_shapes(model), dtypes, strict=True)
+    inputs, outputs = ([*map(Port, *side)] for side in sides)
+    return inputs, outputs
 
 
 def _type(outputs: list[Port]) -> str:
@@ -184,11 +176,10 @@ def _section(title: str, blocks: list[str]) -> list[str]:
 def _docstring(model: Layer, name: str, inputs: list[Port], outputs: list[Port]) -> str:
     """Return the text that says what the file is, safe inside triple quotes."""
     width = max(len(port.name) for port in (*inputs, *outputs))
-    about = [f"{port.name:{width}}    {_shape(port.sizes)}, {port.dtype}" for port in inputs]
+    about = [
+        f"{port.name:{width}}    {_shape(port.sizes)}, {port.dtype}" for port in (*inputs, *outputs)
+    ]
     about[0] += "; N is the number of samples"
-    steps = [f", and any at most {port.limit}" * (port.limit is not None) for port in inputs]
-    about = [*map(str.__add__, about, steps)]
-    about += [f"{port.name:{width}}    {_shape(port.sizes)}, {port.dtype}" for port in outputs]
     pairs = ", ".join(f"{port.name}={port.name}" for port in inputs)
     call = "X" if len(inputs) == 1 else f"dict({pairs})"
     files = " ".join(
@@ -235,31 +226,19 @@ def free_shapes(model: Layer) -> tuple[list[Sizes], list[Sizes]]:
 def resized(model: Layer, axis: int, k: int = 0) -> list[Layer]:
     """Return copies of the model that are built for other sizes of an axis of input k, no arrays.
 
-    There are none if its weights do not fit one of these sizes: the axis is then not free.
+    There are none if its weights do not fit one of these sizes: the axis is then not free. If the
+    number of steps has a limit, smaller sizes do, too.
     """
     n = model._ins()[k][axis]
-    limit = most_steps(model, k) if axis == 0 else None
-    sizes = {n + 1, 2 * n + 1, 3 * n + 2} if limit is None else {limit // 2, limit - 1, limit}
-    twins: list[Layer] = []
-    for size in sizes - {0, n}:
-        twin = _fitting(model, size, axis, k)
-        if twin is None:
-            return []
-        twins.append(twin)
-    return twins
-
-
-def most_steps(model: Layer, k: int = 0) -> int | None:
-    """Return the largest size of the first axis of input k, or None if there is no limit.
-
-    Layers may lengthen or shorten the steps before the layer that has the limit `max_steps`.
-    """
-    if model.max_steps is None or not model._ins()[k]:
-        return None
-    n = model._ins()[k][0]
-    sizes = range(n, MANY * n)
-    fit = bisect(sizes, False, key=lambda size: _fitting(model, size, 0, k) is None)
-    return None if fit == len(sizes) else sizes[fit - 1]
+    trials = [{n + 1, 2 * n + 1, 3 * n + 2}]
+    if axis == 0 and model.max_steps is not None:
+        trials = [{n + 1, 2 * n + 1}, {n - 1, n // 2} - {0}]
+    for sizes in trials:
+        twins = [_fitting(model, size, axis, k) for size in sizes]
+        found = [twin for twin in twins if twin is not None]
+        if len(found) == len(sizes) > 0:
+            return found
+    return []
 
 
 def _fitting(model: Layer, size: int, axis: int, k: int) -> Layer | None:

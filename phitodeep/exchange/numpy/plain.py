@@ -146,7 +146,10 @@ def embedding(X: Array, W: Array) -> Array:
 
 def positional_embedding(X: Array, W: Array) -> Array:
     """x_t + W[t]: X (N, T, D), W (max T, D)."""
-    return X + W[: X.shape[1]]
+    T = X.shape[1]
+    if T > len(W):
+        raise ValueError(f"the network takes at most {len(W)} steps, got {T}.")
+    return X + W[:T]
 
 
 def angles(T: int, pairs: int, step: float, base: float = 10000.0) -> Array:
@@ -547,10 +550,8 @@ def bilinear(X1: Array, X2: Array, W: Array, b: Array | None = None) -> Array:
 # --- what surrounds the network -------------------------------------------------------------------
 
 
-def as_array(
-    X: Any, shape: Sequence[int | None], dtype: str, max_steps: int | None = None, name: str = "X"
-) -> Array:
-    """X as a checked array (N, *shape), N > 0; a size of None may be anything up to max_steps."""
+def as_array(X: Any, shape: Sequence[int | None], dtype: str, name: str = "X") -> Array:
+    """X as a checked array (N, *shape), N > 0; a size of None may be anything above 0."""
     X = np.asarray(X)
     tokens = dtype == "int64"
     if X.dtype.kind not in ("iu" if tokens else "fiub"):
@@ -565,8 +566,6 @@ def as_array(
         raise ValueError(f"{name} must have the shape ({wanted}), got {X.shape}.{hint}")
     if len(X) == 0:
         raise ValueError(f"{name} has no samples.")
-    if max_steps is not None and sizes[0] > max_steps:
-        raise ValueError(f"{name} has {sizes[0]} steps, but the network takes at most {max_steps}.")
     with np.errstate(over="ignore"):
         X = X.astype(dtype)
     if not np.isfinite(X).all():
