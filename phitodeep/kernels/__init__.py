@@ -32,19 +32,19 @@ CHOICES = ("numpy", "numba", "auto")
 
 
 class Kernel:
-    """A function that chooses its form, NumPy or compiled, on its first call."""
+    """A function that chooses its form, NumPy or compiled, on its first call after `use`."""
 
     def __init__(self, plain: Callable[..., Any]) -> None:
-        self.plain, self.name = plain, plain.__name__
-        self.run: Callable[..., Any] = self._choose_and_run
+        self.plain = plain
+        self.run: Callable[..., Any] | None = None  # the form that was chosen
         functools.update_wrapper(self, plain)
 
     def __call__(self, *arguments: Any) -> Any:
-        return self.run(*arguments)
-
-    def _choose_and_run(self, *arguments: Any) -> Any:
-        chosen()
-        return self.run(*arguments)
+        run = self.run
+        if run is None:
+            name = self.plain.__name__
+            run = self.run = self.plain if chosen() == "numpy" else _twin_of(name)
+        return run(*arguments)
 
 
 KERNELS: dict[str, Kernel] = {}  # by name: the NumPy forms
@@ -54,22 +54,13 @@ _chosen: str | None = None
 
 def kernel(plain: F) -> F:
     """Register a NumPy function under its name; if chosen, its compiled twin runs instead."""
-    name = plain.__name__
-    if name in KERNELS:
-        _check_same("kernel", name, KERNELS[name].plain, plain)
-    registered = Kernel(plain)
-    if _chosen is not None:
-        registered.run = _twin_of(name) if _chosen == "numba" else plain
-    KERNELS[name] = registered
-    return cast(F, registered)
+    KERNELS[plain.__name__] = Kernel(plain)
+    return cast(F, KERNELS[plain.__name__])
 
 
 def twin(function: F) -> F:
     """Register a compiled function as the twin of the kernel of the same name."""
-    name = function.__name__
-    if name in TWINS:
-        _check_same("compiled twin", name, TWINS[name], function)
-    TWINS[name] = function
+    TWINS[function.__name__] = function
     return function
 
 
@@ -83,11 +74,9 @@ def use(which: str) -> str:
     installed = importlib.util.find_spec("numba") is not None
     if which == "numba" and not installed:
         raise MissingExtraError.of("numba", "fast", 'PHITODEEP_KERNELS="numba"')
-    compiled = installed and which != "numpy"
-    forms = {name: _twin_of(name) if compiled else k.plain for name, k in KERNELS.items()}
-    for name, form in forms.items():
-        KERNELS[name].run = form
-    _chosen = "numba" if compiled else "numpy"
+    _chosen = "numba" if installed and which != "numpy" else "numpy"
+    for registered in KERNELS.values():
+        registered.run = None
     return _chosen
 
 
@@ -124,12 +113,3 @@ def _twin_of(name: str) -> Callable[..., Any]:
             "PHITODEEP_KERNELS to numpy."
         )
     return TWINS[name]
-
-
-def _check_same(kind: str, name: str, old: Callable[..., Any], new: Callable[..., Any]) -> None:
-    """Refuse a second definition of a name, unless it is the same one (its module was reloaded)."""
-    if (old.__module__, old.__qualname__) != (new.__module__, new.__qualname__):
-        raise ArgumentError(
-            f"the {kind} {name!r} is already defined in {old.__module__}: give the one in "
-            f"{new.__module__} another name."
-        )

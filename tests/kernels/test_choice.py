@@ -12,7 +12,7 @@ import pytest
 
 from phitodeep import functional, kernels
 from phitodeep.errors import ArgumentError, MissingExtraError, PhitodeepWarning
-from phitodeep.kernels import KERNELS, TWINS, Kernel, kernel, twin
+from phitodeep.kernels import KERNELS, TWINS, Kernel, kernel
 from tests.rows import long
 
 pytestmark = pytest.mark.usefixtures("same_kernels")
@@ -24,6 +24,7 @@ from phitodeep.layers.recurrent import rnn_step
 from phitodeep.models import mlp
 mlp(4, 3, 2).loss("softmax_cross_entropy").build()
 print("numba" in sys.modules)
+functional.softmax(np.ones(2))
 rnn_step(np.full((1, 1), 20, np.float32), h := np.empty((1, 1), np.float32))
 print(h[0, 0], kernels.chosen(), "numba" in sys.modules)
 """
@@ -37,6 +38,7 @@ for which in ("numpy", "numba"):
         kernels.use("numba")
     assert kernels.KERNELS["softmax_rows"] is functional.softmax_rows is not first
     form = kernels.TWINS["softmax_rows"] if which == "numba" else functional.softmax_rows.plain
+    functional.softmax(np.ones(2))
     assert functional.softmax_rows.run is form
 """
 
@@ -144,10 +146,11 @@ def test_the_environment_chooses_and_a_kernel_runs_as_what_was_chosen(monkeypatc
     softmax_rows = functional.softmax_rows
     assert softmax_rows is KERNELS["softmax_rows"]
     assert isinstance(softmax_rows, Kernel)
-    kernels.use("numpy")
-    assert softmax_rows.run is softmax_rows.plain
-    if kernels.use("auto") == "numba":
-        assert softmax_rows.run is not softmax_rows.plain
+    for which in ("numpy", "auto"):
+        chosen = kernels.use(which)
+        functional.softmax(np.ones(2))
+        forms = {"numpy": softmax_rows.plain, "numba": TWINS.get("softmax_rows")}
+        assert softmax_rows.run is forms[chosen]
     assert softmax_rows.__doc__ == softmax_rows.plain.__doc__
     assert run(PHITODEEP_KERNELS="numpy").stdout.split() == ["False", "1.0", "numpy", "False"]
     monkeypatch.setattr(kernels, "_chosen", None)
@@ -163,50 +166,19 @@ def test_the_environment_chooses_and_a_kernel_runs_as_what_was_chosen(monkeypatc
     assert kernels.chosen() == "numpy"
 
 
-@pytest.fixture
-def registered(same_kernels, monkeypatch):
-    """Registrations that end with the test."""
+def test_a_kernel_without_a_twin_runs_in_numpy_alone(monkeypatch):
+    pytest.importorskip("numba")
     monkeypatch.setattr(kernels, "KERNELS", dict(KERNELS))
-    monkeypatch.setattr(kernels, "TWINS", dict(TWINS))
+    kernels.use("numpy")
 
-
-def defined(name, module):
-    """A function with the name and home of one that a module defines."""
-
-    def function(X):
+    @kernel
+    def bump(X):
         X += 1
 
-    function.__name__ = function.__qualname__ = name
-    function.__module__ = module
-    return function
-
-
-@pytest.mark.usefixtures("registered")
-@pytest.mark.parametrize(("register", "kind"), [(kernel, "kernel"), (twin, "compiled twin")])
-def test_a_name_is_taken_except_by_the_same_definition(register, kind):
-    kernels.use("numpy")
-    register(defined("bump", "one"))
-    again = register(defined("bump", "one"))  # its module was reloaded
-    says = f"the {kind} 'bump' is already defined in one: give the one in two another name"
-    with pytest.raises(ArgumentError, match=says):
-        register(defined("bump", "two"))
-    held = kernels.KERNELS if register is kernel else kernels.TWINS
-    assert held["bump"] is again
-
-
-@pytest.mark.usefixtures("registered")
-def test_a_kernel_without_a_twin_runs_in_numpy_alone():
-    pytest.importorskip("numba")
-    kernels.use("numpy")
-    bump = kernel(defined("bump", "one"))
     X = np.zeros(2)
     bump(X)
     np.testing.assert_array_equal(X, 1)
-    with pytest.raises(ArgumentError, match="kernel 'bump' has no compiled twin"):
-        kernels.use("numba")
-    assert kernels.chosen() == "numpy"
-    del kernels.KERNELS["bump"]
     kernels.use("numba")
     with pytest.raises(ArgumentError, match="kernel 'bump' has no compiled twin"):
-        kernel(bump.plain)
-    assert "bump" not in kernels.KERNELS
+        bump(X)
+    np.testing.assert_array_equal(X, 1)
