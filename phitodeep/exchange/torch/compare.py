@@ -238,11 +238,9 @@ class _Ours:
 
     def given(self, kind: str, path: str, array: Any) -> Any:
         """Return PyTorch's array, or several, in place of ours, if it has one."""
-        known = self.theirs.arrays[kind].get(path) or ()
-        if isinstance(array, tuple):
-            pairs = zip(array, known, strict=True) if known else ()
-            return tuple([_in_place_of(a, b) for a, b in pairs]) or array
-        return _in_place_of(array, known[0]) if known else array
+        known = self.theirs.arrays[kind].get(path, each(array))
+        found = [_in_place_of(a, b) for a, b in zip(each(array), known, strict=True)]
+        return one(found, not isinstance(array, tuple))
 
     def watch(self, event: Event) -> Any:
         if event.what not in ("forward", "backward") or event.path == "":

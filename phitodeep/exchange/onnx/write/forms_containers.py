@@ -21,7 +21,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import Any
 
-from phitodeep.exchange.onnx.write.forms_general import reduced
+from phitodeep.exchange.onnx.write.forms_general import plus_bias, reduced
 from phitodeep.exchange.onnx.write.graph import Form, Graph, Value, several
 from phitodeep.exchange.tree import branches_of
 
@@ -66,7 +66,7 @@ def dot(g: Graph, layer: Any, *xs: Value) -> Value:
 def bilinear(g: Graph, layer: Any, x: Value, other: Value) -> Value:
     x, other = g.ordered(x), g.ordered(other)
     y = g.node("Einsum", x, g.param(layer, "W"), other, equation="...i,ijk,...j->...k")
-    return g.node("Add", y, g.param(layer, "b")) if layer.bias else y
+    return plus_bias(g, layer, y)
 
 
 FORMS: dict[str, Form] = {

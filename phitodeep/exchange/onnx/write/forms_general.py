@@ -117,15 +117,14 @@ def features_last(g: Graph, layer: Layer, x: Value) -> Value:
 
 def dense(g: Graph, layer: Any, x: Value) -> Value:
     if rank(layer) == 2 and layer.bias:
-        return g.node("Gemm", g.ordered(x), g.param(layer, "W"), g.param(layer, "b"))
-    x = features_last(g, layer, x)
-    return product(g, x, g.param(layer, "W"), g.param(layer, "b") if layer.bias else None)
+        return g.node("Gemm", g.ordered(x), *g.params(layer, "W", "b"))
+    y = g.node("MatMul", features_last(g, layer, x), g.param(layer, "W"))
+    return plus_bias(g, layer, y)
 
 
-def product(g: Graph, x: Value, W: Value, b: Value | None) -> Value:
-    """Write x W + b, or x W."""
-    y = g.node("MatMul", x, W)
-    return y if b is None else g.node("Add", y, b)
+def plus_bias(g: Graph, layer: Any, y: Value, name: str = "b") -> Value:
+    """Write y + b, or nothing if the layer has no biases."""
+    return g.node("Add", y, g.param(layer, name)) if layer.bias else y
 
 
 def low_rank(g: Graph, layer: Any, x: Value) -> Value:

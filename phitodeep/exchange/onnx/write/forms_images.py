@@ -53,12 +53,8 @@ def conv(g: Graph, layer: Any, x: Value) -> Value:
     attributes = windows(g, layer, layer.kernel, layer.dilations)
     attributes |= {"dilations": layer.dilations, "group": layer.groups}
     W = g.param(layer, "W", lambda W: moved(W, -1, -2))
-    x = g.channels_first(layer, x)
-    return g.node("Conv", x, W, *bias(g, layer), **attributes)
-
-
-def bias(g: Graph, layer: Any) -> list[Value]:
-    return [g.param(layer, "b")] if layer.bias else []
+    params = [W, *g.params(layer, *["b"] * layer.bias)]
+    return g.node("Conv", g.channels_first(layer, x), *params, **attributes)
 
 
 def conv_transpose(g: Graph, layer: Any, x: Value) -> Value:
@@ -71,7 +67,7 @@ def conv_transpose(g: Graph, layer: Any, x: Value) -> Value:
         "ConvTranspose",
         g.channels_first(layer, x),
         W,
-        *bias(g, layer),
+        *g.params(layer, *["b"] * layer.bias),
         kernel_shape=layer.kernel,
         strides=layer.strides,
         pads=both_ends(pads),

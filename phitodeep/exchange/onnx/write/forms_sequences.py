@@ -46,7 +46,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.core.types import Array
-from phitodeep.exchange.onnx.write.forms_general import product, reduced
+from phitodeep.exchange.onnx.write.forms_general import plus_bias, reduced
 from phitodeep.exchange.onnx.write.graph import Graph, UnknownSizeError, Value, type_of
 from phitodeep.exchange.tree import bound
 from phitodeep.functional.rotary import Rope
@@ -140,8 +140,8 @@ def cross_attention(g: Graph, layer: Any, x: Value, memory: Value) -> Value:
 
 def projected(g: Graph, layer: Any, x: Value, name: str) -> Value:
     """Write x W + b, for the W and b of this name, such as "o"."""
-    b = g.param(layer, f"b{name}") if layer.bias else None
-    return product(g, g.ordered(x), g.param(layer, f"W{name}"), b)
+    y = g.node("MatMul", g.ordered(x), g.param(layer, f"W{name}"))
+    return plus_bias(g, layer, y, f"b{name}")
 
 
 def dot_product_attention(g: Graph, layer: Any, x: Value) -> Value:
