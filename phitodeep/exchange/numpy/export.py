@@ -66,7 +66,7 @@ def written(model: Layer, name: str, samples: int) -> tuple[str, dict[str, Array
     network = Network(model, partial(form_of, library="numpy"))
     own = {"Array", "W", "network", "predict", *network.variables}  # no names of functions
     sources = Sources({**dict.fromkeys(own, network), "np": np})
-    layers = sources.of(network.functions.values())
+    layers = sources.of(network.functions)
     helpers = sources.finish()
     inputs, outputs = ports(model)
     surroundings = [

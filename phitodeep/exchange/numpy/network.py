@@ -79,7 +79,7 @@ class Network:
         self.form_of = form_of
         self.paths = paths_of(model)
         self.weights: dict[str, Array] = {}
-        self.functions: dict[str, Form] = {}
+        self.functions: dict[Form, None] = {}  # in order, each once
         self.lines: list[Line] = []
         takes, returns = outer_names(model)
         self.inputs = [f"X_{name}" for name in takes] if len(takes) > 1 else ["X"]
@@ -112,13 +112,10 @@ class Network:
         `named` maps a parameter of the function to the layer's name for it, if that is another.
         """
         builtin = isinstance(form, np.ufunc)
-        name = form.__name__
-        if not builtin and self.functions.setdefault(name, form) is not form:
-            raise ArgumentError(
-                f"export_numpy: two functions have the name {name!r}: rename one of them."
-            )
+        if not builtin:
+            self.functions[form] = None
         given = () if builtin else self.arguments(form, layer, named, len(each(x)))
-        code = f"{', '.join(each(y))} = {'np.' * builtin}{name}"
+        code = f"{', '.join(each(y))} = {'np.' * builtin}{form.__name__}"
         self.lines.append(Line(code, ", ".join([*each(x), *given]), comment))
         return y
 

@@ -34,7 +34,7 @@ class Sources:
     The constants that a function uses are defined right before it. The functions that it uses wait
     until `finish` adds them, so that they are after all functions that the caller adds.
 
-    names      everything that the file defines or imports, by name
+    names      everything that the file defines or imports, and what Python does, by name
     modules    the lines that import modules
     imports    the names imported from a module, by its name
     blocks     the sources of functions and constants, in order
@@ -42,7 +42,7 @@ class Sources:
     """
 
     def __init__(self, names: dict[str, Any]) -> None:
-        self.names = names
+        self.names = {**vars(builtins), **names}
         self.modules: set[str] = set()
         self.imports: dict[str, set[str]] = {}
         self.blocks: list[str] = []
@@ -71,11 +71,6 @@ class Sources:
                     "the exported file: rename it."
                 )
             return
-        if hasattr(builtins, name):
-            raise ArgumentError(
-                f"export_numpy: {name!r}, which {who} uses, would hide Python's own {name!r} in "
-                "the exported file: rename it."
-            )
         self.names[name] = value
         home = _home(name, value)
         if home is not None:
