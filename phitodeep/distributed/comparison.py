@@ -13,7 +13,7 @@ import numpy as np
 
 from phitodeep.core.types import each
 from phitodeep.core.version import __version__
-from phitodeep.errors import ArgumentError, PhitodeepError
+from phitodeep.errors import ArgumentError, PhitodeepError, first_few
 from phitodeep.training.sources import Arrays, ShardSource, Source
 
 
@@ -57,15 +57,14 @@ def compare(found: list[dict[str, Any]]) -> None:
     for name, value in found[0].items():
         wrong = [i for i, other in enumerate(found) if other[name] != value]
         if wrong:
-            ranks = ", ".join(map(str, wrong[:8])) + ", ..." * (len(wrong) > 8)
             theirs = found[wrong[0]][name]
             if isinstance(value, dict) and isinstance(theirs, dict):
                 keys = [key for key in value if value[key] != theirs.get(key)]
                 value, theirs = ({key: part.get(key) for key in keys} for part in (value, theirs))
             raise ArgumentError(
                 f"the ranks do not agree on {name}: rank 0 has {value}, rank {wrong[0]} has "
-                f"{theirs} (different: {ranks}). All ranks must run the same script on the same "
-                "data, with the same arguments."
+                f"{theirs} (different: {first_few([*map(str, wrong)], 8)}). All ranks must run the "
+                "same script on the same data, with the same arguments."
             )
 
 

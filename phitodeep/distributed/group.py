@@ -15,7 +15,7 @@ from phitodeep.core.types import Array
 from phitodeep.distributed.comparison import compare, description
 from phitodeep.distributed.exchange import Shards, Summation
 from phitodeep.distributed.job import Job
-from phitodeep.errors import ArgumentError, OrderError, PhitodeepWarning, warn
+from phitodeep.errors import ArgumentError, OrderError, PhitodeepWarning, first_few, warn
 from phitodeep.kernels import hide_compilation
 from phitodeep.layers.base import Layer
 from phitodeep.loss.metrics import Metric
@@ -88,9 +88,8 @@ class Group(Ranks):
                 optimizer._slots[name] = np.zeros(whole.shape, whole.dtype)
                 optimizer._slots[name][mine] = whole[mine]
         if self.rank == 0 and training.verbose:
-            places = ", ".join(f"{i}: {p}" for i, p in enumerate(self.job.places[:LISTED]))
-            more = f", and {self.size - LISTED} more" if self.size > LISTED else ""
-            print(f"{self.size} ranks ({places}{more})", flush=True)
+            places = first_few([f"{i}: {p}" for i, p in enumerate(self.job.places)], LISTED)
+            print(f"{self.size} ranks ({places})", flush=True)
 
     def failed(self) -> None:
         self.over, error = True, sys.exception()

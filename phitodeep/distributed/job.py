@@ -19,7 +19,7 @@ import numpy as np
 from mpi4py import MPI
 
 from phitodeep.core.types import Array
-from phitodeep.errors import OrderError
+from phitodeep.errors import OrderError, first_few
 
 # Messages: are you waiting? I am; my program has ended; an error has ended my training number n.
 ASK, HERE, LEFT, FAILED = 1, 2, 3, 4
@@ -169,7 +169,7 @@ class Job:
             self.listen(what)
             time.sleep(0.01)
         missing = sorted(others - self.waiting)
-        names = ", ".join(f"rank {r} ({self.places[r]})" for r in missing[:8])
+        names = first_few([f"rank {r} ({self.places[r]})" for r in missing], 8)
         if not missing:
             names = "no rank; all of them wait, but not for the same message"
         self.end(
