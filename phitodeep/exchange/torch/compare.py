@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,28 +159,23 @@ class _Theirs:
         self.arrays: dict[str, dict[str, Arrays]] = {n: {} for n in ("X", "Y", "dX", "dY")}
         for path, place in written.places.items():
             if path:
-                self._keep(path, place.module)
+                given, made = partial(self._kept, "X", path), partial(self._kept, "Y", path)
+                place.module.register_forward_pre_hook(lambda _, args, keep=given: keep(args))
+                place.module.register_forward_hook(lambda _, args, Y, keep=made: keep(Y))
 
-    def _keep(self, path: str, module: Any) -> None:
-        """Keep the input and the output of a module when it runs."""
-        module.register_forward_pre_hook(lambda _, args: self._kept("X", path, args))
-        module.register_forward_hook(
-            lambda _, args, Y: one(self._kept("Y", path, each(Y)), not isinstance(Y, tuple))
-        )
-
-    def _kept(self, kind: str, path: str, tensors: Any) -> Any:
-        """Return aliases of tensors, whose gradients are those of this one use.
+    def _kept(self, kind: str, path: str, given: Any) -> Any:
+        """Return aliases of tensors, or of one, whose gradients are those of this one use.
 
         Of a module at two places, the first use is that of its layer.
         """
         if path in self.tensors[kind]:
-            return tensors
-        aliases = tuple([tensor.view_as(tensor) for tensor in tensors])
+            return given
+        aliases = tuple([tensor.view_as(tensor) for tensor in each(given)])
         for alias in aliases:
             if alias.requires_grad:
                 alias.retain_grad()
         self.tensors[kind][path] = aliases
-        return aliases
+        return one(aliases, not isinstance(given, tuple))
 
     def run(self, Xs: Sequence[Array], T: Any, gradient: Callable[[Any], Any]) -> float | None:
         """Run both passes; return the loss, or None if PyTorch does not have it.
