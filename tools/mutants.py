@@ -54,12 +54,13 @@ COMMAND = "python tools/mutants.py"
 READ = ("docs", "examples", "references")  # by tests of files and commands
 SOURCES = shutil.ignore_patterns("__pycache__")
 GRADIENTS = (  # the functions that are broken: gradients, steps, and the helpers they are made of
-    r"_?back(ward)?|\w+_back|_back_through|slope|\w*gradients?\w*|_rows|_unit|gaussian|sum_rows"
+    r"_?back(ward)?|\w+_back|_back_through|_?slope|\w*gradients?\w*|_rows|_unit|gaussian|sum_rows"
+    r"|_summed_to|_learning|_runs|_planned_runs|_with_stretches|_masks|_bound|tied|trained"
     r"|_share|sum_by_token|cross_entropy_of_labels|_target_score|_weighted|sgd|n?adam|rmsprop|adagrad|adadelta|lion|update"
     r"|step|accumulate|_momentum|_clipped|_penalised"
     r"|rotate|_flip(ped)?|_?inside|at|pad|extent|places|_cuts?|_lay|_grouped|_taps|_to_rows|_from_rows"
     r"|_split|_heads|_factors|_attend|_apply|_wide|_norm|receive|gather"
-    r"|_chunks|im2col|col2im|by_group|_each_tap|output_size|_probabilities|_dropout_factors"
+    r"|gather_\w+|add_product|_chunks|im2col|col2im|by_group|_each_tap|output_size|_probabilities|_dropout_factors"
     r"|_transposed_product"
     r"|run|advance|averaged|_average|_gathered|_settings|_adjusted|orthogonal|matrices|hidden|length"
     r"|recall|keep|drop|assign|with_packed|by_path|joined|named|written|read"
@@ -75,9 +76,10 @@ IN_FILES = ("distributed/*.py",)  # whose tests start processes: these read what
 ALSO_IN_FILES = ("cli/*.py",)  # some tests start processes: what survives in memory is tried there
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides
     "layers/*.py": (
-        *("layers/test_contract.py", ["layers", "derivations", "optimization/test_muon.py"]),
+        "layers/test_contract.py",
+        ["layers", "derivations", "optimization/test_muon.py", "model/test_network.py"],
     ),
-    "loss/*.py": ("loss/test_loss.py", ["training/test_shortcuts.py"]),
+    "loss/*.py": ("loss/test_loss.py", ["training/test_shortcuts.py", "model/test_network.py"]),
     "derivations/language/*.py": ("derivations/test_contract.py", ["derivations"]),
     "inspect/explorer/document.py": ("inspect/explorer/test_engine_edges.py", []),
     "teach/*.py": ("teach/test_mistakes.py", ["teach/test_grading.py"]),
