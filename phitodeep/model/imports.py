@@ -57,10 +57,10 @@ def from_torch(module: Any, input_shape: Any) -> Sequential | Network:
     sequences (N, C, T) if the first module takes channels first, as Conv1d does. A module from
     `to_torch` says itself which layout it takes. The model takes and returns the channels last.
 
-    forward is traced by torch.fx: it may use modules, functions and methods that move, merge or
-    select parts of its values, but no control flow that depends on them. The model is built, in
-    float64 if the module is, and otherwise in float32. Where all parameters of a module are frozen,
-    so is its layer.
+    forward runs on an example, and its steps are noted: it may use modules, functions and methods
+    that move, merge or select parts of its values, but no control flow that depends on them. The
+    model is built, in float64 if the module is, and otherwise in float32. Where all parameters of a
+    module are frozen, so is its layer.
 
     Raises an ArgumentError that names the module or the operation that has no counterpart, or that
     has an option without one. The page "PyTorch" of the documentation lists what is supported.

@@ -23,4 +23,3 @@ POOL = "kernel_size stride padding dilation ceil_mode return_indices"
 OTHER |= dict.fromkeys(["MaxPool1d", "MaxPool2d"], POOL)
 ALIASES = {"multiply": "mul", "subtract": "sub", "swapaxes": "transpose", "swapdims": "transpose"}
 ALIASES |= {"moveaxis": "movedim", "concat": "cat", "concatenate": "cat"}
-ALIASES |= {"max_pool1d_with_indices": "max_pool1d"}

@@ -60,7 +60,7 @@ def read_torch(module: Any, input_shape: Any, model: Any, network: Any) -> Any:
         reader = Reader(torch, own, tracing, Leaves(torch, own, float(np.finfo(dtype).eps)))
         try:
             reader.trace(module, examples)
-        except torch.fx.proxy.TraceError as error:
+        except tracing.TraceError as error:
             raise ArgumentError(
                 "from_torch: forward has control flow that depends on values, so it cannot be "
                 f"traced ({error}). Remedy: move it out of forward, or put the layers together "

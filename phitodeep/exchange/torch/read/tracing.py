@@ -1,147 +1,168 @@
-"""The graph of a PyTorch module, traced by torch.fx; this file is imported with torch.
+"""The steps of a PyTorch module, noted while it runs on an example; imported with torch.
 
-A plain trace knows no sizes, and stops where forward asks for one. This one computes each value for
-an example as well, so that sizes are numbers; control flow that depends on values is still refused.
+Sizes are numbers then, and whatever forward does with them simply runs. What depends on the
+elements of a value, such as control flow, is refused.
 """
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 BATCH = 3  # samples of the example
+SIZES = {  # what may be asked of a value; "__get__" is of attributes, such as shape
+    *("__get__", "size", "dim", "numel", "__len__", "is_floating_point"),
+    *("__repr__", "__format__"),
+}
+FREE = ("view", "reshape", "dropout")  # may be given the number of samples, or the mode
 
 
-class Root(nn.Module):
-    """The module to trace."""
+class TraceError(Exception):
+    """What forward does depends on the elements of a value."""
 
-    def __init__(self, module: nn.Module) -> None:
+
+@dataclass(eq=False)
+class Call:
+    """A step: the call of a function, or of a module that is not looked into.
+
+    does            the function or the module; None for the outputs
+    name            of the function, such as "relu" for relu_; "" if PyTorch has no such function
+    path            of the module, or of the module that calls the function, with its name
+    args, kwargs    what it is given, with the tensors `given`
+    out             what it returns, with the tensors `made`
+    text            what it does and reads, as text that is the same in another trace
+    late            whether it reads a value that was overwritten
+    """
+
+    does: Any
+    name: str
+    path: str
+    args: Any
+    kwargs: Any
+    given: list[Tensor]
+    out: Any
+    made: list[Tensor]
+    text: list[str]
+    late: bool
+
+
+class Trace(TorchFunctionMode):
+    """The calls of a module; `leaf` says which modules are not looked into."""
+
+    def __init__(
+        self, module: nn.Module, inputs: dict[str, Tensor], leaf: Callable[[nn.Module], bool]
+    ) -> None:
         super().__init__()
-        self.module = module
+        self.inputs, self.leaf, self.calls = inputs, leaf, list[Call]()
+        self.paths = {part: path for path, part in module.named_modules()}
+        self.inside = [""]  # the paths of the modules that run
+        self.running = False  # a step, of which nothing is noted
+        self.texts = {id(X): name for name, X in inputs.items()}  # of all tensors
+        self.versions = {id(X): X._version for X in inputs.values()}  # of what depends on them
 
-    def forward(self, *Xs: Any) -> Any:
-        return self.module(*Xs)
+    def __torch_function__(self, does: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(does, "__name__", repr(does))
+        known = any(getattr(home, name, None) is does for home in (torch, nn.functional, Tensor))
+        name = name.strip("_")
+        path = f"{self.inside[-1]}: {name}".removeprefix(": ")
+        return self.note(does, does, name if known else "", path, args, kwargs or {})
 
+    def call(self, run: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """Call a module, and note that, or what it calls."""
+        path = self.paths.get(module, type(module).__name__)
+        if self.running or self.leaf(module):
+            return self.note(module, run, "", path, args, kwargs, module)
+        self.inside.append(path)
+        try:
+            return run(module, *args, **kwargs)
+        finally:
+            self.inside.pop()
 
-class Sized(fx.Proxy):
-    """A stand-in for a value that knows its sizes."""
+    def note(
+        self, does: Any, run: Any, name: str, path: str, args: Any, kwargs: Any, *first: Any
+    ) -> Any:
+        """Run a step and note it, unless it is a part of another one."""
+        if self.running:
+            return run(*first, *args, **kwargs)
+        self.running = True
+        try:
+            given = tensors((args, kwargs))
+            before = {id(t): t._version for t in given}
+            depends = before.keys() & self.versions.keys()
+            late = any(before[i] != self.versions[i] for i in depends)
+            seen = given if name.startswith(FREE) else parts((args, kwargs))
+            text = [path, *map(self._text, seen)]
+            out = run(*first, *args, **kwargs)
+            if id(out) in before:  # it did nothing, or overwrote its input: a value of its own
+                out = out.view_as(out)
+            made = tensors(out)
+            if made or does is None or (depends and out is None):
+                self.texts |= {id(t): f"{len(self.calls)}.{k}" for k, t in enumerate(made)}
+                self.versions |= {id(t): t._version for t in made if depends}
+                call = Call(does, name, path, args, kwargs, given, out, made, text, late)
+                self.calls.append(call)
+            elif depends and getattr(does, "__name__", "") not in SIZES:
+                raise TraceError(f"{path} of a value")
+            return out
+        finally:
+            self.running = False
 
-    @property
-    def value(self) -> Any:
-        return self.node.meta["value"]
-
-    shape = property(lambda self: self.value.shape)
-    ndim = property(lambda self: self.value.ndim)
-    dtype = property(lambda self: self.value.dtype)
-    device = property(lambda self: self.value.device)
-    is_nested = property(lambda self: self.value.is_nested)
-
-    def size(self, dim: int | None = None) -> Any:
-        return self.value.shape if dim is None else self.value.shape[dim]
-
-    def dim(self) -> int:
-        return self.value.ndim
-
-    def numel(self) -> int:
-        return self.value.numel()
-
-    def __len__(self) -> int:
-        return len(self.value)
-
-    def __iter__(self) -> Any:
-        known = isinstance(self.value, tuple | list)
-        return iter([self[i] for i in range(len(self))]) if known else super().__iter__()
-
-    def __iadd__(self, other: Any) -> Any:
-        return self._in_place(operator.iadd, other)
-
-    def __imul__(self, other: Any) -> Any:
-        return self._in_place(operator.imul, other)
-
-    def __setitem__(self, *given: Any) -> None:
-        self._in_place(operator.setitem, *given)
-
-    def _in_place(self, step: Callable[..., Any], *given: Any) -> Any:
-        """Note a step that overwrites the value; a plain trace would note one that does not."""
-        return self.tracer.create_proxy("call_function", step, (self, *given), {})
-
-
-class Tracer(fx.Tracer):
-    """Traces a module for examples by name; `leaf` says which modules are not looked into."""
-
-    def __init__(self, examples: dict[str, torch.Tensor], leaf: Callable[[Any], bool]) -> None:
-        super().__init__(autowrap_modules=())
-        self.examples, self.leaf = examples, leaf
-        self.computing = False  # the value of a step: nothing is traced meanwhile
-
-    def create_args_for_root(self, root_fn: Any, *_: Any, **__: Any) -> Any:
-        inputs = [self.create_proxy("placeholder", name, (), {}) for name in self.examples]
-        return root_fn, [self.root, *inputs]
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return self.leaf(m)
-
-    def proxy(self, node: fx.Node) -> fx.Proxy:
-        return Sized(node, self)
-
-    def create_proxy(self, kind: str, *args: Any, **kwargs: Any) -> fx.Proxy:
-        made = super().create_proxy(kind, *args, **kwargs)
-        if kind != "output":
-            self.computing = True
-            try:
-                made.node.meta["value"] = self._value(made.node)
-            finally:
-                self.computing = False
-        return made
-
-    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        if self.computing:
-            return forward(*args, **kwargs)
-        return super().call_module(m, forward, args, kwargs)
-
-    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
-        if self.computing:
-            return attr_val
-        return super().getattr(attr, attr_val, parameter_proxy_cache)
-
-    def _known(self, node: fx.Node) -> Any:
-        if "value" not in node.meta:  # a tensor that forward made of none of its inputs
-            node.meta["value"] = operator.attrgetter(str(node.target))(self.root)
-        return node.meta["value"]
-
-    def _value(self, node: fx.Node) -> Any:
-        if node.op == "placeholder":
-            return self.examples[str(node.target)]
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._known)
-        if node.op == "get_attr":
-            return operator.attrgetter(str(node.target))(self.root)
-        if node.op == "call_module":
-            return self.root.get_submodule(str(node.target))(*args, **kwargs)
-        if node.op == "call_method":
-            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-        return node.target(*args, **kwargs)
+    def _text(self, part: Any) -> str:
+        return self.texts.get(id(part), repr(id(part) if isinstance(part, Tensor) else part))
 
 
-def graph_of(
-    module: nn.Module, examples: dict[str, Any], leaf: Callable[[nn.Module], bool], training: bool
-) -> tuple[fx.Graph, Root]:
-    """Return the graph of a module in training or evaluation mode, and what it was traced on.
+def parts(value: Any) -> list[Any]:
+    """Return what is inside tuples, lists, dicts and slices."""
+    if isinstance(value, dict):
+        value = [*value.items()]
+    if isinstance(value, slice):
+        value = ("slice", value.start, value.stop, value.step)
+    return [p for v in value for p in parts(v)] if isinstance(value, tuple | list) else [value]
+
+
+def tensors(value: Any) -> list[Tensor]:
+    return [part for part in parts(value) if isinstance(part, Tensor)]
+
+
+def traced(
+    module: nn.Module, inputs: dict[str, Tensor], leaf: Callable[[nn.Module], bool], training: bool
+) -> list[Call]:
+    """Return the calls of a module in training or evaluation mode; the last one is of its outputs.
 
     Leaves run in evaluation mode, so that no running statistics change.
     """
-    root = Root(module)
-    for part in root.modules():
+    for part in module.modules():
         part.training = training and not leaf(part)
+    trace, run = Trace(module, inputs, leaf), nn.Module.__call__
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # it computes a whole encoder layer as one step
+    nn.Module.__call__ = lambda *args, **kwargs: trace.call(run, *args, **kwargs)
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings(), trace:
             warnings.simplefilter("ignore")
-            return Tracer(examples, leaf).trace(root), root
+            out = module(*inputs.values())
+            trace.note(None, lambda out: out, "", "output", (out,), {})
+            return trace.calls
     finally:
+        nn.Module.__call__ = run
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def alike(call: Call, other: Call, counts: tuple[int, int]) -> bool:
+    """Return whether a step is the same in traces with so many samples."""
+    if call.text != other.text or len(call.made) != len(other.made):
+        return False
+    for a, b in zip(call.made, other.made, strict=True):
+        first, *others = list(zip(a.shape, b.shape, strict=False)) or [counts]
+        merged = first[0] * counts[1] == first[1] * counts[0]
+        if a.ndim != b.ndim or not (merged or first[0] == first[1]):
+            return False
+        if any(pair != counts and pair[0] != pair[1] for pair in others):
+            return False
+    return True
