@@ -12,7 +12,6 @@ import pytest
 
 from phitodeep import LBFGS, SGD, Dense, Layer, PhitodeepWarning, Sequential, SequentialBuilder
 from phitodeep.core.types import same
-from phitodeep.layers.containers import Container
 from phitodeep.loss import CategoricalCrossEntropy, Loss, SoftmaxCrossEntropy
 from phitodeep.model.callbacks import Callback
 from tests.conftest import check_refused, refusals
@@ -23,19 +22,6 @@ LABELS = np.arange(5)
 
 def model(*layers, **settings):
     return Sequential(*layers, seed=0, epochs=1, **settings)
-
-
-class NoInit(Layer):
-    def __init__(self):
-        self.size = 3
-
-    def forward(self, X):
-        return X
-
-
-class NoInitContainer(Container):
-    def __init__(self):
-        self.inside = Dense(3, 3)
 
 
 class Forgets(Layer):
@@ -98,9 +84,6 @@ SequentialBuilder(3).dense(4, activation="ReLU")
     ArgumentTypeError: an activation is a separate layer, as in \.dense\(\.\.\.\)\.relu\(\)
 SequentialBuilder(3).dense(units=4)
     ArgumentTypeError: Dense takes input_size, output_size, initializer, bias, got units=
-model(NoInit()) -> NotBuiltError: NoInit has no .* must begin with super\(\)\.__init__\(\)
-NoInit().forward(IMAGES) -> NotBuiltError: super\(\)\.__init__\(\)
-model(NoInitContainer()) -> NotBuiltError: super\(\)\.__init__\(\)
 Dense(3).W -> NotBuiltError: input shape
 forgets() -> BackwardError: Forgets\(\): backward asks for 'X'.*self\.save_for_backward\(X=\.\.\.\)
 Dense(3, 1).save("m.npz") -> OrderError: Sequential\(layer\)\.save

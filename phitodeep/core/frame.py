@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
@@ -37,7 +37,14 @@ class Frame:
 class Buffered:
     """Base class of objects that write results into the buffers of a frame."""
 
-    _frame: Frame
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        made = super().__new__(cls)
+        made._begin()
+        return made
+
+    def _begin(self) -> None:
+        """Set what every such object has, before its constructor sets the rest."""
+        self._frame = Frame()
 
     def buffer(self, name: str, shape: Shape, dtype: DType) -> Array:
         """Return an uninitialised array: a new one or, in training, the previous step's.

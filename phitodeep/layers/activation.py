@@ -102,7 +102,6 @@ class LeakyReLU(Elementwise):
     steps = derived.leaky_relu
 
     def __init__(self, alpha: float = 0.01) -> None:
-        super().__init__()
         self.alpha = check_number(alpha, "LeakyReLU alpha")
 
     def value(self, X: Array) -> Array:
@@ -128,7 +127,6 @@ class PReLU(PerStep):
     steps = derived.prelu
 
     def __init__(self, init: float = 0.25) -> None:
-        super().__init__()
         self.init = check_number(init, "PReLU init")
 
     def create(self, shape: Shape) -> Shape:
@@ -156,7 +154,6 @@ class ELU(Elementwise):
     steps = derived.elu
 
     def __init__(self, alpha: float = 1.0) -> None:
-        super().__init__()
         self.alpha = check_number(alpha, f"{type(self).__name__} alpha", above=0)
 
     def value(self, X: Array) -> Array:
@@ -392,7 +389,6 @@ class GELU(PerStep):
     steps = derived.gelu
 
     def __init__(self, approximate: str = "none") -> None:
-        super().__init__()
         self.approximate = check_option(approximate, "GELU approximate", ("none", "tanh"))
 
     def forward(self, X: Array) -> Array:
@@ -418,7 +414,6 @@ class _AlongAxis(Layer):
     _mask_remedy = "use axis=-1, which treats each step separately"
 
     def __init__(self, axis: int = -1) -> None:
-        super().__init__()
         check_count(axis, f"{type(self).__name__} axis", minimum=-MOST_AXES, maximum=MOST_AXES)
         if axis == 0:
             raise ArgumentError(f"{type(self).__name__} along axis 0 would mix the samples.")

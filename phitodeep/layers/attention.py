@@ -63,7 +63,6 @@ class Attention(Layer):
         rope: bool | Rope = False,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
         name = type(self).__name__
         self.heads = check_count(heads, f"{name} heads")
         if kv_heads is not None and heads % check_count(kv_heads, f"{name} kv_heads"):
@@ -620,7 +619,6 @@ class _Gated(_Assembled):
     """Base class of feed-forward networks in which one product gates another."""
 
     def __init__(self, hidden: int, *, bias: bool = False) -> None:
-        super().__init__()
         self.hidden = check_count(hidden, f"{type(self).__name__} hidden")
         self.bias = check_flag(bias, f"{type(self).__name__} bias")
 
@@ -689,7 +687,6 @@ class FeedForward(_Assembled):
     GATES: ClassVar[dict[str, Callable[[], Layer]]] = {"swiglu": SiLU, "geglu": GELU}
 
     def __init__(self, hidden: int, activation: str = "gelu") -> None:
-        super().__init__()
         self.hidden = check_count(hidden, "FeedForward hidden")
         kinds = (*self.ACTIVATIONS, *self.GATES)
         self.activation = check_option(activation, "FeedForward activation", kinds)

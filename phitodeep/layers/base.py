@@ -27,6 +27,7 @@ from phitodeep.core.checks import as_dtype, as_float, as_real, as_tokens, check_
 from phitodeep.core.config import Configurable
 from phitodeep.core.frame import Buffered as Buffered
 from phitodeep.core.frame import Frame
+from phitodeep.core.settings import Checked
 from phitodeep.core.types import Array, DType, Shape, each, one
 from phitodeep.derivations.language.step import Derivation
 from phitodeep.errors import (
@@ -182,7 +183,7 @@ def _guard_backward(backward: Callable[..., Any], several: bool) -> Callable[...
     return guarded
 
 
-class Layer(Seeded, Configurable, registered=False):
+class Layer(Seeded, Checked, Configurable, registered=False):
     """A differentiable function Y = f(X; parameters) with a hand-derived backward pass.
 
     The author of a layer writes `__init__` (settings only), `create(input_shape) -> output_shape`
@@ -247,6 +248,10 @@ class Layer(Seeded, Configurable, registered=False):
         cls._declared = {**cls._declared, **declared}
 
     def __init__(self) -> None:
+        """Take no settings, as most activations do."""
+
+    def _begin(self) -> None:
+        super()._begin()
         if type(self).__hash__ is None:
             raise ArgumentTypeError(
                 f"{type(self).__name__} compares layers by value, but each layer equals only "
@@ -254,7 +259,6 @@ class Layer(Seeded, Configurable, registered=False):
             )
         self.params: dict[str, Array] = {}
         self.state: dict[str, Array] = {}
-        self._frame = Frame()
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
         self.input_shape: Shape | None = None
         self.output_shape = None
@@ -488,17 +492,8 @@ class Layer(Seeded, Configurable, registered=False):
             return ()
         return (self.output_shape,) if self.outputs == 1 else cast(Any, self.output_shape)
 
-    def _check_initialized(self) -> None:
-        """Refuse a layer whose author forgot `super().__init__()`."""
-        if "_frame" not in vars(self):
-            raise NotBuiltError(
-                f"{type(self).__name__} has no parameters yet: its __init__ must begin "
-                "with super().__init__()."
-            )
-
     def _make_parameters(self) -> None:
         """Build, or raise a NotBuiltError if the settings do not determine the input shape."""
-        self._check_initialized()
         if self.output_shape is None and self._declared:
             self.build(self._known_or_refuse())
 

@@ -131,7 +131,6 @@ class Container(Layer, registered=False):
         ids = []
         for top in layers:
             for _, layer in top.walk():
-                layer._check_initialized()
                 ids.append(id(layer))
         if len(set(ids)) < len(ids):
             raise ArgumentError(
@@ -248,12 +247,15 @@ class Chain(Container):
 
     _ends_with_last = True  # whether the chain's output is the output of its last layer
     skips_dX = True
-    _numbers: Sequence[int] | None = None  # the layers' positions in the chain as written
 
     steps = derived.chain
 
+    def _begin(self) -> None:
+        super()._begin()
+        self.layers: list[Layer] = []
+        self._numbers: Sequence[int] | None = None  # the layers' positions in the chain as written
+
     def __init__(self, *layers: Layer, checkpoint: bool = False) -> None:
-        super().__init__()
         self.layers = self._held(layers)
         self.checkpoint = check_flag(checkpoint, f"{type(self).__name__} checkpoint")
 
@@ -458,7 +460,6 @@ class Parallel(Container):
     steps = derived.parallel
 
     def __init__(self, *branches: Layer, merge: str = "concat") -> None:
-        super().__init__()
         self.merge = check_option(merge, "Parallel merge", ("concat", "add", "multiply"))
         if not branches:
             raise ArgumentError("Parallel needs at least one branch.")
@@ -600,7 +601,6 @@ class TimeDistributed(Around):
     steps = derived.time_distributed
 
     def __init__(self, layer: Layer) -> None:
-        super().__init__()
         self.layer = self._held([layer])[0]
 
     def create(self, *shapes: Shape) -> Any:

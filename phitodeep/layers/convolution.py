@@ -53,7 +53,6 @@ class _Convolution(Windowed):
         bias: bool = True,
         initializer: Initializer = He(),
     ) -> None:
-        super().__init__()
         name = type(self).__name__
         self.filters = check_count(filters, f"{name} filters")
         self.kernel_size, self.stride, self.dilation = kernel_size, stride, dilation

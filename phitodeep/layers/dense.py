@@ -56,7 +56,6 @@ class Dense(PerStep):
         *,
         bias: bool = True,
     ) -> None:
-        super().__init__()
         sizes = (None, input_size) if output_size is None else (input_size, output_size)
         self.input_size = None if sizes[0] is None else check_count(sizes[0], "Dense input_size")
         self._given_size = self.input_size

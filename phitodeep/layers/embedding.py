@@ -37,7 +37,6 @@ class Embedding(PerStep):
     steps = derived.embedding
 
     def __init__(self, vocab_size: int, dim: int, *, initializer: Initializer = Normal()) -> None:
-        super().__init__()
         self.vocab_size = check_count(vocab_size, "Embedding vocab_size")
         self.dim = check_count(dim, "Embedding dim")
         self.initializer = check_initializer(initializer, "Embedding")
@@ -124,7 +123,6 @@ class PositionalEmbedding(_Positional):
     steps = derived.positional_embedding
 
     def __init__(self, max_len: int, *, initializer: Initializer = Normal(0.02)) -> None:
-        super().__init__()
         self.max_len = check_count(max_len, "PositionalEmbedding max_len")
         self.max_steps = self.max_len
         self.initializer = check_initializer(initializer, "PositionalEmbedding")
@@ -198,7 +196,6 @@ class RotaryEmbedding(_Positional):
     steps = derived.rotary_embedding
 
     def __init__(self, base: float = 10000.0) -> None:
-        super().__init__()
         self.base = check_number(base, "RotaryEmbedding base", above=1)
         self._flops_per_output = 3
 

@@ -52,7 +52,6 @@ class Upsample2D(ImageLayer):
     steps = reshape.upsample
 
     def __init__(self, factor: int | Sequence[int], mode: str = "nearest") -> None:
-        super().__init__()
         self.factor = factor
         self.factors = spread(factor, 2, "Upsample2D factor")
         self.mode = check_option(mode, "Upsample2D mode", ("nearest", "bilinear"))
@@ -120,7 +119,6 @@ class ZeroPad2D(ImageLayer):
     steps = reshape.zero_pad
 
     def __init__(self, padding: int | Sequence[Sequence[int]] = 1) -> None:
-        super().__init__()
         pairs = padding if isinstance(padding, Sequence) else ((padding, padding),) * 2
         self.padding = padding
         self.pads = tuple(spread(pair, 2, "ZeroPad2D padding", minimum=0) for pair in pairs)
@@ -157,7 +155,6 @@ class RandomFlip(ImageLayer):
     steps = random.random_flip
 
     def __init__(self, *, horizontal: bool = True, vertical: bool = False) -> None:
-        super().__init__()
         self.horizontal = check_flag(horizontal, "RandomFlip horizontal")
         self.vertical = check_flag(vertical, "RandomFlip vertical")
         if not (horizontal or vertical):
@@ -199,7 +196,6 @@ class RandomCrop(ImageLayer):
     steps = random.random_crop
 
     def __init__(self, size: int | Sequence[int], *, padding: int | Sequence[int] = 0) -> None:
-        super().__init__()
         name = type(self).__name__
         self.size, self.padding = size, padding
         self.window = spread(size, 2, f"{name} size")

@@ -53,7 +53,6 @@ class LowRank(PerStep):
         *,
         initializer: Initializer = He(),
     ) -> None:
-        super().__init__()
         self.output_size = check_count(output_size, "LowRank output_size")
         self.rank = check_count(rank, "LowRank rank")
         self.alpha = check_number(alpha, "LowRank alpha", above=0)

@@ -155,7 +155,6 @@ class Concat(PerStep):
     steps = derived.concat
 
     def __init__(self, axis: int = -1) -> None:
-        super().__init__()
         self.axis = check_count(axis, "Concat axis", minimum=-32, maximum=31)
 
     @property
@@ -245,7 +244,6 @@ class Bilinear(PerStep):
     def __init__(
         self, out_features: int, initializer: Initializer = LeCun(), *, bias: bool = True
     ) -> None:
-        super().__init__()
         self.out_features = check_count(out_features, "Bilinear out_features")
         self.initializer = check_initializer(initializer, "Bilinear")
         self.bias = check_flag(bias, "Bilinear bias")

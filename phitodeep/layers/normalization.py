@@ -91,7 +91,6 @@ class LayerNorm(_ScaleAndShift):
     steps = derived.layer_norm
 
     def __init__(self, eps: float = 1e-5) -> None:
-        super().__init__()
         self.eps = check_number(eps, "LayerNorm eps (a constant row has var = 0)", above=0)
 
     def forward(self, X: Array) -> Array:
@@ -182,7 +181,6 @@ class GroupNorm(_ScaleAndShift):
     steps = derived.group_norm
 
     def __init__(self, groups: int, eps: float = 1e-5) -> None:
-        super().__init__()
         self.groups = check_count(groups, "GroupNorm groups")
         self.eps = check_number(eps, "GroupNorm eps (a constant group has var = 0)", above=0)
 
@@ -272,7 +270,6 @@ class RMSNorm(_Scale):
     steps = derived.rms_norm
 
     def __init__(self, eps: float = 1e-5) -> None:
-        super().__init__()
         self.eps = check_number(eps, "RMSNorm eps (a row of zeros has mean square 0)", above=0)
 
     def forward(self, X: Array) -> Array:
@@ -341,7 +338,6 @@ class BatchNorm(_ScaleAndShift):
     steps = derived.batch_norm
 
     def __init__(self, momentum: float = 0.1, eps: float = 1e-5, *, sync: bool = False) -> None:
-        super().__init__()
         self.sync = check_flag(sync, "BatchNorm sync")
         self.momentum = check_number(momentum, "BatchNorm momentum", minimum=0, below=1 + 1e-12)
         self.eps = check_number(eps, "BatchNorm eps (a constant feature has var = 0)", above=0)

@@ -33,7 +33,6 @@ class _Pool(Windowed):
         stride: int | Sequence[int] | None = None,
         padding: str | int = "valid",
     ) -> None:
-        super().__init__()
         name = type(self).__name__
         self.pool_size, self.stride = pool_size, stride
         self.pool = self.kernel = spread(pool_size, self.rank, f"{name} pool_size")

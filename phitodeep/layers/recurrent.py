@@ -78,7 +78,6 @@ class _Recurrent(Layer):
         return_state: bool = False,
         initial_state: bool = False,
     ) -> None:
-        super().__init__()
         name = type(self).__name__
         self.units = check_count(units, f"{name} units")
         self.return_sequences = check_flag(return_sequences, f"{name} return_sequences")
@@ -474,7 +473,6 @@ class Bidirectional(Container):
     steps = derived.bidirectional
 
     def __init__(self, layer: Layer, merge: str = "concat") -> None:
-        super().__init__()
         if not isinstance(layer, _Recurrent):
             raise ArgumentTypeError(f"Bidirectional takes a recurrent layer, got {layer!r}.")
         if layer.initial_state or layer.return_state:

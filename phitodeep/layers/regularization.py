@@ -29,7 +29,6 @@ class Dropout(PerStep):
     steps = derived.dropout
 
     def __init__(self, rate: float) -> None:
-        super().__init__()
         self.rate = check_number(rate, "Dropout rate", minimum=0, below=1)
 
     def forward(self, X: Array) -> Array:
@@ -82,7 +81,6 @@ class GaussianNoise(PerStep):
     steps = derived.gaussian_noise
 
     def __init__(self, std: float) -> None:
-        super().__init__()
         self.std = check_number(std, "GaussianNoise std", minimum=0)
 
     def forward(self, X: Array) -> Array:
@@ -165,7 +163,6 @@ class GradientReversal(PerStep):
     steps = derived.gradient_reversal
 
     def __init__(self, factor: float = 1.0) -> None:
-        super().__init__()
         self.factor = check_number(factor, "GradientReversal factor")
 
     def forward(self, X: Array) -> Array:

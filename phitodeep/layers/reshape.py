@@ -60,7 +60,6 @@ class Reshape(_Reshaping):
     """
 
     def __init__(self, *shape: int) -> None:
-        super().__init__()
         free = [isinstance(n, int | np.integer) and n == -1 for n in shape]
         if not shape or sum(free) > 1:
             raise ArgumentError(
@@ -99,7 +98,6 @@ class Permute(_Rearrangement):
     steps = derived.permute
 
     def __init__(self, *dims: int) -> None:
-        super().__init__()
         whole = all(isinstance(d, int) and not isinstance(d, bool) for d in dims)
         if not whole or sorted(dims) != list(range(1, len(dims) + 1)):
             raise ArgumentError(f"Permute takes each axis once, counted from 1, got {dims}.")
@@ -148,7 +146,6 @@ class Select(_Rearrangement):
     steps = derived.select
 
     def __init__(self, columns: int | Sequence[int], *, tokens: bool = False) -> None:
-        super().__init__()
         given = [columns] if isinstance(columns, int | np.integer) else columns
         given = list(given) if isinstance(given, np.ndarray) and given.ndim else given
         if isinstance(given, str) or not isinstance(given, Sequence):

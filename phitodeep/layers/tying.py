@@ -40,7 +40,6 @@ class TiedDense(PerStep):
     steps = derived.tied_dense
 
     def __init__(self, embedding: Embedding) -> None:
-        super().__init__()
         if not isinstance(embedding, Embedding):
             raise ArgumentTypeError(f"TiedDense takes an Embedding, got {embedding!r}.")
         self.embedding = embedding
@@ -107,7 +106,6 @@ class Lambda(Layer):
         independent_samples: bool = False,
         steps: str = "joined",
     ) -> None:
-        super().__init__()
         if not callable(forward) or not callable(backward):
             raise ArgumentTypeError("Lambda takes two functions: forward(X), backward(dY, X, Y).")
         self.function, self.derivative = forward, backward
@@ -167,7 +165,6 @@ class Shared(Around):
     _use: Layer | None = None  # a replica of the layer that runs in this layer's frame
 
     def __init__(self, layer: Layer) -> None:
-        super().__init__()
         if not isinstance(layer, Layer):
             raise ArgumentTypeError(f"Shared takes a layer of the model, got {layer!r}.")
         while isinstance(layer, Shared):

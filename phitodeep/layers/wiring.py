@@ -78,7 +78,6 @@ class Wired(Container):
         self, takes: Sequence[str], uses: Sequence[Any], returns: Sequence[str], *,
         checkpoint: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__()
         self.checkpoint = check_flag(checkpoint, f"{type(self).__name__} checkpoint")
         who = type(self).__name__
         layers, self.wires = [], list[tuple[Names, Names]]()

@@ -13,6 +13,7 @@ from phitodeep.core.call import calling, current
 from phitodeep.core.checks import as_float, as_real, check_finite, check_number
 from phitodeep.core.config import Configurable
 from phitodeep.core.frame import Buffered, Frame
+from phitodeep.core.settings import Checked
 from phitodeep.core.types import Array, DType, Shape
 from phitodeep.derivations.language.step import Derivation
 from phitodeep.errors import ArgumentError, ShapeError
@@ -22,7 +23,7 @@ __all__ = ["Elementwise", "Loss"]
 _MUST_IMPLEMENT = "{} must implement {}(P, T, w, total), which loss_func and loss_gradient call."
 
 
-class Loss(Buffered, Configurable, registered=False):
+class Loss(Buffered, Checked, Configurable, registered=False):
     """A loss that compares predictions P with targets T.
 
     Users call `loss_func` and `loss_gradient`, which check their arguments. The training loop
@@ -47,7 +48,7 @@ class Loss(Buffered, Configurable, registered=False):
             setattr(cls, name, getattr(Loss, name))  # a derivation is that of its own class
 
     def __init__(self) -> None:
-        self._frame = Frame()
+        """Take no settings."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_frame": Frame()}

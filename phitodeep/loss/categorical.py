@@ -34,7 +34,6 @@ class _CrossEntropy(Loss):
         ignore_index: int | None = None,
         class_weight: Sequence[float] | Mapping[int, float] | Array | None = None,
     ) -> None:
-        super().__init__()
         if ignore_index is not None:
             ignore_index = check_count(ignore_index, "ignore_index", minimum=-sys.maxsize)
         self.ignore_index = ignore_index

@@ -67,7 +67,6 @@ class NegativeELBO(Rowwise, BinaryCrossEntropyWithLogits):
     steps = derived.negative_elbo
 
     def __init__(self, latent: int = 2, *, beta: float = 1.0) -> None:
-        super().__init__()
         self.latent = check_count(latent, "NegativeELBO latent")
         self.beta = check_number(beta, "NegativeELBO beta", minimum=0)
 

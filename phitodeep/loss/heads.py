@@ -60,7 +60,6 @@ class Heads(Loss, registered=False):
     def __init__(
         self, losses: Mapping[str, Loss], factors: Mapping[str, float], outputs: tuple[str, ...]
     ) -> None:
-        super().__init__()
         self.outputs = outputs
         self.losses = {  # an object may be the loss of two outputs, but buffers belong to one
             name: loss._replica(Frame())

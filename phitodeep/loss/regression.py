@@ -65,7 +65,6 @@ class Huber(Elementwise):
     steps = derived.huber
 
     def __init__(self, delta: float = 1.0) -> None:
-        super().__init__()
         self.delta = check_number(delta, "Huber delta", above=0)
 
     def each(self, P: Array, T: Array) -> Array:
@@ -114,7 +113,6 @@ class PoissonNLL(Elementwise):
     steps = derived.poisson_nll
 
     def __init__(self, log_input: bool = True) -> None:
-        super().__init__()
         self.log_input = check_flag(log_input, "PoissonNLL log_input")
 
     def each(self, P: Array, T: Array) -> Array:

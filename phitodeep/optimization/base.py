@@ -22,6 +22,7 @@ import numpy as np
 
 from phitodeep.core.call import current
 from phitodeep.core.checks import check_number
+from phitodeep.core.settings import Fraction, NonNegative
 from phitodeep.core.types import Array, Schedule, describe
 from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError
 from phitodeep.layers.base import Layer
@@ -41,7 +42,7 @@ from phitodeep.optimization.packing import (
     walk_all,
 )
 from phitodeep.optimization.schedules import Observer, Rate, as_schedule
-from phitodeep.optimization.settings import Fraction, NonNegative, WithSettings
+from phitodeep.optimization.settings import WithSettings
 
 __all__ = ["Common", "Optimizer"]
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from phitodeep.core.call import current
 from phitodeep.core.checks import check_count
+from phitodeep.core.settings import Count, NonNegative
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, OrderError, extra
 from phitodeep.layers.base import Layer
@@ -19,7 +20,6 @@ from phitodeep.optimization.base import Optimizer
 from phitodeep.optimization.divergence import bad_gradient, bad_loss, length
 from phitodeep.optimization.packing import Outputs
 from phitodeep.optimization.schedules import Rate
-from phitodeep.optimization.settings import Count, NonNegative
 
 __all__ = ["LBFGS"]
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import numpy as np
 
 from phitodeep.core.checks import check_option
+from phitodeep.core.settings import Count, Flag, Fraction, NonNegative
 from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentTypeError, ShapeError
 from phitodeep.layers.base import Layer
@@ -18,7 +19,6 @@ from phitodeep.optimization.base import Settings
 from phitodeep.optimization.packing import Group, Slot
 from phitodeep.optimization.rules import Adam
 from phitodeep.optimization.schedules import Rate
-from phitodeep.optimization.settings import Count, Flag, Fraction, NonNegative
 
 __all__ = ["Muon"]
 

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from phitodeep.core.settings import Flag, Fraction, NonNegative, Positive
 from phitodeep.core.types import Array, Schedule
 from phitodeep.errors import ArgumentError
 from phitodeep.kernels import kernel
 from phitodeep.optimization.base import Optimizer
 from phitodeep.optimization.schedules import Rate
-from phitodeep.optimization.settings import Flag, Fraction, NonNegative, Positive
 
 __all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Lion", "Nadam", "RMSProp"]
 

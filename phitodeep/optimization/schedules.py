@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 from phitodeep.core.checks import check_number
 from phitodeep.core.config import Configurable
+from phitodeep.core.settings import Checked, Count, Fraction, NonNegative, Positive
 from phitodeep.core.state import StateDict, Stateful, check_entries, check_types
 from phitodeep.core.types import Schedule, describe
 from phitodeep.errors import ArgumentError, ArgumentTypeError
-from phitodeep.optimization.settings import Check, Count, Fraction, NonNegative, Positive, checks_of
 
 MOST_LOG = math.log(sys.float_info.max)
 
@@ -71,28 +71,17 @@ def _power(base: float, exponent: float) -> float:
     return math.inf if logarithm > MOST_LOG else float(base) ** exponent
 
 
-class _Checked(Configurable):
-    """Checks every field by its name, so that a wrong schedule fails where it is created."""
+class _Schedule(Checked, Configurable):
+    """Keeps every field as it was given, after a check."""
 
     config_kind = "schedule"
 
-    _checks: ClassVar[dict[str, Check]] = {}
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        cls._checks = {**cls._checks, **checks_of(cls)}
-
     def __post_init__(self) -> None:
-        self._checked()
-
-    def _checked(self) -> dict[str, Any]:
-        """Return the fields as their checks return them."""
-        name = type(self).__name__
-        return {n: check(getattr(self, n), f"{name} {n}") for n, check in self._checks.items()}
+        self._valid_settings()
 
 
 @dataclass(frozen=True)
-class Constant(_Checked):
+class Constant(_Schedule):
     """The rate `alpha` at every step."""
 
     alpha: NonNegative
@@ -102,7 +91,7 @@ class Constant(_Checked):
 
 
 @dataclass(frozen=True)
-class StepDecay(_Checked):
+class StepDecay(_Schedule):
     """alpha factor^k, where k is the number of completed periods of `every` steps."""
 
     alpha: NonNegative
@@ -114,7 +103,7 @@ class StepDecay(_Checked):
 
 
 @dataclass(frozen=True)
-class ExponentialDecay(_Checked):
+class ExponentialDecay(_Schedule):
     """alpha factor^(step / steps): a smooth decay by `factor` over every `steps` steps."""
 
     alpha: NonNegative
@@ -126,7 +115,7 @@ class ExponentialDecay(_Checked):
 
 
 @dataclass(frozen=True)
-class InverseTimeDecay(_Checked):
+class InverseTimeDecay(_Schedule):
     """alpha / (1 + rate step). Source: Robbins and Monro 1951, "A stochastic approximation"."""
 
     alpha: NonNegative
@@ -137,7 +126,7 @@ class InverseTimeDecay(_Checked):
 
 
 @dataclass(frozen=True)
-class PolynomialDecay(_Checked):
+class PolynomialDecay(_Schedule):
     """alpha_min + (alpha - alpha_min) (1 - step / steps)^power; after `steps` steps, alpha_min."""
 
     alpha: NonNegative
@@ -151,7 +140,7 @@ class PolynomialDecay(_Checked):
 
 
 @dataclass(frozen=True)
-class CosineDecay(_Checked):
+class CosineDecay(_Schedule):
     """A decay along half a cosine from alpha to alpha_min, where it stays after `steps` steps.
 
     Source: Loshchilov and Hutter 2017, arXiv:1608.03983, eq. 5.
@@ -166,7 +155,7 @@ class CosineDecay(_Checked):
 
 
 @dataclass(frozen=True)
-class WarmUp(_Checked):
+class WarmUp(_Schedule):
     """A linear warm-up, (step + 1) / steps times the first rate of `after`; then `after`.
 
     `after` is a number or a schedule, which starts at step 0 when the warm-up ends.
@@ -201,7 +190,7 @@ class WarmUp(_Checked):
 
 
 @dataclass(frozen=True)
-class OneCycle(_Checked):
+class OneCycle(_Schedule):
     """A rise from alpha / divide to alpha, then a fall to alpha / divide_last.
 
     The rate rises for the fraction `up` of `steps`, and falls for the rest. Each part is half a
@@ -224,7 +213,7 @@ class OneCycle(_Checked):
 
 
 @dataclass(eq=False)
-class ReduceOnPlateau(_Checked):
+class ReduceOnPlateau(_Schedule):
     """Multiply the rate by `factor` when the loss has not fallen for `patience` epochs.
 
     The loss of an epoch is its test loss, or its training loss if there is no test data. A fall of
@@ -239,7 +228,7 @@ class ReduceOnPlateau(_Checked):
     alpha_min: NonNegative = 0.0
 
     def __post_init__(self) -> None:
-        vars(self).update(self._checked())
+        vars(self).update(self._valid_settings())
         if self.factor >= 1:
             raise ArgumentError(f"ReduceOnPlateau factor must be < 1, got {self.factor}.")
         if self.alpha_min > self.alpha:

@@ -7,24 +7,15 @@ default. Its check, here that it is a number from 0 to below 1, runs whenever it
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import Field, field
-from functools import partial
 from inspect import Parameter, Signature
-from typing import Annotated, Any, NamedTuple, Self, dataclass_transform, get_args
+from typing import Any, NamedTuple, Self, dataclass_transform
 
-from phitodeep.core.checks import check_count, check_flag, check_number, keywords
+from phitodeep.core.checks import keywords
+from phitodeep.core.settings import Check, checks_of
 from phitodeep.core.types import Schedule
 from phitodeep.errors import ArgumentTypeError
-
-Check = Callable[[Any, str], Any]  # (value, its name in errors) -> value
-NonNegative = Annotated[float, partial(check_number, minimum=0)]
-Positive = Annotated[float, partial(check_number, above=0)]
-Fraction = Annotated[float, partial(check_number, minimum=0, below=1)]
-Count = Annotated[int, check_count]
-Flag = Annotated[bool, check_flag]
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
@@ -74,23 +65,6 @@ class Setting(NamedTuple):
 
     def __set__(self, owner: Any, value: Any) -> None:
         vars(owner)[self.name] = self.check(value, f"{type(owner).__name__} {self.name}")
-
-
-def checks_of(cls: type) -> dict[str, Check]:
-    """Return the checks in a class's annotations, such as `Fraction` or `Fraction | None`."""
-    found: dict[str, Check] = {}
-    names = getattr(sys.modules.get(cls.__module__), "__dict__", {})
-    for name, hint in inspect.get_annotations(cls).items():
-        with suppress(Exception):  # what only type checkers understand has no check
-            hint = eval(hint, names) if isinstance(hint, str) else hint
-        for part in (hint, *get_args(hint)):
-            for check in getattr(part, "__metadata__", ()):
-                found[name] = check if part is hint else partial(_unless_none, check)
-    return found
-
-
-def _unless_none(check: Check, value: Any, who: str) -> Any:
-    return None if value is None else check(value, who)
 
 
 def _constructor(cls: Any, own: dict[str, Any]) -> Callable[..., None]:

@@ -15,6 +15,7 @@ from sklearn.utils import check_array, check_consistent_length, check_random_sta
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from phitodeep.core.checks import check_count, check_number
+from phitodeep.core.settings import Count, Flag, checks_of
 from phitodeep.core.types import Array, DType, Schedule
 from phitodeep.errors import ArgumentError
 from phitodeep.loss import Loss
@@ -22,7 +23,6 @@ from phitodeep.model.builder import SequentialBuilder
 from phitodeep.model.callbacks import EarlyStopping, LambdaCallback
 from phitodeep.optimization.optimizers import AdamW, Optimizer, as_optimizer
 from phitodeep.optimization.schedules import CosineDecay
-from phitodeep.optimization.settings import Count, Flag, checks_of
 from phitodeep.sklearn.batches import STEPS, automatic_size, outputs, samples
 from phitodeep.sklearn.network import average_unknown, network
 from phitodeep.sklearn.table import TableEncoder, category_columns

@@ -42,7 +42,6 @@ class Chain(Layer, registered=False):
     Y = "v * h"
 
     def __init__(self, w: float, v: float) -> None:
-        super().__init__()
         self.w, self.v = w, v
 
     def steps(self) -> Derivation:
@@ -99,7 +98,6 @@ class ScaledDense(Layer, registered=False):
     W = Param(decay=True)
 
     def __init__(self, units: int) -> None:
-        super().__init__()
         self.units = units
 
     def create(self, shape: Shape) -> Shape:

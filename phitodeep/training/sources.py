@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from phitodeep.core.checks import as_mask
-from phitodeep.core.frame import Buffered, Frame
+from phitodeep.core.frame import Buffered
 from phitodeep.core.types import Array, Shape, each, on_each
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, UnknownNameError, locate
 from phitodeep.layers.containers import Container
@@ -126,9 +126,6 @@ class BatchBuffer(Buffered):
     """Memory for the current batch, which the next batch overwrites."""
 
     buffer = Buffered._reused
-
-    def __init__(self) -> None:
-        self._frame = Frame()
 
 
 class Table(Rows):

@@ -51,7 +51,6 @@ class Both(Container):
     """A container as a reader would write it: y = twice(x) + f_1(x) + f_2(x) + ..."""
 
     def __init__(self, *many):
-        super().__init__()
         self.twice, self.many = Scale(), list(many)
 
     def create(self, shape):
@@ -212,7 +211,6 @@ def test_saved_values_and_gradients_have_names_and_what_an_author_forgot_too():
 
     class Holder(Layer):
         def __init__(self):
-            super().__init__()
             self.inner = [Dense(2, 2)]
 
     with pytest.raises(errors.ArgumentTypeError, match="contains layers: derive it from Container"):
@@ -222,9 +220,6 @@ def test_saved_values_and_gradients_have_names_and_what_an_author_forgot_too():
 def test_a_dataclass_may_be_a_layer_if_it_is_not_compared_by_value():
     class Power(Layer):
         n: int = 2
-
-        def __post_init__(self):
-            super().__init__()
 
         def forward(self, X):
             return X**self.n

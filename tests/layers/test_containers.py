@@ -27,7 +27,6 @@ class Watched(nn.Tanh):
     """Counts its backward passes."""
 
     def __init__(self):
-        super().__init__()
         self.count = 0
 
     def backward(self, dY):
@@ -187,7 +186,6 @@ class Own(Container):
     """A container whose author thought of dX alone; its layers are in a list, tuple or dict."""
 
     def __init__(self, inside):
-        super().__init__()
         self.inside = inside
 
     def parts(self):
@@ -298,7 +296,6 @@ class Grows(Container):
     """Two dense layers of sizes that `create` learns, adopted or not."""
 
     def __init__(self, *, adopts=True):
-        super().__init__()
         self.adopts, self.first, self.second = adopts, [], []
 
     def create(self, shape):

@@ -217,7 +217,6 @@ class Sum(Container):
     """A container of a user's own, which says nothing of masks."""
 
     def __init__(self, *layers):
-        super().__init__()
         self.layers = list(layers)
 
     def forward(self, X):

@@ -32,7 +32,7 @@ def test_every_public_schedule_is_tested():
         for name, kind in vars(schedules).items()
         if inspect.isclass(kind) and kind.__module__ == schedules.__name__ and callable(kind)
     }
-    helpers = {"Observer", "_Checked"}
+    helpers = {"Observer", "_Schedule"}
     assert public - helpers == set(EXAMPLES)
 
 

@@ -153,7 +153,7 @@ def test_an_answer_that_is_too_long_is_not_read(monkeypatch):
 def test_what_goes_wrong_outside_of_backward_gets_verdicts():
     harmless = "dX = dY @ self.W.T\n        dY.resize(dY.size)\n        return dX"
     assert grade(changed("dense", "return dY @ self.W.T", harmless), DENSE, 1).passed
-    found = grade(changed("dense", "super().__init__()", "pass"), "dense")
+    found = grade(changed("dense", "super().__init__()", "del self.dtype"), "dense")
     assert found["forward"].words.endswith("no attribute 'dtype'.")
     writes = "Y = X @ self.W + self.b\n        X[...] = 0\n        return Y"
     found = grade(changed("dense", "return X @ self.W + self.b", writes), "dense")
