@@ -9,12 +9,15 @@ import functools
 import math
 import sys
 from collections.abc import Callable
-from typing import Any, ClassVar
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from phitodeep.core.call import current
 from phitodeep.core.checks import check_count, check_flag, check_number, check_option
+from phitodeep.core.settings import Count, Flag, Fraction
 from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import attention as derived
 from phitodeep.errors import ArgumentError, ShapeError
@@ -26,7 +29,7 @@ from phitodeep.layers.base import Layer, Param, RandomKey
 from phitodeep.layers.containers import Chain, Parallel, Residual
 from phitodeep.layers.dense import Dense
 from phitodeep.layers.embedding import rotate
-from phitodeep.layers.initialization import Initializer, Xavier, check_initializer
+from phitodeep.layers.initialization import InitialValues, Xavier
 from phitodeep.layers.normalization import LayerNorm, RMSNorm
 from phitodeep.layers.regularization import Dropout
 
@@ -43,6 +46,7 @@ __all__ = [
 SCORES = 2**18  # scores per head in memory: a longer sequence is processed in blocks of queries
 
 
+@dataclass(eq=False, repr=False)
 class Attention(Layer):
     """Base class of layers with attention: its settings, and both passes from Q, K, V to Z.
 
@@ -51,26 +55,22 @@ class Attention(Layer):
     of all heads, side by side.
     """
 
+    heads: Count
+    _: KW_ONLY
+    causal: Flag = False
+    kv_heads: Count | None = None
+    rope: Annotated[bool | Rope, check_rope] = False
+    dropout: Fraction = 0.0
     independent_samples = True
     _mask_remedy = "use a Rope whose angles do not depend on the length of the sequence"
 
-    def __init__(
-        self,
-        heads: int,
-        *,
-        causal: bool = False,
-        kv_heads: int | None = None,
-        rope: bool | Rope = False,
-        dropout: float = 0.0,
-    ) -> None:
-        name = type(self).__name__
-        self.heads = check_count(heads, f"{name} heads")
-        if kv_heads is not None and heads % check_count(kv_heads, f"{name} kv_heads"):
-            raise ArgumentError(f"{name}: {heads} heads are not divisible by {kv_heads} kv_heads.")
-        self.kv_heads = kv_heads
-        self.causal = check_flag(causal, f"{name} causal")
-        self.rope = check_rope(rope, f"{name} rope")
-        self.dropout = check_number(dropout, f"{name} dropout", minimum=0, below=1)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.heads % (self.kv_heads or 1):
+            raise ArgumentError(
+                f"{type(self).__name__}: {self.heads} heads are not divisible by "
+                f"{self.kv_heads} kv_heads."
+            )
 
     @property
     def rotary(self) -> Rope | None:
@@ -340,31 +340,16 @@ def _causal_limit(queries: int, dtype: np.dtype[Any]) -> Array:
     return limit
 
 
+@dataclass(eq=False, repr=False)
 class _Projected(Attention):
     """Base class of attention between products with weights: the last one, Y = Z Wo + bo."""
 
+    _: KW_ONLY
+    bias: Flag = True
+    head_dim: Count | None = None
+    initializer: InitialValues = Xavier()
     Wo = Param(decay=True)
     bo = Param()
-
-    def __init__(
-        self,
-        heads: int,
-        *,
-        causal: bool = False,
-        kv_heads: int | None = None,
-        rope: bool | Rope = False,
-        dropout: float = 0.0,
-        bias: bool = True,
-        head_dim: int | None = None,
-        initializer: Initializer = Xavier(),
-    ) -> None:
-        super().__init__(heads, causal=causal, kv_heads=kv_heads, rope=rope, dropout=dropout)
-        name = type(self).__name__
-        if head_dim is not None:
-            check_count(head_dim, f"{name} head_dim")
-        self.head_dim = head_dim
-        self.bias = check_flag(bias, f"{name} bias")
-        self.initializer = check_initializer(initializer, name)
 
     def _size(self, D: int) -> int:
         """Return d for D features."""
@@ -477,6 +462,7 @@ class MultiHeadAttention(_Projected):
         return T * (2 * (self.Wqkv.size + self.Wo.size) + 4 * T * len(self.Wo))
 
 
+@dataclass(eq=False, repr=False)
 class CrossAttention(_Projected):
     """Attention from one sequence to another: queries of X1, keys and values of X2, the memory.
 
@@ -503,28 +489,16 @@ class CrossAttention(_Projected):
     Source: Vaswani et al. 2017, arXiv:1706.03762, sec. 3.2.3.
     """
 
+    causal: bool = field(default=False, init=False)
+    rope: bool | Rope = field(default=False, init=False)
     inputs = 2
-    time_steps: Any = "joined"  # each step of Y depends on all steps of X2 ...
-    reads_whole = 1  # ... and on one of X1: the number of such an input, from 0
+    reads_whole = 1  # each step of Y depends on one step of X1 and on all of X2, input 1
     Wq = Param(decay=True)
     bq = Param()
     Wkv = Param(decay=True)
     bkv = Param()
 
     steps = derived.cross_attention
-
-    def __init__(
-        self,
-        heads: int,
-        *,
-        kv_heads: int | None = None,
-        dropout: float = 0.0,
-        bias: bool = True,
-        head_dim: int | None = None,
-        initializer: Initializer = Xavier(),
-    ) -> None:
-        own: dict[str, Any] = {"bias": bias, "head_dim": head_dim, "initializer": initializer}
-        super().__init__(heads, kv_heads=kv_heads, dropout=dropout, **own)
 
     def create(self, *shapes: Shape) -> Shape:
         first, second = shapes
@@ -697,6 +671,7 @@ class FeedForward(_Assembled):
         return [Dense(self.hidden), self.ACTIVATIONS[self.activation](), Dense(D)]
 
 
+@dataclass(eq=False, repr=False)
 class TransformerBlock(_Assembled):
     """Attention, then a feed-forward network, each with a residual connection and a norm.
 
@@ -711,28 +686,23 @@ class TransformerBlock(_Assembled):
     arXiv:2002.04745.
     """
 
-    def __init__(
-        self,
-        heads: int,
-        *,
-        mlp_ratio: float = 4,
-        activation: str = "gelu",
-        causal: bool = False,
-        norm: str = "layer",
-        pre_norm: bool = True,
-        dropout: float = 0.0,
-        rope: bool | Rope = False,
-        checkpoint: bool = False,
-    ) -> None:
-        super().__init__(checkpoint=checkpoint)
-        self.norm = check_option(norm, "TransformerBlock norm", ("layer", "rms"))
-        check_number(mlp_ratio, "TransformerBlock mlp_ratio", above=0, below=sys.maxsize)
-        self.heads, self.mlp_ratio, self.activation = heads, mlp_ratio, activation
-        self.pre_norm = check_flag(pre_norm, "TransformerBlock pre_norm")
-        self.causal, self.dropout, self.rope = causal, dropout, rope
-        # check the settings now, not in create
-        MultiHeadAttention(heads, causal=causal, dropout=dropout, rope=rope)
-        FeedForward(1, activation)
+    heads: int
+    _: KW_ONLY
+    mlp_ratio: float = 4
+    activation: str = "gelu"
+    causal: bool = False
+    norm: Annotated[str, partial(check_option, options=("layer", "rms"))] = "layer"
+    pre_norm: Flag = True
+    dropout: float = 0.0
+    rope: bool | Rope = False
+    checkpoint: Flag = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self.mlp_ratio, "TransformerBlock mlp_ratio", above=0, below=sys.maxsize)
+        # check the other settings now, not in create
+        MultiHeadAttention(self.heads, causal=self.causal, dropout=self.dropout, rope=self.rope)
+        FeedForward(1, self.activation)
 
     @property
     def time_steps(self) -> str:

@@ -12,59 +12,58 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from phitodeep.core.call import current
-from phitodeep.core.checks import check_count, check_flag
+from phitodeep.core.checks import check_count
+from phitodeep.core.settings import Count, Flag
 from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import windows as derived
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.functional import sum_rows
 from phitodeep.layers import winograd
 from phitodeep.layers.base import Param
-from phitodeep.layers.initialization import He, Initializer, check_initializer
-from phitodeep.layers.windows import Windowed, Windows, by_group, check_padding, extent, spread
+from phitodeep.layers.initialization import He, Initializer, InitialValues
+from phitodeep.layers.windows import Padding, Windowed, Windows, by_group, extent, spread
 
 __all__ = ["Conv1D", "Conv2D", "ConvTranspose1D", "ConvTranspose2D", "DepthwiseConv2D"]
 
 BLOCK = 1 << 20  # number of window elements in memory at once
 
 
+@dataclass(eq=False, repr=False)
 class _Convolution(Windowed):
     """Base class of all convolutions: settings, W and b, and windows."""
 
+    filters: Count
+    kernel_size: int | Sequence[int]
+    _: KW_ONLY
+    stride: int | Sequence[int] = 1
+    padding: Padding = "valid"
+    output_padding: int | Sequence[int] = 0  # of transposed convolutions
+    dilation: int | Sequence[int] = 1
+    groups: Count = 1
+    bias: Flag = True
+    initializer: InitialValues = He()
     W = Param(decay=True)
     b = Param()
     _mask_remedy = "use Conv1D or ConvTranspose1D, on X (N, T, C)"
-    _multiplied: str
+    _multiplied: ClassVar[str]
 
-    def __init__(
-        self,
-        filters: int,
-        kernel_size: int | Sequence[int],
-        *,
-        stride: int | Sequence[int] = 1,
-        padding: str | int = "valid",
-        dilation: int | Sequence[int] = 1,
-        groups: int = 1,
-        bias: bool = True,
-        initializer: Initializer = He(),
-    ) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         name = type(self).__name__
-        self.filters = check_count(filters, f"{name} filters")
-        self.kernel_size, self.stride, self.dilation = kernel_size, stride, dilation
-        self.kernel = spread(kernel_size, self.rank, f"{name} kernel_size")
-        self.strides = spread(stride, self.rank, f"{name} stride")
-        self.dilations = spread(dilation, self.rank, f"{name} dilation")
-        self.padding = check_padding(padding, name)
-        self.groups = check_count(groups, f"{name} groups")
-        self.bias = check_flag(bias, f"{name} bias")
-        self.initializer = check_initializer(initializer, name)
+        self.kernel = spread(self.kernel_size, self.rank, f"{name} kernel_size")
+        self.strides = spread(self.stride, self.rank, f"{name} stride")
+        self.dilations = spread(self.dilation, self.rank, f"{name} dilation")
         if self.filters % self.groups:
-            raise ArgumentError(f"{name}: {filters} filters are not divisible by {groups} groups.")
+            raise ArgumentError(
+                f"{name}: {self.filters} filters are not divisible by {self.groups} groups."
+            )
 
     def create(self, shape: Shape) -> Shape:
         self._check_rank(shape)
@@ -130,6 +129,7 @@ class _Convolution(Windowed):
         return 2 * math.prod(shape[:-1]) * self.W.size + self.bias * outputs
 
 
+@dataclass(eq=False, repr=False)
 class _Conv(_Convolution):
     """Multiply each window of X by a kernel: Y[n, i] = sum_t X[n, i s + t d - p] W[t] + b.
 
@@ -158,6 +158,7 @@ class _Conv(_Convolution):
     Neural Computation 1; as a matrix product: Chellapilla, Puri and Simard 2006.
     """
 
+    output_padding: int | Sequence[int] = field(default=0, init=False)
     steps = derived.convolution
     _multiplied = "output_shape"  # has the positions at which each weight is used
 
@@ -300,32 +301,16 @@ class _ConvTranspose(_Convolution):
     steps = derived.transposed_convolution
     _multiplied = "input_shape"
 
-    def __init__(
-        self,
-        filters: int,
-        kernel_size: int | Sequence[int],
-        *,
-        stride: int | Sequence[int] = 1,
-        padding: str | int = "valid",
-        output_padding: int | Sequence[int] = 0,
-        dilation: int | Sequence[int] = 1,
-        groups: int = 1,
-        bias: bool = True,
-        initializer: Initializer = He(),
-    ) -> None:
-        super().__init__(
-            filters, kernel_size, stride=stride, padding=padding, dilation=dilation, groups=groups,
-            bias=bias, initializer=initializer,
-        )  # fmt: skip
+    def __post_init__(self) -> None:
+        super().__post_init__()
         name = type(self).__name__
-        self.output_padding = output_padding
-        self.extra = spread(output_padding, self.rank, f"{name} output_padding", minimum=0)
+        self.extra = spread(self.output_padding, self.rank, f"{name} output_padding", minimum=0)
         if any(o >= s for o, s in zip(self.extra, self.strides, strict=True)):
             raise ArgumentError(
                 f"{name}: output_padding {self.output_padding} must be less than the stride "
                 f"{self.stride}."
             )
-        if padding == "same" and any(self.extra):
+        if self.padding == "same" and any(self.extra):
             raise ArgumentError(
                 f'{name}: padding "same" sets the output size, so leave out output_padding.'
             )

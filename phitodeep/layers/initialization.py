@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -46,13 +46,16 @@ class Initializer(Value, registered=False):
 
 
 def check_initializer(value: Any, who: str) -> Initializer:
-    """Return `value`, which must be an Initializer."""
+    """Return `value`, which must be an Initializer; `who` begins with the name of the layer."""
     if not isinstance(value, Initializer):
         raise ArgumentTypeError(
-            f"{who} takes an initializer such as Xavier(InitType.NORMAL), got {value!r}."
+            f"{who.split()[0]} takes an initializer such as Xavier(InitType.NORMAL), got {value!r}."
             f"{class_hint(value)}"
         )
     return value
+
+
+InitialValues = Annotated[Initializer, check_initializer]
 
 
 class VarianceScaling(Initializer, registered=False):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from phitodeep.core.call import current
-from phitodeep.core.checks import check_count, check_number
 from phitodeep.core.config import being_written
+from phitodeep.core.settings import Count, Positive
 from phitodeep.core.types import Array, Shape
 from phitodeep.derivations import dense as derived
 from phitodeep.errors import ArgumentError
@@ -18,11 +19,12 @@ from phitodeep.layers.attention import MultiHeadAttention, ScaledDotProductAtten
 from phitodeep.layers.base import Layer, Param, PerStep
 from phitodeep.layers.containers import Chain, Container, Parallel
 from phitodeep.layers.dense import Dense
-from phitodeep.layers.initialization import He, Initializer, check_initializer
+from phitodeep.layers.initialization import He, InitialValues
 
 __all__ = ["LowRank"]
 
 
+@dataclass(eq=False, repr=False)
 class LowRank(PerStep):
     """A product with a matrix of low rank: Y = s X A B on the last axis, with s = alpha / rank.
 
@@ -39,24 +41,16 @@ class LowRank(PerStep):
     Source: Hu et al. 2021, "LoRA", arXiv:2106.09685, sec. 4.1.
     """
 
+    output_size: Count
+    rank: Count = 8
+    alpha: Positive = 16.0
+    _: KW_ONLY
+    initializer: InitialValues = He()
     A = Param(decay=True)
     B = Param(decay=True)
     gives = "numbers"
 
     steps = derived.low_rank
-
-    def __init__(
-        self,
-        output_size: int,
-        rank: int = 8,
-        alpha: float = 16.0,
-        *,
-        initializer: Initializer = He(),
-    ) -> None:
-        self.output_size = check_count(output_size, "LowRank output_size")
-        self.rank = check_count(rank, "LowRank rank")
-        self.alpha = check_number(alpha, "LowRank alpha", above=0)
-        self.initializer = check_initializer(initializer, "LowRank")
 
     def create(self, shape: Shape) -> Shape:
         D = shape[-1]

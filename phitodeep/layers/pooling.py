@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -17,31 +18,30 @@ from phitodeep.kernels import kernel
 from phitodeep.layers.base import Layer
 from phitodeep.layers.images import Upsample2D as Upsample2D
 from phitodeep.layers.images import ZeroPad2D as ZeroPad2D
-from phitodeep.layers.windows import Windowed, Windows, check_padding, spread
+from phitodeep.layers.windows import Padding, Windowed, Windows, spread
 
 __all__ = ["AvgPool1D", "AvgPool2D", "GlobalAvgPool", "GlobalMaxPool", "MaxPool1D", "MaxPool2D"]
 
 
+@dataclass(eq=False, repr=False)
 class _Pool(Windowed):
     """Base class of pooling over windows; `stride` defaults to `pool_size`."""
 
+    pool_size: int | Sequence[int]
+    stride: int | Sequence[int] | None = None
+    padding: Padding = "valid"
     _mask_remedy = "use MaxPool1D or AvgPool1D, on X (N, T, C)"
 
-    def __init__(
-        self,
-        pool_size: int | Sequence[int],
-        stride: int | Sequence[int] | None = None,
-        padding: str | int = "valid",
-    ) -> None:
-        name = type(self).__name__
-        self.pool_size, self.stride = pool_size, stride
-        self.pool = self.kernel = spread(pool_size, self.rank, f"{name} pool_size")
-        given = self.pool if stride is None else stride
-        self.strides = spread(given, self.rank, f"{name} stride")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        name, stride = type(self).__name__, self.stride
+        self.pool = self.kernel = spread(self.pool_size, self.rank, f"{name} pool_size")
+        self.strides = spread(self.pool if stride is None else stride, self.rank, f"{name} stride")
         self.dilations = (1,) * self.rank
-        self.padding = check_padding(padding, name)
-        if not isinstance(padding, str) and 2 * padding > min(self.pool):
-            raise ArgumentError(f"{name}: padding {padding} is more than half of {pool_size}.")
+        if not isinstance(self.padding, str) and 2 * self.padding > min(self.pool):
+            raise ArgumentError(
+                f"{name}: padding {self.padding} is more than half of {self.pool_size}."
+            )
         self._flops_per_output = math.prod(self.pool)
 
     def __setstate__(self, state: dict[str, Any]) -> None:

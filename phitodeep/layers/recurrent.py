@@ -15,12 +15,14 @@ Long because all cells share one loop, which this file explains once.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from phitodeep.core.call import calling, current
-from phitodeep.core.checks import check_count, check_flag, check_option
+from phitodeep.core.checks import check_option
+from phitodeep.core.settings import Count, Flag
 from phitodeep.core.types import Array, Shape, settings
 from phitodeep.derivations import recurrent as derived
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
@@ -28,11 +30,12 @@ from phitodeep.functional import sum_rows
 from phitodeep.kernels import compiled_module, kernel
 from phitodeep.layers.base import Layer, Param
 from phitodeep.layers.containers import Container
-from phitodeep.layers.initialization import Initializer, Orthogonal, Xavier, check_initializer
+from phitodeep.layers.initialization import InitialValues, Orthogonal, Xavier
 
 __all__ = ["GRU", "LSTM", "RNN", "Bidirectional"]
 
 
+@dataclass(eq=False, repr=False)
 class _Recurrent(Layer):
     """Base class of all recurrent layers, with their loop over time.
 
@@ -58,6 +61,14 @@ class _Recurrent(Layer):
     last step, and at t = 0 it is the gradient of those before the first.
     """
 
+    units: Count
+    _: KW_ONLY
+    return_sequences: Flag = True
+    initializer: InitialValues = Xavier()
+    recurrent_initializer: InitialValues = Orthogonal()
+    return_state: Flag = False
+    initial_state: Flag = False
+
     Wx = Param(decay=True)
     Wh = Param(decay=True)
     b = Param()
@@ -66,25 +77,7 @@ class _Recurrent(Layer):
     states = 1  # arrays (N, H) that one step passes to the next: h, and in an LSTM also c
     kept = 0  # arrays (N, H) that a step keeps for `back` in addition to its gates
     dU_is_dA = True  # the cell uses only the sum A + U
-    cell: str  # the name of the class's `step` and `back` in compiled code, if they exist there
-
-    def __init__(
-        self,
-        units: int,
-        *,
-        return_sequences: bool = True,
-        initializer: Initializer = Xavier(),
-        recurrent_initializer: Initializer = Orthogonal(),
-        return_state: bool = False,
-        initial_state: bool = False,
-    ) -> None:
-        name = type(self).__name__
-        self.units = check_count(units, f"{name} units")
-        self.return_sequences = check_flag(return_sequences, f"{name} return_sequences")
-        self.initializer = check_initializer(initializer, name)
-        self.recurrent_initializer = check_initializer(recurrent_initializer, name)
-        self.return_state = check_flag(return_state, f"{name} return_state")
-        self.initial_state = check_flag(initial_state, f"{name} initial_state")
+    cell: ClassVar[str]  # the name of the class's `step` and `back` in compiled code
 
     @property
     def inputs(self) -> int:

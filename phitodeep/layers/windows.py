@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -238,11 +238,12 @@ def check_padding(padding: str | int, who: str) -> str | int:
     """Return `padding`, which must be "valid", "same" or the number of zeros on each side."""
     if isinstance(padding, str):
         if padding not in ("valid", "same"):
-            raise ArgumentError(
-                f'{who} padding must be "valid", "same" or an integer, got {padding!r}.'
-            )
+            raise ArgumentError(f'{who} must be "valid", "same" or an integer, got {padding!r}.')
         return padding
-    return check_count(padding, f"{who} padding", minimum=0)
+    return check_count(padding, who, minimum=0)
+
+
+Padding = Annotated[str | int, check_padding]
 
 
 def resize_mask(layer: Layer, mask: Array, resize: Callable[[Any], Any]) -> Array:

@@ -451,7 +451,7 @@ def test_completion_offers_what_users_of_a_model_call():
 def test_help_shows_the_signature_of_the_layer():
     shown = pydoc.render_doc(SequentialBuilder.lstm, renderer=pydoc.plaintext)
     shown = "".join(shown.split())  # Python 3.13 writes long signatures on several lines
-    assert "lstm(self,units:'int',*,return_sequences:'bool'=True" in shown
+    assert "lstm(self,units:'Count',*,return_sequences:'Flag'=True" in shown
     assert "->'SequentialBuilder'" in shown
     with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'units'"):
         SequentialBuilder(3).rnn()
