@@ -64,7 +64,7 @@ GRADIENTS = (  # the functions that are broken: gradients, steps, and the helper
     r"|_transposed_product"
     r"|run|advance|averaged|_average|_gathered|_settings|_adjusted|orthogonal|matrices|hidden|length"
     r"|recall|keep|drop|assign|with_packed|by_path|joined|named|written|read"
-    r"|reciprocal|_log_gradient|_as_tokens|_holds_matrices|parameter_path"
+    r"|reciprocal|_as_tokens|_holds_matrices|parameter_path"
 )
 FORWARD = (  # with --forward, these too
     r"forward|value|each|divisor|target_weight|_weighted|_variance|_scale_and_shift|_sum|_product|nll"

@@ -19,7 +19,7 @@ from website.loss_facts import FACTS, Facts
 from website.pages import Page, Section
 
 FORWARD = ("each", "parts", "_unit", "_split", "log_probabilities", "value")
-BACKWARD = ("slope", "_log_gradient", "gradient", "value_and_gradient")
+BACKWARD = ("slope", "gradient", "value_and_gradient")
 SHARED = (Loss, Elementwise, Rowwise)
 POINTS = 161
 

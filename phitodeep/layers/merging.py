@@ -27,6 +27,7 @@ class _Elementwise(PerStep):
     """
 
     inputs: Any = None
+    merge: Any = np.add  # of two values; more are merged one by one
 
     def create(self, *shapes: Shape) -> Shape:
         try:
@@ -49,7 +50,7 @@ class _Elementwise(PerStep):
         return tuple([_summed_to(X.shape, self._slope(dY, Xs, k)) for k, X in enumerate(Xs)])
 
     def _merged(self, Xs: Sequence[Array]) -> Array:
-        raise NotImplementedError
+        return reduce(self.merge, Xs)
 
     def _slope(self, dY: Array, Xs: Sequence[Array], k: int) -> Array:
         """Return dY dY/dX_k, with the shape of Y."""
@@ -74,9 +75,6 @@ class Add(_Elementwise):
 
     steps = derived.add
 
-    def _merged(self, Xs: Sequence[Array]) -> Array:
-        return reduce(np.add, Xs)
-
 
 class Subtract(_Elementwise):
     """Y = X1 - X2; axes of size 1 are repeated.
@@ -84,11 +82,8 @@ class Subtract(_Elementwise):
     Shapes: as in Add. Backward: dX1 = dY and dX2 = -dY, summed over the axes that were repeated.
     """
 
-    inputs = 2
+    inputs, merge = 2, np.subtract
     steps = derived.subtract
-
-    def _merged(self, Xs: Sequence[Array]) -> Array:
-        return np.subtract(*Xs)
 
     def _slope(self, dY: Array, Xs: Sequence[Array], k: int) -> Array:
         return -dY if k else dY
@@ -101,10 +96,8 @@ class Multiply(_Elementwise):
     that were repeated.
     """
 
+    merge = np.multiply
     steps = derived.multiply
-
-    def _merged(self, Xs: Sequence[Array]) -> Array:
-        return reduce(np.multiply, Xs)
 
     def _slope(self, dY: Array, Xs: Sequence[Array], k: int) -> Array:
         return reduce(np.multiply, [*Xs[:k], *Xs[k + 1 :]], dY)
@@ -119,7 +112,7 @@ class Average(_Elementwise):
     steps = derived.average
 
     def _merged(self, Xs: Sequence[Array]) -> Array:
-        return reduce(np.add, Xs) / len(Xs)
+        return super()._merged(Xs) / len(Xs)
 
     def _slope(self, dY: Array, Xs: Sequence[Array], k: int) -> Array:
         return dY / len(Xs)
@@ -132,10 +125,8 @@ class Maximum(_Elementwise):
     summed over the axes that were repeated.
     """
 
+    merge = np.maximum
     steps = derived.maximum
-
-    def _merged(self, Xs: Sequence[Array]) -> Array:
-        return reduce(np.maximum, Xs)
 
     def _slope(self, dY: Array, Xs: Sequence[Array], k: int) -> Array:
         first = np.argmax(np.broadcast_arrays(*Xs), axis=0)

@@ -118,15 +118,15 @@ class _CrossEntropy(Loss):
         return class_weights(given, range(classes), dtype)
 
     def log_probabilities(self, P: Array) -> Array:
-        """Return log p, computed from the predictions."""
-        raise NotImplementedError(f"{type(self).__name__} must implement log_probabilities(P).")
+        """Return log p, for predictions P, which are log p themselves by default."""
+        return P
 
     def value(self, P: Array, T: Array, w: Array | None, total: float | None) -> float:
         q, w, total = self._weighted(T, w, P.shape, P.dtype, total)
         return F.nll(self.log_probabilities(P), q, w, total)
 
-    def _log_gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
-        """The gradient with respect to log p: -w_i q_ik / total."""
+    def gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
+        """Return the gradient with respect to log p: -w_i q_ik / total."""
         q, w, total = self._weighted(T, w, P.shape, P.dtype, total)
         dlogP = F.one_hot(q, P.shape[-1], P.dtype) if q.ndim < P.ndim else q.copy()
         dlogP *= -1 / total if total else 0.0
@@ -163,7 +163,7 @@ class CategoricalCrossEntropy(_CrossEntropy):
         return np.log(np.maximum(P, np.finfo(P.dtype).tiny))
 
     def gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
-        dP = self._log_gradient(P, T, w, total)
+        dP = super().gradient(P, T, w, total)
         dP *= reciprocal(P)
         return dP
 
@@ -203,12 +203,6 @@ class NegativeLogLikelihood(_CrossEntropy):
     wants = "log-probabilities"
 
     steps = derived.negative_log_likelihood
-
-    def log_probabilities(self, P: Array) -> Array:
-        return P
-
-    def gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
-        return self._log_gradient(P, T, w, total)
 
 
 def _label(key: Any) -> int:
