@@ -137,9 +137,9 @@ Dense(3, 1).grads["W"] -> BackwardError: no gradient 'W' yet
 HasLossFunc().loss_gradient(np.ones((2, 1)), np.ones((2, 1)))
     NotImplementedError: HasLossFunc must implement value\(P, T, w, total\), which loss_func and
 model(Dense(3, 1)).set_weights([np.ones((3, 1))])
-    ArgumentTypeError: weights by path, .* such as \{'0\.W': array\}, got a list
+    ArgumentTypeError: weights by path, as get_weights\(\) returns it, must be a dict, got list
 model(Dense(3, 1)).set_weights({"0.W": np.ones((3, 1))})
-    ArgumentError: weights lack \['0\.b'\]\.$
+    ArgumentError: returns it, lacks '0\.b'\.$
 """)
 
 

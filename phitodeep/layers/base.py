@@ -28,6 +28,7 @@ from phitodeep.core.config import Configurable
 from phitodeep.core.frame import Buffered as Buffered
 from phitodeep.core.frame import Frame
 from phitodeep.core.settings import Checked
+from phitodeep.core.state import check_entries
 from phitodeep.core.types import Array, DType, Shape, each, one
 from phitodeep.derivations.language.step import Derivation
 from phitodeep.errors import (
@@ -654,15 +655,8 @@ class Layer(Seeded, Checked, Configurable, registered=False):
     def set_weights(self, weights: Mapping[str, Array]) -> None:
         """Write all parameters and state, by path; if anything does not fit, nothing changes."""
         slots = {path: (store, name) for path, store, name in self._stored()}
-        if not isinstance(weights, Mapping):
-            raise ArgumentTypeError(
-                f"{self!r} expects weights by path, as get_weights() returns them, such as "
-                f"{{{next(iter(slots), '0.W')!r}: array}}, got a {type(weights).__name__}."
-            )
-        if slots.keys() != weights.keys():
-            missing, extra = sorted(slots.keys() - weights), sorted(weights.keys() - slots)
-            wrong = [f"lack {missing}"] * bool(missing) + [f"have extra {extra}"] * bool(extra)
-            raise ArgumentError(f"{self!r}: weights {' and '.join(wrong)}.")
+        who = f"{self!r}: the dict of weights by path, as get_weights() returns it,"
+        check_entries(weights, slots, who)
         for path, (store, name) in slots.items():
             new = as_real(weights[path], f"{self!r}: {path}")
             if store[name].shape != new.shape:
