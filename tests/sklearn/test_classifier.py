@@ -178,7 +178,10 @@ WRONG = [
     ({"model": SequentialBuilder().dense(3).softmax()}, r"ends with Softmax\(\): leave it out"),
     ({"model": SequentialBuilder().alpha(0.1)}, "model sets alpha.*use learning_rate= instead"),
     ({"model": SequentialBuilder(seed=0)}, "model sets seed.*use random_state= instead"),
-    ({"model": SequentialBuilder(a=(4,)).dense(3).output("y")}, r"one input with .* leave \.output"),
+    (
+        {"model": SequentialBuilder(a=(4,)).dense(3).output("y")},
+        r"one input with .* leave \.output",
+    ),
     ({"model": SequentialBuilder(9).dense(5)}, r"shape \(9,\), but each row has 4 values"),
     ({"activation": "rellu"}, r"'rellu'\. Did you mean 'ReLU'.* Known: CELU, ELU, .*, Tanh\."),
     ({"activation": "softmax"}, "unknown activation 'softmax'"),
