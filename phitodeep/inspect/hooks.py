@@ -60,19 +60,20 @@ class Hooks:
                         f"hooks takes functions of (array, at), got {function!r} for {key!r}."
                     )
                 self.functions[place(model, key, direction)] = function
-        self._entered: list[calling] = []
+        self._entered: dict[Any, calling] = {}  # by watcher, since threads may leave in any order
 
     def __repr__(self) -> str:
         return f"hooks of {', '.join(joined(*key) for key in self.functions)}"
 
     def __enter__(self) -> Container:
         watcher = Hooked(self.model, self.functions, current().watch)
-        self._entered.append(calling(watch=Watch(watcher, True, None).of(self.model)))
-        self._entered[-1].__enter__()
+        self._entered[watcher] = calling(watch=Watch(watcher, True, None).of(self.model))
+        self._entered[watcher].__enter__()
         return self.model
 
     def __exit__(self, *error: object) -> None:
-        self._entered.pop().__exit__(*error)
+        watch: Any = current().watch
+        self._entered.pop(watch.watcher).__exit__(*error)
 
 
 class Hooked:

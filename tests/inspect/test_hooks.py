@@ -165,6 +165,19 @@ def test_threads_that_share_a_batch_call_hooks_and_a_patch_serves_several(cut):
 
     with patched.hooks, ThreadPoolExecutor(2) as pool:
         list(pool.map(work, range(2)))
+    inside, left = threading.Event(), threading.Event()
+
+    def enter_last():
+        with patched.hooks:
+            inside.set()
+            assert left.wait(10)
+
+    with ThreadPoolExecutor(1) as pool:
+        with patched.hooks:
+            other = pool.submit(enter_last)
+            assert inside.wait(10)
+        left.set()
+        other.result()
 
 
 def test_hooks_of_gradients_of_tied_and_of_frozen_parameters():
