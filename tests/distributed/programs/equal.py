@@ -29,16 +29,13 @@ def difference(network, rule, dtype, options, **parallel):
     """Return the largest differences between training alone and on all ranks."""
     found = []
     for together in (False, True):
-        model, X, y, data = NETWORKS[network](
-            np.random.default_rng(5), optimizer=rule(), seed=1, dtype=dtype
-        )
+        settings = {"optimizer": rule(), "seed": 1, "dtype": dtype}
+        model, X, y, data = NETWORKS[network](np.random.default_rng(5), **settings)
         if together:
             model = DataParallel(model, timeout=60, **parallel)
-        X_test, y_test = (
-            (cut(X, slice(9)), cut(y, slice(9))) if "lengths" not in data else (None,) * 2
-        )
+        tested = () if "lengths" in data else (cut(X, slice(9)), cut(y, slice(9)))
         metrics = {"kind": ["accuracy"]} if network == "heads" else ["accuracy"]
-        history = model.train(X, y, X_test, y_test, verbose=0, metrics=metrics, **data, **options)
+        history = model.train(X, y, *tested, verbose=0, metrics=metrics, **data, **options)
         found.append((model.get_weights(), history, model.optimizer.memory()))
     (weights, history, memory), (weights2, history2, memory2) = found
     return {
@@ -70,16 +67,12 @@ for network, i, rule, sharded, accumulate in cases:
         continue  # each network in two of the six ways
     size, epochs = (5, steps[network]) if accumulate == 1 else (3, 30)
     epochs = epochs if LONG else epochs // 12
-    found = difference(
-        network, RULES[rule], "float64",
-        {"batch_size": size, "accumulate": accumulate, "epochs": epochs},
-        shard_optimizer=sharded,
-    )  # fmt: skip
+    options = {"batch_size": size, "accumulate": accumulate, "epochs": epochs}
+    found = difference(network, RULES[rule], "float64", options, shard_optimizer=sharded)
     report(case=f"{network} {rule} {sharded=} {accumulate=}", limit=1e-10, **found)
 for network in NETWORKS if LONG else ("mlp", "cnn"):
-    found = difference(
-        network, lambda: SGD(0.05), "float32", {"batch_size": 5, "epochs": 3}, overlap=False
-    )
+    options = {"batch_size": 5, "epochs": 3}
+    found = difference(network, lambda: SGD(0.05), "float32", options, overlap=False)
     report(case=f"{network} SGD float32", limit=1e-6, **found)
 for name, make in {"LBFGS": lambda: LBFGS(max_iter=3), "Muon": lambda: Muon(0.01)}.items():
     found = difference("mlp", make, "float64", {"batch_size": None, "epochs": 4})

@@ -22,29 +22,24 @@ def error_of(call):
 
 def mlp(rng, **options):
     """Dropout, ignored labels, and sizes that no number of ranks divides."""
-    model = Sequential(
-        nn.Dense(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.Dense(16, 5), nn.Softmax(),
-        loss_class=CategoricalCrossEntropy(ignore_index=-1), **options,
-    )  # fmt: skip
+    layers = nn.Dense(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.Dense(16, 5), nn.Softmax()
+    model = Sequential(*layers, loss_class=CategoricalCrossEntropy(ignore_index=-1), **options)
     return model, rng.normal(size=(37, 6)), rng.integers(-1, 5, 37), {}
 
 
 def cnn(rng, **options):
     """Convolution with batch statistics of all ranks, and sample weights."""
-    model = Sequential(
-        nn.Conv2D(4, 3, bias=False), nn.BatchNorm(sync=True), nn.ReLU(), nn.MaxPool2D(2),
-        nn.Flatten(), nn.Dropout(0.2), nn.Dense(3), loss_class=SoftmaxCrossEntropy(), **options,
-    )  # fmt: skip
+    first = nn.Conv2D(4, 3, bias=False), nn.BatchNorm(sync=True), nn.ReLU(), nn.MaxPool2D(2)
+    last = nn.Flatten(), nn.Dropout(0.2), nn.Dense(3)
+    model = Sequential(*first, *last, loss_class=SoftmaxCrossEntropy(), **options)
     X = rng.normal(size=(21, 8, 8, 2))
     return model, X, rng.integers(0, 3, 21), {"sample_weight": rng.uniform(0.2, 3, 21)}
 
 
 def lstm(rng, **options):
     """Sequences of different lengths."""
-    model = Sequential(
-        nn.Embedding(11, 8), nn.LSTM(12), nn.Dropout(0.2), nn.Dense(4),
-        loss_class=SoftmaxCrossEntropy(), **options,
-    )  # fmt: skip
+    layers = nn.Embedding(11, 8), nn.LSTM(12), nn.Dropout(0.2), nn.Dense(4)
+    model = Sequential(*layers, loss_class=SoftmaxCrossEntropy(), **options)
     X, y = rng.integers(0, 11, (23, 7)), rng.integers(0, 4, (23, 7))
     return model, X, y, {"lengths": 1 + np.arange(23) % 7}
 
@@ -53,11 +48,9 @@ def gpt(rng, **options):
     """A transformer block in a checkpoint, with an embedding that is used twice."""
     tokens = nn.Embedding(13, 8)
     block = nn.TransformerBlock(2, causal=True, dropout=0.1, checkpoint=True)
-    model = Sequential(
-        tokens, nn.PositionalEmbedding(6), block,
-        nn.Residual(nn.LayerNorm(), nn.Dense(16), nn.GELU(), nn.Dense(8)), nn.LayerNorm(),
-        nn.TiedDense(tokens), loss_class=SoftmaxCrossEntropy(ignore_index=0), **options,
-    )  # fmt: skip
+    inside = nn.Residual(nn.LayerNorm(), nn.Dense(16), nn.GELU(), nn.Dense(8))
+    layers = tokens, nn.PositionalEmbedding(6), block, inside, nn.LayerNorm(), nn.TiedDense(tokens)
+    model = Sequential(*layers, loss_class=SoftmaxCrossEntropy(ignore_index=0), **options)
     X = rng.integers(0, 13, (19, 6))
     return model, X, rng.integers(0, 13, (19, 6)), {}
 
@@ -73,10 +66,8 @@ def heads(rng, **options):
         (nn.Dense(2), ["both"], ["place"]),
     ]
     losses = {"kind": SoftmaxCrossEntropy(ignore_index=-1), "place": MeanSquaredError()}
-    model = Network(
-        ["a", "b"], uses, ["kind", "place", "both"], loss_class=losses,
-        loss_weights={"place": 0.3}, **options,
-    )  # fmt: skip
+    options |= {"loss_class": losses, "loss_weights": {"place": 0.3}}
+    model = Network(["a", "b"], uses, ["kind", "place", "both"], **options)
     X = tuple(rng.normal(size=(2, 29, 6)))
     y = rng.integers(-1, 5, 29), rng.normal(size=(29, 2)), None
     return model, X, y, {"sample_weight": {"place": rng.uniform(0.2, 3, 29)}}
