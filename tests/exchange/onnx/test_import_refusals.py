@@ -39,6 +39,9 @@ def gelu_tanh(cubic):
 GRU = {"W": floats(1, 12, 2), "R": floats(1, 12, 4)}
 LSTM = {"W": floats(1, 16, 2), "R": floats(1, 16, 4)}
 RNN = {"W": floats(1, 4, 2), "R": floats(1, 4, 4), "z": floats(1, 2, 4)}
+ALL_SIDES = "kernel_shape=[3,3] pads=[1,1,1,1] strides=[3,3]"
+CORNERS = "mode='linear' coordinate_transformation_mode='align_corners'"
+TWICE = {"s": np.array([1, 1, 2, 2], np.float32)}
 IF = onnx.helper.make_node(
     *("If", ["c"], ["y"]),
     **dict.fromkeys(("then_branch", "else_branch"), onnx.GraphProto(name="empty")),
@@ -56,15 +59,9 @@ REFUSED = [
     ("RNN x W R _ _ z hidden_size=4", [5, 2, 2], RNN, "begin at 0"),
     ("MaxPool x -> p i kernel_shape=[2,2]; Cast i to=1", [None, 3, 8, 8], {}, "its output 'i' is"),
     ("MaxPool x kernel_shape=[2,2] dilations=[2,2]", [None, 3, 8, 8], {}, "dilations"),
-    (
-        "AveragePool x kernel_shape=[3,3] pads=[1,1,1,1] strides=[3,3]",
-        *([None, 3, 6, 6], {}, "leaves out the zeros"),
-    ),
+    (f"AveragePool x {ALL_SIDES}", [None, 3, 6, 6], {}, "leaves out the zeros"),
     ("MaxPool x kernel_shape=[2,2] strides=[2,2] ceil_mode=1", [None, 3, 5, 5], {}, "ceil_mode"),
-    (
-        "Resize x _ s mode='linear' coordinate_transformation_mode='align_corners'",
-        *([None, 3, 4, 4], {"s": np.array([1, 1, 2, 2], np.float32)}, "half-pixel"),
-    ),
+    (f"Resize x _ s {CORNERS}", [None, 3, 4, 4], TWICE, "half-pixel"),
     ("Resize x _ s", [None, 3, 4], {"s": np.array([1, 1, 2], np.float32)}, "only images"),
     ("Resize x _ s", [None, 3, 4, 4], {"s": np.array([1, 2, 2, 2], np.float32)}, "only images"),
     ("Conv x W pads=[2,0]", [None, 3, 8], {"W": floats(4, 3, 3)}, "unevenly"),
@@ -164,7 +161,10 @@ def test_no_interval_is_too_narrow(tmp_path, monkeypatch):
 # --- read as these layers, which compute the same -------------------------------------------------
 
 POOL = "MaxPool x -> p kernel_shape=[2,2] strides=[2,2]; Flatten p -> f; "
-CONSTANTS = {"m": floats(3, 1, 1), "s": np.array([[[2.0]], [[3]], [[4]]], np.float32)}
+PIXELS = {"i": np.array([1, 11, 4])}
+SCALED = "Sub x m -> a; Div a s -> b; Sub one b"
+CONSTANTS = {"m": floats(3, 1, 1), "s": floats(3, 1, 1) ** 2 + 1, "one": np.float32(1)}
+SOFTPLUS = "Mul x one -> s; Greater s t -> g; Softplus x -> p; Where g x p"
 CROP = {"a": np.array([0]), "b": np.array([2]), "c": np.array([2])}
 BOTH = "MatMul x W -> z; Sigmoid z -> p; Sub c p -> q; Concat q p axis=1"
 LAYER_NORM = (
@@ -172,15 +172,9 @@ LAYER_NORM = (
     "Sqrt w -> r; Div d r -> n; "
 )
 RMS_NORM = "Mul x x -> s; ReduceMean s last -> v; Add v eps -> w; Pow w power -> r; Mul x r -> n; "
-NORM = {"last": np.array([-1]), "eps": np.float32(0.01), "power": np.float32(-0.5)}
-NORM |= {
-    "zero": np.float32(0),
-    "tiny": np.float32(1e-12),
-    "g": floats(4),
-    "b": floats(4) + 1,
-    "rows": floats(3, 1) + 2,
-    "other": np.array([1, 2]),
-}
+NORM = {"eps": 0.01, "power": -0.5, "zero": 0, "tiny": 1e-12}
+NORM = {name: np.float32(value) for name, value in NORM.items()} | {"last": np.array([-1])}
+NORM |= {"g": floats(4), "b": floats(4) + 1, "rows": floats(3, 1) + 2}
 READ = [
     (f"{LAYER_NORM}Mul n g -> o; Add o b", [None, 3, 4], NORM, "LayerNorm"),
     (f"{LAYER_NORM}Mul n rows", [None, 3, 4], NORM, ""),
@@ -189,16 +183,9 @@ READ = [
     ("Conv x W pads=[0,1,0,1]", [None, 3, 5, 5], {"W": floats(4, 3, 1, 3)}, "Conv2D"),
     ("Conv x W pads=[1,2,0,1]", [None, 3, 5, 5], {"W": floats(4, 3, 1, 3)}, "ZeroPad2D Conv2D"),
     (POOL + "Gemm f W", [None, 3, 4, 4], {"W": floats(12, 4)}, "MaxPool2D Flatten Dense"),
-    (
-        POOL + "Gather f i axis=1",
-        *([None, 3, 4, 4], {"i": np.array([1, 11, 4])}, "MaxPool2D Flatten Select"),
-    ),
+    (POOL + "Gather f i axis=1", [None, 3, 4, 4], PIXELS, "MaxPool2D Flatten Select"),
     ("Slice x a b c", [None, 3, 5, 2], CROP, "Permute Select Permute"),
-    (
-        "Sub x m -> a; Div a s -> b; Sub one b",
-        *([None, 3, 2, 2], {**CONSTANTS, "one": np.float32(1)}),
-        "Permute BatchNorm BatchNorm Permute",
-    ),
+    (SCALED, [None, 3, 2, 2], CONSTANTS, "Permute BatchNorm BatchNorm Permute"),
     ("Conv x W -> h; Mul h s", [None, 2, 4, 4], {"W": floats(2, 2, 1, 1), "s": floats(4)}, ""),
     (BOTH, [None, 3], {"W": floats(3, 1), "c": np.float32(1)}, "Dense Dense Softmax"),
     (BOTH, [None, 3], {"W": floats(3, 1), "c": np.float32(2)}, "Dense Sigmoid Parallel"),
@@ -207,10 +194,7 @@ READ = [
     *((f"{name.capitalize()} x", [None, 9], {}, name) for name in ("ELU", "CELU", "SELU")),
     *((f"{name} x", [None, 9], {}, name) for name in ("Softplus", "Softsign", "HardSwish")),
     *((f"LeakyRelu x alpha={alpha}", [None, 9], {}, "LeakyReLU") for alpha in (0.01, 1.0, 1e-20)),
-    (
-        "Mul x one -> s; Greater s t -> g; Softplus x -> p; Where g x p",
-        *([None, 9], {"one": np.float32(1), "t": np.float32(20)}, "Softplus"),
-    ),
+    (SOFTPLUS, [None, 9], {"one": np.float32(1), "t": np.float32(20)}, "Softplus"),
     ("LayerNormalization x g", [None, 4], {"g": floats(4)}, "LayerNorm"),
     ("HardSigmoid x alpha=0.16666667", [None, 9], {}, "HardSigmoid"),
 ]
