@@ -438,10 +438,11 @@ def test_it_runs_as_a_script(script, mlp, tmp_path):
         assert re.match(usage, script(*arguments))
     np.save(source, np.ones(3))
     before = sorted(tmp_path.iterdir())
+    ending = r"Y\.csv: the output is an \.npy file, so its name must end in \.npy\.$"
     for given, says in (
         ((source,), r"\S*X.npy: X must have the shape \(N, 3\)"),
         (("nothing.npy",), r"nothing.npy: .*No such file"),
-        ((source, "Y.csv"), r"Y\.csv: the output is an \.npy file, .* must end in \.npy\.$"),
+        ((source, "Y.csv"), ending),
     ):
         assert re.match(says, script(*given))
     np.save(source, X)
