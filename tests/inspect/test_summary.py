@@ -185,9 +185,6 @@ def test_emscripten_prints_plain_text(monkeypatch, capsys):
     assert capsys.readouterr().out == f"{summary}\n"
 
 
-# --- the profile of a step ------------------------------------------------------------------------
-
-
 class Slow(Layer):
     """Sleeps two milliseconds forward and four back."""
 

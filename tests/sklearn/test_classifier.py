@@ -129,9 +129,6 @@ def test_a_part_need_not_have_the_classes_that_have_weights():
     assert same(by_class, by_sample)
 
 
-# --- settings ---------------------------------------------------------------------------------
-
-
 def test_an_optimizer_is_copied_and_its_rate_decays():
     rule = SGD(0.1, momentum=0.9)
     used = fitted(optimizer=rule, batch_size=50, epochs=3).model_.optimizer
@@ -241,9 +238,6 @@ def test_the_dtype_is_that_of_x_unless_it_is_set():
     assert dtype(X.astype(int)) == "float64"
 
 
-# --- stopping early ---------------------------------------------------------------------------
-
-
 def test_early_stopping_keeps_the_weights_of_the_best_epoch():
     settings = {"validation_fraction": 0.3, "n_iter_no_change": 3, "random_state": 1}
     settings |= {"early_stopping": True, "learning_rate": Constant(0.05), "epochs": 200}
@@ -300,9 +294,6 @@ def test_the_validation_part_is_weighted_too():
     loss = est.model_.evaluate(est.encode(held), labels, **settings)["loss"]
     assert est.best_loss_ == pytest.approx(loss)
     assert est.best_loss_ != pytest.approx(est.model_.evaluate(est.encode(held), labels)["loss"])
-
-
-# --- call by call -----------------------------------------------------------------------------
 
 
 def test_a_warm_start_goes_on():

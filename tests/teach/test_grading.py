@@ -199,9 +199,6 @@ def test_nothing_counts_while_the_forward_pass_is_wrong(name, change):
     assert found.score == 0
 
 
-# --- what is returned ----------------------------------------------------------------------------
-
-
 def test_hints_grow_with_their_level_and_a_page_shows_them():
     found = grade(changed("layer_norm", "g - through_mean", "g"), "layer_norm")
     texts = [" ".join(found.hint(level).split()) for level in range(4)]

@@ -74,8 +74,6 @@ def assert_same(module, shape, tokens=0, seed=0, axis=-1):
     return ours
 
 
-# --- modules that stand alone --------------------------------------------------------------------
-
 Pick = Callable[..., Any]
 Modules = dict[str, Callable[[Pick], Any]]
 VECTORS = {

@@ -177,9 +177,6 @@ def test_random_networks_both_ways(seed):
     np.testing.assert_allclose(model.predict(X), expected, **precision)
 
 
-# --- the module ----------------------------------------------------------------------------------
-
-
 def image_model(dtype="float64"):
     layers = L.Conv2D(4, 3), L.BatchNorm(), L.ReLU(), L.MaxPool2D(2), L.Flatten(), L.ReLU()
     return model_for((8, 6, 2), *layers, L.Dense(5), L.Dense(3), seed=0, dtype=dtype)
