@@ -417,9 +417,12 @@ def test_check_passes_also_with_tokens(digits, writer):
     assert [row[0] for row in rows] == ["1.W", "1.b", "3.W", "3.b", "input"]
     assert all(float(row[-2]) < 1e-7 for row in rows)
     assert "All checks passed." in phitodeep("check", writer, "--probes", 2).stdout
-    category = nn.Chain(nn.Select([2], tokens=True), nn.Embedding(50, 3), nn.Flatten())
-    layers = nn.Parallel(nn.Select([0, 1]), category), nn.BatchNorm(), nn.Dense(2), nn.Tanh()
-    model = model_for((3,), *layers)
+    categories = [
+        nn.Chain(nn.Select([column], tokens=True), nn.Embedding(count, 3), nn.Flatten())
+        for column, count in ((2, 3), (3, 50))
+    ]
+    layers = nn.Parallel(nn.Select([0, 1]), *categories), nn.BatchNorm(), nn.Dense(2), nn.Tanh()
+    model = model_for((4,), *layers)
     assert "All checks passed." in phitodeep("check", saved(model), "--probes", 2).stdout
 
 
