@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from phitodeep.io.tensors import BFLOAT16, Entry, open_tensors
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SUPPORTED = {np.dtype("<f4"), np.dtype("<f2"), BFLOAT16}
+PLAIN = re.compile(r"[^/\\:\0]+\.safetensors")  # the name of a file, without a folder or a drive
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -123,19 +124,10 @@ def _shards(index: Any, path: Path) -> Mapping[str, list[str]]:
         raise DataError(f"{path} is damaged: it has no 'weight_map'.")
     files: dict[str, list[str]] = {}
     for name, file in names.items():
-        if not _is_plain(file):
+        if not isinstance(file, str) or not PLAIN.fullmatch(file):
             raise DataError(
                 f"{path}: weight_map names the file {file!r} for {name!r}, which is not the name "
                 "of a safetensors file in the same folder."
             )
         files.setdefault(file, []).append(name)
     return files
-
-
-def _is_plain(file: Any) -> bool:
-    return (
-        isinstance(file, str)
-        and file.endswith(".safetensors")
-        and PurePosixPath(file).name == PureWindowsPath(file).name == file
-        and "\0" not in file
-    )
