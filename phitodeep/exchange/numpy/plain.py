@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-import tokenize
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -630,10 +629,7 @@ def main(predict: Callable[[Any], Any], ending: str = "npy") -> None:
             X = X if isinstance(X, np.ndarray) else dict(X)
     except OSError as error:
         sys.exit(f"{given.source}: {error.strerror}")
-    except (
-        *(EOFError, MemoryError, OverflowError, SyntaxError, TypeError, ValueError),
-        *(tokenize.TokenError, zipfile.BadZipFile),
-    ):
+    except Exception:  # NumPy raises many kinds for what is not its own
         sys.exit(f"{given.source} is not an .npy file of numbers.")
     try:
         Y = predict(X)
