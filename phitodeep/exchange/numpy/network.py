@@ -129,23 +129,18 @@ class Network:
         for p in later if any(p.kind is p.VAR_POSITIONAL for p in known) else known[inputs:]:
             ours = named.get(p.name, p.name)
             owner, name = layer.tied.get(ours, (layer, ours))
-            if p.kind is p.POSITIONAL_ONLY:
-                raise ArgumentError(
-                    f"{form.__name__} takes {p.name!r} by position only: settings are passed by "
-                    'name, so leave out the "/".'
-                )
             if name in owner.params or name in owner.state:
                 start = f"{p.name}=" if by_name or p.kind is p.KEYWORD_ONLY else ""
                 yield self._weight(start, layer, owner, name)
                 continue
-            value, by_name = getattr(layer, ours, p.default), True
+            value, by_name = getattr(layer, ours, p.default), p.kind is not p.POSITIONAL_ONLY
             if value is p.empty:
                 raise ArgumentError(
                     f"{form.__name__} takes {p.name!r}, but {layer!r} has no such parameter, state "
                     "or setting."
                 )
-            if not same(value, p.default):
-                yield f"{p.name}={literal(value, f'{p.name} of {layer!r}')}"
+            if not by_name or not same(value, p.default):
+                yield f"{p.name}=" * by_name + literal(value, f"{p.name} of {layer!r}")
 
     def _weight(self, start: str, layer: Layer, owner: Layer, name: str) -> str:
         path = self.paths.get(id(owner), self.paths[id(layer)])

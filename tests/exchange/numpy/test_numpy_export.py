@@ -108,7 +108,7 @@ def clipped(X):
 
 
 @exports(Scale)
-def scale(X, s, shift, power, slopes, missing=None, top: float = first(FAR)):
+def scale(X, s, shift, power, /, slopes, missing=None, top: float = first(FAR)):
     """Some function."""
     Y = np.minimum(clipped(s * X) ** power, slopes[1]) * slopes[0] * top
     return Y + shift if missing is None else Y
@@ -669,7 +669,6 @@ FUNCTIONS = [  # of Own; what the last line defines
     ("def f(X, table): return X", ArgumentTypeError, "table of Own.*make it a Param or State"),
     ("def abs(X): return X", ArgumentError, "'abs'.*means something else.*rename it"),
     ("def f(X): return absent", ArgumentError, "f uses 'absent', which is not defined"),
-    ("def f(X, power, /): return X", ArgumentError, "takes 'power' by position only.*\"/\""),
     ("def g(X): pass\nh = g\ndef f(X): return h(X)", ArgumentError, "g under the name 'h'"),
 ]
 REFUSED = [
