@@ -123,11 +123,11 @@ def conv(theirs: str, move: Move) -> Pair:
 
 def _conv(layer: Any) -> dict[str, Any]:
     sizes = {"in_channels": layer.input_shape[-1], "out_channels": layer.filters}
-    if hasattr(layer, "output_padding"):
+    if hasattr(layer, "extra"):  # a transposed convolution
         sizes["output_padding"] = layer.output_padding
-    if hasattr(layer, "extra") and layer.padding == "same":  # windows that do not touch
-        reach = zip(layer.kernel, layer.strides, layer.dilations, strict=True)
-        sizes["output_padding"] = tuple(max(s - (k - 1) * d - 1, 0) for k, s, d in reach)
+        if layer.padding == "same":  # windows that do not touch
+            reach = zip(layer.kernel, layer.strides, layer.dilations, strict=True)
+            sizes["output_padding"] = tuple(max(s - (k - 1) * d - 1, 0) for k, s, d in reach)
     return {**sizes, "bias": layer.bias, **_zeros(layer)}
 
 
