@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import is_dataclass
@@ -14,7 +13,7 @@ import numpy as np
 
 from phitodeep.core.checks import as_real, check_count
 from phitodeep.core.types import Array, Shape
-from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, first_few
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError, did_you_mean, first_few
 
 StateDict = dict[str, Any]  # nested dicts with string keys, of plain JSON values and arrays
 
@@ -47,9 +46,8 @@ def check_entries(state: Any, wanted: Collection[str], who: str) -> StateDict:
     if missing or extra:
         found = ("lacks", missing), ("has the unknown", extra)
         named = [f"{what} {first_few([*map(repr, keys)])}" for what, keys in found if keys]
-        near = difflib.get_close_matches(str(extra[0]), wanted, n=3) if extra else []
-        hint = f" (similar: {', '.join(map(repr, near))})" if near else ""
-        raise ArgumentError(f"{who} {' and '.join(named)}{hint}.")
+        hint = did_you_mean(extra[0], wanted) if extra else ""
+        raise ArgumentError(f"{who} {' and '.join(named)}.{hint}")
     return dict(state)
 
 

@@ -77,7 +77,6 @@ class ModelCheckpoint(_Monitor):
     def forget(self) -> None:
         super().forget()
         self.written: list[str] = []  # the names of the files that `keep` counts, oldest first
-        self.checked = self.better = self.shared = False
         self.held: int | None = None  # holds the lock of the file at `path`
 
     def check_state(self, state: StateDict, who: str) -> None:

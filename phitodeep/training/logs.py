@@ -141,10 +141,9 @@ class CSVLogger(_Table):
         model.train(X, y, callbacks=[CSVLogger("log.csv")])
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, append: bool = False) -> None:
-        super().__init__(path, append=append)
-        self.rows: list[dict[str, Any]] = []  # of the file
-        self.noted = self.settings = ""  # in the run's rows so far; for the next row
+    rows: list[dict[str, Any]]  # of the file
+    noted: str  # the settings in the run's rows so far
+    settings: str  # for the next row
 
     def read(self) -> list[dict[str, Any]]:
         try:
