@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from phitodeep.core.checks import snake_case
 
-CHANNELS_FIRST = (  # how the names of modules begin that take (N, C, ...)
-    *("Conv", "BatchNorm", "InstanceNorm", "GroupNorm", "MaxPool", "AvgPool"),
-    *("AdaptiveAvgPool", "AdaptiveMaxPool", "Dropout1d"),
-)
 MODULES = (  # that are functions and methods too
     "Sigmoid Tanh Softsign ReLU SELU SiLU Mish Hardsigmoid Hardswish ELU CELU LeakyReLU GELU "
     "Hardtanh Softplus Softmax LogSoftmax Dropout Dropout1d Dropout2d Flatten MaxPool1d MaxPool2d "

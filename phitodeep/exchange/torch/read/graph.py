@@ -11,6 +11,7 @@ from __future__ import annotations
 import reprlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NoReturn, TypeVar, cast
 
 from phitodeep.errors import ArgumentError, DataError
@@ -22,7 +23,8 @@ from phitodeep.exchange.onnx.read.interpreting import HANDLERS, Budget, Call
 from phitodeep.exchange.onnx.read.products import merge
 from phitodeep.exchange.onnx.read.reading import OPSETS, Node
 from phitodeep.exchange.onnx.read.values import Step, Value, View
-from phitodeep.exchange.torch.read.functions import ALIASES, CHANNELS_FIRST, FUNCTIONS
+from phitodeep.exchange.torch.layouts import FIRST
+from phitodeep.exchange.torch.read.functions import ALIASES, FUNCTIONS
 from phitodeep.exchange.torch.read.leaves import Leaves, described
 from phitodeep.exchange.tree import as_model
 from phitodeep.layers.base import Layer
@@ -58,7 +60,7 @@ class Graph:
         self.modules: dict[type, Callable[..., Any]] = {}  # what is read in a way of its own
         self.embeddings: dict[Any, Any] = {}  # by their weights
         self.used: dict[Any, Any] = {}  # the path and the module of parameters that layers have
-        self.prefix = ""  # of paths
+        self.prefix = ""  # of paths, such as "encoder."
         self.values: dict[int, Any] = {}
         self.readers: dict[int, list[Any]] = defaultdict(list)
         self.steps: list[Step] = []
@@ -74,8 +76,8 @@ class Graph:
         """
         more = {name: self.torch.cat([A, A[:1]]) for name, A in examples.items()}
         self.examples = examples
-        self.calls = self.tracing.traced(module, examples, self.is_leaf, True)
-        evaluated = self.tracing.traced(module, more, self.is_leaf, False)
+        traced = partial(self.tracing.traced, module, self.prefix, self.is_leaf)
+        self.calls, evaluated = traced(examples, True), traced(more, False)
         self.dropped: dict[Any, bool] = {}  # functional dropouts: whether they drop in training
         first, *_ = examples
         counts = (len(examples[first]), len(more[first]))
@@ -102,10 +104,10 @@ class Graph:
             for reader in self.readers[id(tensor)]:
                 module = self._module_of(reader)
                 row = self.leaves.rows.get(type(module))
-                if type(module).__name__.startswith(CHANNELS_FIRST):
+                layout = None if row is None else row.layout
+                if layout == FIRST or type(module).__name__.startswith("Adaptive"):
                     return True
-                if row is not None and row.layout == "any":
-                    todo += reader.made
+                todo += reader.made if layout == "any" else []
         return False
 
     def read(self, starts: Sequence[int], end: Callable[[int], int] | None, **makers: Any) -> Any:
@@ -160,7 +162,7 @@ class Graph:
         try:
             found = self._step(call)
         except DataError as error:
-            self.fail(call, str(error).removeprefix(f"{self.path(call)} ").rstrip("."))
+            self.fail(call, str(error).removeprefix(f"{call.path} ").rstrip("."))
         found = found if isinstance(found, list) else [found]
         self.values |= dict(zip(map(id, call.made), found, strict=False))
         for view in found:
@@ -191,19 +193,15 @@ class Graph:
             what = str(wrong).partition("() ")[2]
             return self.fail(call, f"has arguments that are not supported: {what}")
 
-    def path(self, call: Any) -> str:
-        """Return where a step is, for messages."""
-        return self.prefix + str(call.path)
-
     def fail(self, call: Any, why: str) -> NoReturn:
         kind = f"{described(call.does)} " if isinstance(call.does, self.torch.nn.Module) else ""
-        raise ArgumentError(f"from_torch: {kind}(path {self.path(call)!r}) {why}.")
+        raise ArgumentError(f"from_torch: {kind}(path {call.path!r}) {why}.")
 
     def _check_parameters(self, call: Any, module: Any) -> None:
         """Refuse parameters that another module has already."""
         for name, parameter in module.named_parameters():
             tied = parameter in self.embeddings and isinstance(module, self.torch.nn.Linear)
-            path, owner = self.used.setdefault(parameter, (self.path(call), module))
+            path, owner = self.used.setdefault(parameter, (call.path, module))
             if owner is not module and not tied:
                 self.fail(
                     call,
@@ -248,7 +246,7 @@ class Graph:
 
     def operator(self, call: Any, op: str, inputs: Sequence[Value], **attributes: Any) -> View:
         """Return the output of an operator of the ONNX reader."""
-        it, node = cast(Any, self), Node(op, self.path(call), [], [], attributes)
+        it, node = cast(Any, self), Node(op, call.path, [], [], attributes)
         return cast(View, HANDLERS[op](Operator(it, node, inputs)))
 
     def planned(self, step: Step, plan: Plan) -> View:
@@ -258,7 +256,7 @@ class Graph:
         return step.output
 
     def new_step(self, call: Any, inputs: Sequence[View], groups: Iterable[Group]) -> Step:
-        return Step(call.name, self.path(call), inputs, tuple(groups), 0, False, None, {})
+        return Step(call.name, call.path, inputs, tuple(groups), 0, False, None, {})
 
     def placed(self, view: View) -> Placed:
         """Return where a value is in our layers, as it is."""

@@ -46,7 +46,7 @@ class Reader(TensorFunctions):
         if args or kwargs:
             self.fail(call, "is called with more than its input, which is not supported")
         view = self.value(call, X)
-        layers = self.leaves.layers(module, self.path(call), self.leaves.of)
+        layers = self.leaves.layers(module, call.path, self.leaves.of)
         if isinstance(module, self.torch.nn.Embedding):
             self.embeddings[module.weight] = layers[0]
         pair, groups, count = self.leaves.rows.get(type(module)), view.groups, len(view.groups)
@@ -90,7 +90,7 @@ class Reader(TensorFunctions):
                     call, "shares its weight with an Embedding, but has a bias: use bias=False"
                 )
             return self._dense(call, [L.TiedDense(embedding)], X)
-        layers = self.leaves.layers(module, self.path(call), self.leaves.of)
+        layers = self.leaves.layers(module, call.path, self.leaves.of)
         alone = [c.does for c in self.calls].count(module) == 1 and not self.prefix
         alone &= not isinstance(layers[0], L.Shared)
         return self._dense(call, layers, X, self.leaves.loads[-1][2] if alone else None)
@@ -133,7 +133,7 @@ class Reader(TensorFunctions):
         examples = {f"X{k}": X.flatten(0, 1) for k, X in enumerate(Xs)}
         inner = Reader(self.torch, self.own, self.tracing, self.leaves)
         inner.embeddings, inner.used = self.embeddings, self.used
-        inner.prefix = self.path(call) + "."
+        inner.prefix = call.path + "."
         inner.trace(module.layer, examples)
         layer = inner.read(
             [A.ndim - 1 for A in examples.values()],
@@ -156,7 +156,7 @@ class Reader(TensorFunctions):
 
     def _joint(self, call: Any, module: Any, *Xs: Any) -> Any:
         """Modules of several values."""
-        (layer,) = self.leaves.layers(module, self.path(call), self.leaves.of)
+        (layer,) = self.leaves.layers(module, call.path, self.leaves.of)
         return self.joint(call, layer, [self.value(call, X) for X in Xs])
 
     def _merged(self, call: Any, module: Any, *Xs: Any) -> View:
@@ -171,9 +171,7 @@ class Reader(TensorFunctions):
             self.fail(call, "is given an initial state; only zeros are supported")
         view = self.value(call, X)
         x, last = self.ordered(view), self._only_last(call, module)
-        layers = self.leaves.layers(
-            module, self.path(call), lambda m: self.leaves.recurrent(m, not last)
-        )
+        layers = self.leaves.layers(module, call.path, lambda m: self.leaves.recurrent(m, not last))
         width = new(same(module.hidden_size * (2 if module.bidirectional else 1)))
         groups = (*view.groups[: 1 if last else 2], width)
         out = self.written(call, layers, x, groups, groups)
@@ -229,9 +227,7 @@ class Reader(TensorFunctions):
             self.fail(call, "has a key_padding_mask: in phitodeep, predict(X, lengths=...) has")
         causal = self._is_causal(call, attn_mask)
         view = self.value(call, query)
-        layers = self.leaves.layers(
-            module, self.path(call), lambda m: self.leaves.attention(m, causal)
-        )
+        layers = self.leaves.layers(module, call.path, lambda m: self.leaves.attention(m, causal))
         return [self.written(call, layers, self.ordered(view), view.groups, view.groups), None]
 
     def _is_causal(self, call: Any, mask: Any) -> bool:

@@ -183,8 +183,8 @@ class TensorFunctions(Graph):
         if table is not None:
             if table in self.used:
                 self.fail(call, f"shares its weight with {self.used[table][0]!r}")
-            self.used[table] = self.path(call), None
-        self.leaves.loads.append((layer, self.path(call), {"W": W}))
+            self.used[table] = call.path, None
+        self.leaves.loads.append((layer, call.path, {"W": W}))
         return self.written(call, [layer], self.ordered(view), view.groups, view.groups)
 
     def _table(self, tensor: Any) -> Any:

@@ -56,12 +56,13 @@ class Trace(TorchFunctionMode):
     """The calls of a module; `leaf` says which modules are not looked into."""
 
     def __init__(
-        self, module: nn.Module, inputs: dict[str, Tensor], leaf: Callable[[nn.Module], bool]
-    ) -> None:
+        self, module: nn.Module, prefix: str, leaf: Callable[[nn.Module], bool],
+        inputs: dict[str, Tensor],
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.inputs, self.leaf, self.calls = inputs, leaf, list[Call]()
-        self.paths = {part: path for path, part in module.named_modules()}
-        self.inside = [""]  # the paths of the modules that run
+        self.leaf, self.calls = leaf, list[Call]()
+        self.paths = {part: f"{prefix}{path}" for path, part in module.named_modules()}
+        self.inside = [prefix.removesuffix(".")]  # the paths of the modules that run
         self.running = False  # a step, of which nothing is noted
         self.texts = {id(X): name for name, X in inputs.items()}  # of all tensors
         self.versions = {id(X): X._version for X in inputs.values()}  # of what depends on them
@@ -131,15 +132,16 @@ def tensors(value: Any) -> list[Tensor]:
 
 
 def traced(
-    module: nn.Module, inputs: dict[str, Tensor], leaf: Callable[[nn.Module], bool], training: bool
-) -> list[Call]:
+    module: nn.Module, prefix: str, leaf: Callable[[nn.Module], bool], inputs: dict[str, Tensor],
+    training: bool,
+) -> list[Call]:  # fmt: skip
     """Return the calls of a module in training or evaluation mode; the last one is of its outputs.
 
     Leaves run in evaluation mode, so that no running statistics change.
     """
     for part in module.modules():
         part.training = training and not leaf(part)
-    trace, run = Trace(module, inputs, leaf), nn.Module.__call__
+    trace, run = Trace(module, prefix, leaf, inputs), nn.Module.__call__
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # it computes a whole encoder layer as one step
     nn.Module.__call__ = lambda *args, **kwargs: trace.call(run, *args, **kwargs)
