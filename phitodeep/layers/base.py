@@ -696,7 +696,7 @@ class Layer(Seeded, Checked, Configurable, registered=False):
     def _check_output(self, X: Any, Y: Any) -> None:
         """Refuse an output of forward that differs from what `create` returned."""
         Xs, Ys = each(X), each(Y)
-        outs = (self.output_shape,) if self.outputs == 1 else self.output_shape or ()
+        outs = self._outs() or (None,) * self.outputs
         if len(Ys) != len(outs) or not all(isinstance(A, np.ndarray) for A in Ys):
             wanted = "an array" if len(outs) == 1 else f"a tuple of {len(outs)} arrays"
             raise ArgumentTypeError(

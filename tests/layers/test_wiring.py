@@ -7,13 +7,15 @@ from phitodeep import check_gradients
 from phitodeep import layers as L
 from phitodeep.core.call import Call, calling, watching, within
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
+from phitodeep.training.shortcuts import logits, rearranged
 from tests.conftest import check_refused
 from tests.derivations.test_contract import same_passes
 from tests.inspect.shared import rows
 
 
 def test_gradients_that_nobody_needs_are_not_computed():
-    uses = [(L.Tanh(), ["a"], ["h"]), (L.Dense(3), ["b"], ["k"]), (L.Add(), ["h", "k"], ["s"])]
+    uses = [(L.Tanh(), ["a"], ["h"]), (L.Dense(3), ["b"], ["k"])]
+    uses += [(L.Bilinear(3), ["h", "k"], ["s"])]
     uses += [(L.Dense(2), ["s"], ["y"]), (L.Tanh(), ["h"], ["z"])]
     net = L.Wired(["a", "b"], uses, ["y", "z"])
     net.build(((3,), (4,)), seed=0)
@@ -24,10 +26,43 @@ def test_gradients_that_nobody_needs_are_not_computed():
         if (event.what, event.when) == ("backward", "before") and event.path:
             ran.append(repr(event.source))
 
-    with within(Call(step=0, needs_dX=False)), watching(watcher):
-        Ys = net.forward(rng.standard_normal((5, 3)), rng.standard_normal((5, 4)))
-        assert net.backward(*Ys) is None
-    assert ran == ["Dense(3, 2)", "Add()", "Dense(4, 3)"]  # no Tanh: nothing learns before it
+    every = ["Dense(3, 2)", "Bilinear(3)", "Dense(4, 3)"]  # no Tanh: nothing learns before it
+    for learns, wanted in ((True, every), (False, every[:2]), (True, every)):
+        net.layers[1].trainable = learns
+        ran.clear()
+        with within(Call(step=0, needs_dX=False)), watching(watcher):
+            Ys = net.forward(rng.standard_normal((5, 3)), rng.standard_normal((5, 4)))
+            assert net.backward(*Ys) is None
+        assert ran == wanted
+
+
+def test_a_value_is_read_three_times_and_layers_of_several_values_are_in_no_stretch():
+    uses = [
+        (L.Dense(3), ["x"], ["a"]),
+        (L.GRU(3, return_state=True), ["a"], ["b", "h"]),
+        (L.Bilinear(2), ["b", "x"], ["c"]),
+        *((L.Tanh(), [value], [to]) for value, to in ("cd", "be", "bf")),
+    ]
+    net = L.Wired(["x"], uses, [*"defh"])
+    assert check_gradients(net, np.random.default_rng(0).standard_normal((2, 4, 3)))
+
+
+def test_a_layer_may_give_no_gradient_of_a_value():
+    one, two = (L.Lambda(np.add, lambda dY, A, B, Y: (dY, None), inputs=2) for _ in range(2))
+    uses = [(L.Tanh(), ["x"], ["a"]), (L.Sigmoid(), ["x"], ["b"])]
+    uses += [(one, ["a", "b"], ["c"]), (two, ["c", "x"], ["y"])]
+    net, X = L.Wired(["x"], uses, ["y"]), np.random.default_rng(0).standard_normal((2, 3))
+    net.forward(X)
+    np.testing.assert_allclose(net.backward(np.ones((2, 3))), 1 - np.tanh(X) ** 2, rtol=1e-6)
+
+
+def test_an_error_of_a_backward_pass_names_its_layer():
+    fails = L.Lambda(np.copy, lambda dY, X, Y: dY / 0)
+    net = L.Wired(["x"], [(L.Tanh(), ["x"], ["a"]), (fails, ["a"], ["y"])], ["a", "y"])
+    Ys = net.forward(np.ones((2, 3)))
+    with np.errstate(divide="raise"), pytest.raises(FloatingPointError) as error:
+        net.backward(*Ys)
+    assert error.value.__notes__ == ["in layer 1 of Wired, which reads 'a' and gives 'y'"]
 
 
 def test_masks_of_values_that_merge_must_be_equal():
@@ -44,6 +79,30 @@ def test_masks_of_values_that_merge_must_be_equal():
             pytest.raises(ArgumentError, match=r"layer 0 .*'s'.*all inputs must have the same st"),
         ):
             net.forward(*Xs)
+
+
+def test_each_of_several_values_has_a_mask_or_none():
+    uses = [
+        (L.LSTM(3, return_state=True), ["a"], ["all", "h", "c"]),
+        (L.GRU(3, return_state=True), ["b"], ["d", "e"]),
+    ]
+    net, mask = L.Wired(["a", "b"], uses, ["all", "h", "d", "e"]), np.ones((2, 4), bool)
+    assert net.compute_mask(None, mask) == (None, None, mask, None)
+    net.layers[1].compute_mask = None  # without a mask, it is not asked
+    assert net.compute_mask(mask, None) == (mask, None, None, None)
+    with pytest.raises(ValueError, match="shorter"):
+        net.compute_mask(mask)
+
+
+def test_a_network_of_one_stretch_is_a_chain_and_a_softmax_alone_is_left_out():
+    for count, checkpoint, kind in ((2, False, L.Chain), (1, False, L.Wired), (2, True, L.Wired)):
+        uses = [(L.Tanh(), [f"v{k}"], [f"v{k + 1}"]) for k in range(count)]
+        net = L.Wired(["v0"], uses, [f"v{count}"], checkpoint=checkpoint)
+        net.build((3,))
+        assert isinstance(rearranged(net), kind)
+    net = L.Wired(["x"], [(L.Tanh(), ["x"], ["h"]), (L.Softmax(), ["h"], ["p"])], ["h", "p"])
+    net.build((3,))
+    np.testing.assert_array_equal(*logits(net, 2, output=1).forward(np.ones((2, 3))))
 
 
 def test_a_layer_with_several_inputs_and_outputs_is_shared():
@@ -143,3 +202,8 @@ def test_shapes_and_numbers_of_values_are_checked():
     net.forward(np.ones((2, 3)), np.ones((2, 3)))
     with pytest.raises(ShapeError, match=r"returned Y of shape \(2, 3\), got dY of shape \(2, 4\)"):
         net.backward(np.ones((2, 4)))
+    net.layers[0].backward = lambda dY: dY
+    with pytest.raises(ValueError, match="shorter"):  # one gradient for two inputs
+        net.backward(np.ones((2, 3)))
+    net.layers[0] = L.Subtract()
+    assert not net.forward(np.ones((2, 3)), np.ones((2, 3))).any()
