@@ -173,6 +173,10 @@ def test_fused_matrices_and_kernels_are_taken_apart_as_views():
     np.testing.assert_array_equal(parts(conv, "W")[1], conv.params["W"][..., 3:].reshape(6, 3))
     (conv,) = built((8, 8, 2), nn.ConvTranspose2D(5, 3))
     assert [part.shape for part in parts(conv, "W")] == [(18, 5)]
+    bilinear = nn.Bilinear(2)
+    bilinear.build(((3,), (4,)))
+    for k, part in enumerate(parts(bilinear, "W")):
+        np.testing.assert_array_equal(part, bilinear.W[..., k])
     (layer,) = built((5, 12), nn.MultiHeadAttention(4, kv_heads=2))
     flat = np.zeros(layer.params["Wqkv"].size)
     for i, stack in enumerate(layer.matrices("Wqkv", flat), 1):
