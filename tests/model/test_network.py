@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import phitodeep
-from phitodeep import LBFGS, SGD, AdamW, Huber, Network, SoftmaxCrossEntropy
+from phitodeep import LBFGS, SGD, AdamW, Huber, MeanSquaredError, Network, SoftmaxCrossEntropy
 from phitodeep import SequentialBuilder as B
 from phitodeep import layers as L
 from phitodeep.errors import ArgumentError, ArgumentTypeError
 from phitodeep.io.tensors import open_tensors, write_tensors
+from phitodeep.loss.heads import Heads
 from tests.conftest import assert_weights, check_refused
 from tests.inspect.shared import rows
 
@@ -150,6 +151,16 @@ def test_losses_are_weighted_sums_and_have_names_in_the_history():
     assert after["loss"] == pytest.approx(history[-1][1])
     assert after["box_loss"] == pytest.approx(history.metrics["test_box_loss"][-1])
     assert after["loss"] < 0.5 * before["loss"]
+
+
+def test_gradients_of_losses_have_their_weights_and_outputs_without_a_loss_have_0():
+    losses = {"a": MeanSquaredError(), "b": Huber()}
+    P, T = RNG.standard_normal((2, 3, 4, 2))
+    whole = Heads(losses, {"a": 2.0, "b": 0.5}, ("a", "b", "c"))
+    _, (da, db, dc) = whole.value_and_gradient(tuple(P), (*T[:2], None), (None, None, None))
+    np.testing.assert_array_equal(da, 2 * losses["a"].loss_gradient(P[0], T[0]))
+    np.testing.assert_array_equal(db, losses["b"].loss_gradient(P[1], T[1]) / 2)
+    assert not dc.any()
 
 
 @pytest.mark.parametrize(
