@@ -359,5 +359,6 @@ def test_lambda_gives_backward_what_it_promises(rng):
         np.testing.assert_array_equal(a, wanted)
     assert pickle.loads(pickle.dumps(nn.Lambda(cube, cube_gradient))).forward(X).shape == X.shape
     nn.Lambda(np.log, lambda dY, X, Y: dY / X).build((3,))  # without a warning
-    wide = nn.Lambda(lambda X: X * np.float64(2), lambda dY, X, Y: 2 * dY)
-    assert made(lambda: wide, (2, 3), np.float32).forward(X[..., :3]).dtype == np.float32
+    wide = nn.Lambda(lambda X: X * np.float64(2), lambda dY, X, Y: dY.astype(np.float64))
+    Y = made(lambda: wide, (2, 3), np.float32).forward(X[..., :3])
+    assert Y.dtype == wide.backward(Y).dtype == np.float32
