@@ -342,6 +342,12 @@ def test_time_distributed_is_the_layer_at_each_step_of_any_length_without_a_mask
     assert embedding.forward(np.ones((2, 3, 4), int)).shape == (2, 3, 4, 2)
 
 
+def test_branches_of_sequences_and_of_tokens_are_put_side_by_side(rng):
+    assert check_gradients(nn.Parallel(nn.Dense(2), nn.Tanh()), rng.standard_normal((2, 4, 3)))
+    words = nn.Parallel(nn.Embedding(5, 2), nn.Embedding(5, 3))
+    assert words.backward(words.forward(np.array([[0, 4]]))) is None
+
+
 def test_signatures_are_read_once(monkeypatch):
     expected = repr(nn.Chain(nn.Chain(nn.Dense(2))))
     monkeypatch.setattr("phitodeep.core.types.inspect.signature", None)
