@@ -346,6 +346,9 @@ def test_branches_of_sequences_and_of_tokens_are_put_side_by_side(rng):
     assert check_gradients(nn.Parallel(nn.Dense(2), nn.Tanh()), rng.standard_normal((2, 4, 3)))
     words = nn.Parallel(nn.Embedding(5, 2), nn.Embedding(5, 3))
     assert words.backward(words.forward(np.array([[0, 4]]))) is None
+    first = made(lambda: nn.SkipConcat(nn.Dense(2)), (2, 4, 3))
+    with calling(needs_dX=False):
+        assert first.backward(first.forward(rng.standard_normal((2, 4, 3)))) is None
 
 
 def test_signatures_are_read_once(monkeypatch):
