@@ -72,9 +72,8 @@ class Runner:
             return True
         for order in self.orders:
             importlib.import_module(order["module"])
-        package = importlib.import_module("phitodeep")
-        for name in getattr(package, "__all__", ()):  # or each fork imports what is asked for late
-            getattr(package, name)
+        package = sys.modules["phitodeep"]  # or each fork imports what is asked for late
+        [getattr(package, name) for name in getattr(package, "__all__", ())]
         gc.unfreeze()  # the tests' conftest freezes what it imports
         for f in [f for f in gc.get_objects() if isinstance(f, FunctionType)]:
             self.functions[place(f.__code__)].append(f)

@@ -61,10 +61,9 @@ GRADIENTS = (  # the functions that are broken: gradients, steps, and the helper
     r"|rotate|_flip(ped)?|_?inside|at|pad|extent|places|_cuts?|_lay|_grouped|_taps|_to_rows|_from_rows"
     r"|_split|_heads|_factors|_attend|_apply|_wide|_norm|receive|gather"
     r"|gather_\w+|add_product|_chunks|im2col|col2im|by_group|_each_tap|output_size|_probabilities|_dropout_factors"
-    r"|_transposed_product"
     r"|run|advance|averaged|_average|_gathered|_settings|_adjusted|orthogonal|matrices|hidden|length"
     r"|recall|keep|drop|assign|with_packed|by_path|joined|named|written|read"
-    r"|reciprocal|_as_tokens|_holds_matrices|parameter_path"
+    r"|reciprocal|_as_tokens|_holds_matrices|parameter_path|_transposed_product"
 )
 FORWARD = (  # with --forward, these too
     r"forward|value|each|divisor|target_weight|_weighted|_variance|_scale_and_shift|_sum|_product|nll"
