@@ -219,7 +219,6 @@ class Wired(Container):
         runs, all_dX = self._runs(), current().needs_dX
         learning, learns = self._learning(runs)
         grads: Values = dict(zip(self.returns, dYs, strict=True))
-        own: set[str] = set()  # sums that were made here, and may be added to
         for i in range(len(runs) - 1, -1, -1):
             run = runs[i]
             given = [grads.pop(name, None) for name in run.gives]
@@ -238,13 +237,9 @@ class Wired(Container):
                     continue
                 if name not in grads:
                     grads[name] = d
-                elif name in own:
-                    grads[name] += d
                 else:  # never into d, which may be dY itself, or a view of it
                     out = self.buffer(f"d{name}", d.shape, d.dtype)
                     grads[name] = np.add(grads[name], d, out=out)
-                    own.add(name)
-            own.difference_update(run.gives)
         if not all_dX:
             return None
         return one([grads.get(name) for name in self.takes], self.inputs == 1)
