@@ -3,6 +3,8 @@
 import copy
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -521,7 +523,10 @@ WRONG = [
     (calls(lambda s, x: x.transpose(0, 1)), (4, 3), "mixes the samples"),
     (calls(lambda s, x: torch.cat([x, x], 0)), (4,), "mixes the samples"),
     (calls(lambda s, x: x[:2]), (4,), "mixes the samples"),
-    (calls(lambda s, x: F.dropout(x, 0.5)), (4,), "drops values in evaluation too"),
+    (calls(lambda s, x: F.dropout(x, 0.5)), (4,), "drops values in evaluation"),
+    (calls(lambda s, x: F.dropout(x, 0.5, not s.training)), (4,), "drops values in evaluation"),
+    (calls(lambda s, x: F.softmax(s.a(x), 2 - s.a.training)), (3, 4), "other steps in training"),
+    (changed(linear(), lambda m: setattr(m, "forward", lambda x: x * 2)), (3,), "path 'mul'"),
     (calls(lambda s, x: x.tanh() if s.training else x), (4,), "other steps in training"),
     (calls(lambda s, x: x if x.sum() > 0 else -x), (4,), "control flow.*Remedy"),
     (calls(lambda s, x: x + torch.relu_(x)), (4,), r"path 'add'\) reads a value that was"),
@@ -573,7 +578,36 @@ def test_what_no_layer_does_is_refused(module, shape, message):
     assert "from_torch" in str(caught.value)
 
 
+def test_modules_are_read_in_several_threads():
+    """Tracing replaces the call of all modules."""
+    call, started, ready = nn.Module.__call__, Event(), Event()
+
+    def waits(s, x):
+        started.set()
+        ready.wait(10)
+        return s.a(x)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(from_torch, Calls(waits, a=nn.Linear(4, 2)), (4,))
+        started.wait(10)
+        second = pool.submit(from_torch, nn.Linear(4, 3), (4,))
+        nn.Linear(4, 2)(torch.ones(1, 4))
+        ready.set()
+        assert [len(model.result().layers) for model in (first, second)] == [1, 1]
+    assert nn.Module.__call__ is call
+
+
+def test_names_of_outputs_that_are_no_text():
+    model = from_torch(Calls(lambda s, x: {0: s.a(x), 1: x}, a=nn.Linear(4, 2)), (4,))
+    assert model.returns == ("output_1", "output_2")
+
+
 def test_wrong_arguments():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled = torch.jit.script(nn.Linear(3, 2))
+    with pytest.raises(ArgumentTypeError, match=r"Module that runs in Python, got Recursive"):
+        from_torch(compiled, (3,))
     with pytest.raises(ArgumentTypeError, match=r"takes a torch.nn.Module, got 3"):
         from_torch(3, (3,))
     with pytest.raises(PhitodeepError, match="input_shape"):

@@ -19,7 +19,7 @@ from phitodeep.core.types import Shape, one
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError
 from phitodeep.exchange.torch.layouts import IMAGE
 from phitodeep.exchange.torch.library import load
-from phitodeep.exchange.torch.read.leaves import Leaves
+from phitodeep.exchange.torch.read.leaves import Leaves, described
 from phitodeep.exchange.torch.read.operations import Reader
 from phitodeep.training.inputs import in_order
 
@@ -30,8 +30,10 @@ def read_torch(module: Any, input_shape: Any, model: Any, network: Any) -> Any:
     `network` makes it of layers between named values, if they are no tree.
     """
     torch, own, tracing = load("from_torch")
-    if not isinstance(module, torch.nn.Module):
-        raise ArgumentTypeError(f"from_torch takes a torch.nn.Module, got {module!r}.")
+    compiled = isinstance(module, torch.jit.ScriptModule)
+    if compiled or not isinstance(module, torch.nn.Module):
+        what = "a torch.nn.Module that runs in Python" if compiled else "a torch.nn.Module"
+        raise ArgumentTypeError(f"from_torch takes {what}, got {described(module)}.")
     declared = getattr(module, "input_layout", None)
     names = [*declared] if isinstance(declared, dict) else [*signature(module.forward).parameters]
     shapes = input_shape

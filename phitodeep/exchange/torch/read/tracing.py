@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from threading import RLock, get_ident
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ SIZES = {  # what may be asked of a value; "__get__" is of attributes, such as s
     *("__repr__", "__format__"),
 }
 FREE = ("view", "reshape", "dropout")  # may be given the number of samples, or the mode
+ALONE = RLock()  # one trace at a time, since it replaces the call of all modules
 
 
 class TraceError(Exception):
@@ -60,7 +62,7 @@ class Trace(TorchFunctionMode):
         inputs: dict[str, Tensor],
     ) -> None:  # fmt: skip
         super().__init__()
-        self.leaf, self.calls = leaf, list[Call]()
+        self.leaf, self.calls, self.thread = leaf, list[Call](), get_ident()
         self.paths = {part: f"{prefix}{path}" for path, part in module.named_modules()}
         self.inside = [prefix.removesuffix(".")]  # the paths of the modules that run
         self.running = False  # a step, of which nothing is noted
@@ -75,10 +77,19 @@ class Trace(TorchFunctionMode):
         return self.note(does, does, name if known else "", path, args, kwargs or {})
 
     def call(self, run: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        """Call a module, and note that, or what it calls."""
+        """Call a module, and note that, or what it calls.
+
+        Leaves run in evaluation mode, so that no running statistics change.
+        """
+        if get_ident() != self.thread:
+            return run(module, *args, **kwargs)
         path = self.paths.get(module, type(module).__name__)
         if self.running or self.leaf(module):
-            return self.note(module, run, "", path, args, kwargs, module)
+            mode = module.training
+            try:
+                return self.note(module, run, "", path, args, kwargs, module.eval())
+            finally:
+                module.train(mode)
         self.inside.append(path)
         try:
             return run(module, *args, **kwargs)
@@ -135,25 +146,24 @@ def traced(
     module: nn.Module, prefix: str, leaf: Callable[[nn.Module], bool], inputs: dict[str, Tensor],
     training: bool,
 ) -> list[Call]:  # fmt: skip
-    """Return the calls of a module in training or evaluation mode; the last one is of its outputs.
-
-    Leaves run in evaluation mode, so that no running statistics change.
-    """
+    """Return the calls of a module in training or evaluation mode; the last is of its outputs."""
     for part in module.modules():
-        part.training = training and not leaf(part)
-    trace, run = Trace(module, prefix, leaf, inputs), nn.Module.__call__
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # it computes a whole encoder layer as one step
-    nn.Module.__call__ = lambda *args, **kwargs: trace.call(run, *args, **kwargs)
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings(), trace:
-            warnings.simplefilter("ignore")
-            out = module(*inputs.values())
-            trace.note(None, lambda out: out, "", "output", (out,), {})
-            return trace.calls
-    finally:
-        nn.Module.__call__ = run
-        torch.backends.mha.set_fastpath_enabled(fast)
+        part.training = training
+    trace = Trace(module, prefix, leaf, inputs)
+    with ALONE:
+        run, fast = nn.Module.__call__, torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)  # it computes an encoder layer as one step
+        nn.Module.__call__ = lambda *args, **kwargs: trace.call(run, *args, **kwargs)
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                with trace:
+                    out = module(*inputs.values())
+                    trace.note(None, lambda out: out, "", "output", (out,), {})
+                    return trace.calls
+        finally:
+            nn.Module.__call__ = run
+            torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def alike(call: Call, other: Call, counts: tuple[int, int]) -> bool:
