@@ -179,8 +179,7 @@ class Optimizer(Resumable, WithSettings, registered=False):
                     theta[decayed] *= 1 - rate * decay
                 self._group, self.own = group, group.own
                 self.update(theta[group.piece], g[group.piece], rate)
-            if self.ema is not None:
-                self._average(theta, self.ema, sync.mine(packing))
+                self._average(theta, group.piece)
             sync.spread(theta)
         except BaseException:
             self.drop_held()
@@ -298,7 +297,9 @@ class Optimizer(Resumable, WithSettings, registered=False):
             self.drop_held()
         return packing.g
 
-    def _average(self, theta: Array, d: float, part: slice) -> None:
+    def _average(self, theta: Array, part: slice) -> None:
+        if (d := self.ema) is None:
+            return
         e, s = self._slot_vector("ema")[part], self._scratch_vector("scratch")[part]
         np.subtract(theta[part], e, out=s)  # d e + (1 - d) theta = e + (1 - d)(theta - e)
         s *= 1 - d

@@ -126,8 +126,7 @@ class LBFGS(Optimizer):
         for group, rate, _, _ in settings:
             piece = group.piece
             theta[piece] = start[piece] + rate * (found[piece] - start[piece])
-        if self.ema is not None:
-            self._average(theta, self.ema, slice(None))
+            self._average(theta, piece)
         if watch is not None:
             watch.notify("step", "after", self, packing.g, lr)
         return losses[0]

@@ -192,7 +192,11 @@ def test_an_output_without_targets_is_not_trained_by_the_batch():
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("rule", [AdamW(0.01, l2=0.1, clip_norm=1, weight_decay=0.1), LBFGS(l2=1)])
+@pytest.mark.parametrize(
+    "rule",
+    [AdamW(0.01, l2=0.1, clip_norm=1, weight_decay=0.1, ema=0.9), LBFGS(l2=1, ema=0.9)],
+    ids=["AdamW", "LBFGS"],
+)
 def test_only_outputs_with_targets_change_weights_and_memory(rule, accumulate):
     net = two_by_two().build()
     net.setoptimizer(rule.copy())
