@@ -29,6 +29,7 @@ __all__ = ["Wired"]
 
 RESERVED = re.compile(r"d?[XY]\d*|L|dP|np|erf|t")  # names in derivations
 Names = tuple[str, ...]
+Outputs = frozenset[str]
 Use = tuple[Layer, Names, Names]  # a layer, the values that it reads, and those that it gives
 Values = dict[str, Any]  # by name
 
@@ -116,17 +117,30 @@ class Wired(Container):
         """Return how many times layers read a value."""
         return sum(reads.count(name) for reads, _ in self.wires)
 
-    def _outputs_by_layer(self) -> dict[Layer, frozenset[str]]:
-        none = frozenset[str]()
-        reached = {name: frozenset([name]) for name in self.returns if self.outputs > 1}
-        found: dict[Layer, frozenset[str]] = {}
-        for layer, reads, gives in reversed(self.uses):
-            ends = none.union(*[reached.get(name, none) for name in gives])
-            reached |= {name: reached.get(name, none) | ends for name in reads}
-            for _, part in layer.walk():
-                for owner in [part, *[owner for owner, _ in part.tied.values()]]:
-                    found[owner] = found.get(owner, none) | ends
+    def _outputs_by_layer(self) -> dict[Layer, Outputs]:
+        found: dict[Layer, Outputs] = {}
+        if self.outputs > 1:
+            self._reached([frozenset([name]) for name in self.returns], found)
         return found
+
+    def _reached(self, ends: Sequence[Outputs], found: dict[Layer, Outputs]) -> list[Outputs]:
+        """Return which outputs depend on each input, and add the same of all layers to `found`.
+
+        `ends` are those that depend on each value in `returns`, if this network is in another.
+        """
+        none = Outputs()
+        reached = dict(zip(self.returns, ends, strict=True))
+        for layer, reads, gives in reversed(self.uses):
+            own = [reached.get(name, none) for name in gives]
+            parts, before = [part for _, part in layer.walk()], [none.union(*own)] * len(reads)
+            if isinstance(layer, Wired):
+                parts, before = [layer], layer._reached(own, found)
+            for part in parts:
+                for owner in [part, *[owner for owner, _ in part.tied.values()]]:
+                    found[owner] = found.get(owner, none).union(*own)
+            for name, outputs in zip(reads, before, strict=True):
+                reached[name] = reached.get(name, none) | outputs
+        return [reached.get(name, none) for name in self.takes]
 
     def _check_wiring(self) -> None:
         """Refuse names that cannot be names, values that do not exist yet, and unused ones."""

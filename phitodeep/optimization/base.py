@@ -147,6 +147,15 @@ class Optimizer(Resumable, WithSettings, registered=False):
             return group, rate, own["weight_decay"], group.piece
         return group, rate, self.weight_decay, group.decayed
 
+    def _moving(self, groups: Sequence[Group], lr: float, without: Outputs) -> list[Settings]:
+        """Return the settings of the groups that a step without these outputs changes."""
+        if without and self._owner is None:
+            raise OrderError(
+                f"{self!r} does not know which layers only {', '.join(sorted(without))} depends "
+                "on: give it to the network first, with network.setoptimizer(optimizer)."
+            )
+        return [self._settings(group, lr) for group in groups if group.moves(without)]
+
     # --- what users call -------------------------------------------------------------------
 
     def step(self, layers: Sequence[Layer], without: Outputs = frozenset()) -> None:
@@ -160,7 +169,7 @@ class Optimizer(Resumable, WithSettings, registered=False):
         packing, lr, sync = self._pack(layers), self.rate, self._sync
         groups = [sync.share(group, packing) for group in packing.groups]
         theta = packing.theta
-        settings = [self._settings(group, lr) for group in groups if group.moves(without)]
+        settings = self._moving(groups, lr, without)
         try:
             g, watch = self._gathered(packing), current().watch
             if watch is not None:
@@ -351,7 +360,7 @@ class Optimizer(Resumable, WithSettings, registered=False):
             )
         self._check_not_averaged("train")
         packing = self._packing
-        if packing is not None and packing.holds(layers) and self._unchanged():
+        if packing is not None and packing.holds(layers) and self._unchanged(packing):
             return packing
         slots = list(trainable(layers))
         known = {id(layer.params) for _, layer, _ in packing.slots} if packing else set()
@@ -379,8 +388,7 @@ class Optimizer(Resumable, WithSettings, registered=False):
             self._sync.refuse_new_packing()
         memories = self._memories.with_packed(packing, self._slots)
         own = [memories.recall(layer, name, self.own_start) for _, layer, name in slots]
-        outputs = {} if owner is None else owner._outputs_by_layer()
-        self._packing = Packing(layers, slots, keys, [each.own for each in own], outputs)
+        self._packing = Packing(layers, slots, keys, [each.own for each in own], self._owner)
         self._packing.replace(packing)
         packing, self._memories = self._packing, memories
         self._patterns, self._group = list(self.groups or ()), ALL
@@ -393,7 +401,7 @@ class Optimizer(Resumable, WithSettings, registered=False):
                 self._slot_vector(name)[piece] = kept.ravel()
         return packing
 
-    def _unchanged(self) -> bool:
-        """Whether the options are the same as when the parameters were packed."""
-        averages = self.ema is None or "ema" in self._slots
-        return averages and self._patterns == list(self.groups or ())
+    def _unchanged(self, packing: Packing) -> bool:
+        """Whether the options and the model are the same as when the parameters were packed."""
+        same = packing.owner is self._owner and (self.ema is None or "ema" in self._slots)
+        return same and self._patterns == list(self.groups or ())

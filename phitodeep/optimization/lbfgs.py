@@ -74,7 +74,7 @@ class LBFGS(Optimizer):
         the line search backtracks. `without` is as in `Optimizer.step`.
         """
         packing, lr = self._pack(layers), self.rate
-        settings = [self._settings(group, lr) for group in packing.groups if group.moves(without)]
+        settings = self._moving(packing.groups, lr, without)
         theta, start = packing.theta, packing.theta.astype(float)
         penalty = np.zeros_like(start)  # adds sum penalty theta^2 / 2 to the loss
         for group, _, decay, decayed in settings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import weakref
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from operator import is_
@@ -14,6 +15,7 @@ from phitodeep.core.checks import check_number
 from phitodeep.core.types import Array, Shape
 from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError, ShapeError
 from phitodeep.layers.base import Layer
+from phitodeep.layers.containers import Container
 from phitodeep.optimization.schedules import check_rate
 
 Slot = tuple[str, Layer, str]  # path, layer, parameter name
@@ -50,16 +52,19 @@ class Packing:
     ties        the uses of a parameter in other layers, whose gradients are added to the owner's
     walk        every layer with its path, trainable or not
     received    whether backward passes write their gradients directly into g
+    owner       the model, if the optimizer belongs to one
     """
 
     def __init__(
         self, layers: Sequence[Layer], slots: list[Slot], keys: Sequence[Key], owns: Sequence[Own],
-        outputs: Mapping[Layer, Outputs],
+        owner: weakref.ref[Container] | None,
     ) -> None:  # fmt: skip
         dtypes = {layer.dtype for _, layer, _ in slots}
         if len(dtypes) > 1:
             raise ArgumentTypeError(f"the layers have several dtypes: {sorted(map(str, dtypes))}.")
-        self.slots, self.walk, self.received = slots, walk_all(layers), False
+        self.slots, self.walk, self.received, self.owner = slots, walk_all(layers), False, owner
+        model = None if owner is None else owner()
+        outputs: dict[Layer, Outputs] = {} if model is None else model._outputs_by_layer()
         self.pieces: dict[str, slice] = {}
         self.groups: list[Group] = []
         own_of = {path: own for (path, _, _), own in zip(slots, owns, strict=True)}

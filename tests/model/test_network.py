@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import phitodeep
-from phitodeep import LBFGS, SGD, AdamW, Huber, MeanSquaredError, Network, SoftmaxCrossEntropy
+from phitodeep import LBFGS, SGD, Adam, AdamW, Huber, MeanSquaredError, Network, SoftmaxCrossEntropy
 from phitodeep import SequentialBuilder as B
 from phitodeep import layers as L
-from phitodeep.errors import ArgumentError, ArgumentTypeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError
 from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.loss.heads import Heads
 from tests.conftest import assert_weights, check_refused
@@ -210,6 +210,23 @@ def test_only_outputs_with_targets_change_weights_and_memory(rule, accumulate):
     np.testing.assert_equal({p: now[p] for p in still}, {p: memory[p] for p in still})
     net.train([absent, (X, Y)], epochs=3, verbose=0, accumulate=2)  # one of two has targets
     assert not np.array_equal(net.get_weights()["11.W"], weights["11.W"])
+
+
+def test_a_branch_in_a_block_keeps_all_if_its_output_has_no_targets():
+    inside = [(L.Dense(3), ["p"], ["u"]), (L.Dense(3), ["q"], ["v"])]
+    block, losses = L.Wired(["p", "q"], inside, ["u", "v"]), dict.fromkeys("ab", "mse")
+    uses = [(L.Dense(3), ["x"], ["h"]), (L.Dense(3), ["x"], ["k"]), (block, ["h", "k"], ["a", "b"])]
+    net = Network(["x"], uses, ["a", "b"], loss_class=losses, seed=0)
+    T = RNG.standard_normal((6, 3))
+    net.train(T, {"a": T, "b": T}, epochs=2, verbose=0)
+    with pytest.raises(OrderError, match=r"only b depends on: .*setoptimizer"):
+        Adam().step(net.layers, without=frozenset("b"))
+    (rule := Adam()).step(net.layers)  # before it knows the network
+    net.setoptimizer(rule)
+    start = net.get_weights()
+    net.train(T, {"a": T, "b": None}, epochs=2, verbose=0)
+    changed = {path for path, W in net.get_weights().items() if not np.array_equal(W, start[path])}
+    assert changed == {f"{path}.{name}" for path in ("0", "2.layers.0") for name in "Wb"}
 
 
 def test_threads_change_no_bit(cut):
