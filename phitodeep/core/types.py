@@ -93,7 +93,7 @@ def describe(obj: object) -> str:
     for p in parameters(type(obj)):
         value = getattr(obj, p.name, p.default)
         if p.kind is p.VAR_POSITIONAL:
-            shown += [repr(v) for v in value]
+            shown += [repr(v) for v in getattr(obj, p.name, ())]
         elif same(value, p.default):
             gap = True
         elif value is not None or p.default is not p.empty:

@@ -161,6 +161,14 @@ def test_reading_too_early_says_what_to_do_and_decay_is_declared():
 # --- an author's layer -------------------------------------------------------------------------
 
 
+def test_an_author_may_pass_on_all_arguments():
+    class Passing(PReLU):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+
+    assert repr(Passing(0.5)) == "Passing(0.5)"
+
+
 @pytest.mark.parametrize("shape", [(4, 3), (2, 2, 3)])
 def test_an_authors_layer_does_what_every_layer_does(shape):
     layer, X = Scale(3.0), np.random.default_rng(0).standard_normal(shape)
