@@ -4,7 +4,7 @@ import copy
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
+from threading import Event, RLock
 from typing import Any
 
 import numpy as np
@@ -558,6 +558,9 @@ WRONG = [
     (changed(encoder(), weight_norm), (3, 4), "has parametrizations.*remove_parametr"),
     (changed(linear(), weight_norm), (3,), "has parametrizations.*remove_parametrizations"),
     (with_the_old_weight_norm(), (3,), "cannot be copied"),
+    (changed(linear(), lambda m: setattr(m, "lock", RLock())), (3,), "cannot be copied.*RLock"),
+    (calls(lambda s, x: torch.func.functional_call(s.a, {"weight": 2 * s.b.weight}, x)),
+     (4,), "at 'a' runs with other parameters"),
     (tied(True), (3,), r"path '1'\) shares its weight with '0'"),
     (tied(False), (3,), r"path '1'\) shares its weight with '0'"),
     (changed(linear(), lambda m: m.register_forward_hook(lambda *_: None)), (3,), "has hooks"),

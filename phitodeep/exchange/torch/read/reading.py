@@ -45,7 +45,7 @@ def read_torch(module: Any, input_shape: Any, model: Any, network: Any) -> Any:
     layouts = declared.values() if isinstance(declared, dict) else [declared] * len(shapes)
     try:
         module = copy.deepcopy(module).cpu()
-    except RuntimeError as error:  # of weights that were computed, as by the old weight_norm
+    except (RuntimeError, TypeError) as error:  # of computed weights, or what is no data
         raise ArgumentError(f"from_torch: the module cannot be copied: {error}") from None
     double = any(p.dtype == torch.float64 for p in module.parameters())
     module, dtype = (module.double(), "float64") if double else (module.float(), "float32")

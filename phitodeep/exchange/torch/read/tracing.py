@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from phitodeep.errors import ArgumentError
+
 BATCH = 3  # samples of the example
 SIZES = {  # what may be asked of a value; "__get__" is of attributes, such as shape
     *("__get__", "size", "dim", "numel", "__len__", "is_floating_point"),
@@ -64,6 +66,7 @@ class Trace(TorchFunctionMode):
         super().__init__()
         self.leaf, self.calls, self.thread = leaf, list[Call](), get_ident()
         self.paths = {part: f"{prefix}{path}" for path, part in module.named_modules()}
+        self.held = {*module.parameters()}
         self.inside = [prefix.removesuffix(".")]  # the paths of the modules that run
         self.running = False  # a step, of which nothing is noted
         self.texts = {id(X): name for name, X in inputs.items()}  # of all tensors
@@ -85,6 +88,11 @@ class Trace(TorchFunctionMode):
             return run(module, *args, **kwargs)
         path = self.paths.get(module, type(module).__name__)
         if self.running or self.leaf(module):
+            if module in self.paths and not self.held.issuperset(module.parameters()):
+                raise ArgumentError(
+                    f"from_torch: the module at {path!r} runs with other parameters than its own, "
+                    "as by torch.func.functional_call: no layer does that."
+                )
             mode = module.training
             try:
                 return self.note(module, run, "", path, args, kwargs, module.eval())
