@@ -569,6 +569,7 @@ WRONG = [
     (changed(linear(), lambda m: m.bias.requires_grad_(False)), (3,), "both frozen and trainable"),
     (calls(lambda s, x: s.a(x)[:, :, 3 if s.training else 2]), (3, 4), "other steps in training"),
     (calls(lambda s, x: s.a(x)[:, :, len(x) - 2]), (3, 4), "for 4 samples"),
+    (calls(lambda s, x: s.a(x)), ((4,), (4,)), "forward takes x, but input_shape holds 2 shapes"),
     (nn.Linear(4, 2), (3,), r"does not take samples of shape \(3,\)"),
     (nn.Conv2d(3, 4, 3), (3, 8, 8), "with the channels last"),
 ]  # fmt: skip

@@ -42,6 +42,11 @@ def read_torch(module: Any, input_shape: Any, model: Any, network: Any) -> Any:
         shapes = in_order(shapes, tuple(names), "the shapes")
     several = isinstance(shapes, tuple | list) and any(isinstance(s, tuple | list) for s in shapes)
     shapes = [check_shape(s, "from_torch input_shape") for s in (shapes if several else [shapes])]
+    if len(shapes) > len(names):
+        raise ArgumentError(
+            f"from_torch: forward takes {', '.join(names)}, but input_shape holds {len(shapes)} "
+            "shapes."
+        )
     layouts = declared.values() if isinstance(declared, dict) else [declared] * len(shapes)
     try:
         module = copy.deepcopy(module).cpu()
