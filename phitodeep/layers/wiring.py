@@ -23,7 +23,7 @@ from phitodeep.core.types import Array, Shape, each, one
 from phitodeep.derivations import containers as derived
 from phitodeep.errors import ArgumentError, ArgumentTypeError, locate
 from phitodeep.layers.base import Layer
-from phitodeep.layers.containers import Chain, Container
+from phitodeep.layers.containers import Around, Chain, Container
 
 __all__ = ["Wired"]
 
@@ -133,8 +133,11 @@ class Wired(Container):
         for layer, reads, gives in reversed(self.uses):
             own = [reached.get(name, none) for name in gives]
             parts, before = [part for _, part in layer.walk()], [none.union(*own)] * len(reads)
-            if isinstance(layer, Wired):
-                parts, before = [layer], layer._reached(own, found)
+            inside = layer
+            while isinstance(inside, Around):
+                inside = inside.layer
+            if isinstance(inside, Wired):
+                parts, before = [layer], inside._reached(own, found)
             for part in parts:
                 for owner in [part, *[owner for owner, _ in part.tied.values()]]:
                     found[owner] = found.get(owner, none).union(*own)

@@ -215,7 +215,8 @@ def test_only_outputs_with_targets_change_weights_and_memory(rule, accumulate):
 def test_a_branch_in_a_block_keeps_all_if_its_output_has_no_targets():
     inside = [(L.Dense(3), ["p"], ["u"]), (L.Dense(3), ["q"], ["v"])]
     block, losses = L.Wired(["p", "q"], inside, ["u", "v"]), dict.fromkeys("ab", "mse")
-    uses = [(L.Dense(3), ["x"], ["h"]), (L.Dense(3), ["x"], ["k"]), (block, ["h", "k"], ["a", "b"])]
+    uses = [(L.Dense(3), ["x"], ["h"]), (L.Dense(3), ["x"], ["k"]), (block, ["h", "k"], ["p", "q"])]
+    uses.append((L.Shared(block), ["p", "q"], ["a", "b"]))
     net = Network(["x"], uses, ["a", "b"], loss_class=losses, seed=0)
     T = RNG.standard_normal((6, 3))
     net.train(T, {"a": T, "b": T}, epochs=2, verbose=0)
