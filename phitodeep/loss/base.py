@@ -161,19 +161,20 @@ class Loss(Buffered, Checked, Configurable, registered=False):
 
     # --- helpers for the author ------------------------------------------------------------
 
-    def weights(self, sample_weight: Any, T: Array, shape: Shape) -> Array | None:
+    def weights(
+        self, sample_weight: Any, T: Array, shape: Shape, name: str = "sample_weight"
+    ) -> Array | None:
         """Return checked sample weights; (N,) weights become (N, 1, ...), to fit the positions."""
         if sample_weight is None:
             return None
-        w = as_float(sample_weight, None, "sample_weight")
+        w = as_float(sample_weight, None, name)
         positions = self.positions(shape)
         if w.shape not in (positions[:1], positions):
-            raise ShapeError(
-                f"sample_weight must have shape {positions[:1]} or {positions}, got {w.shape}."
-            )
-        check_finite(w, "sample_weight")
+            wanted = " or ".join(dict.fromkeys(map(str, (positions[:1], positions))))
+            raise ShapeError(f"{name} must have shape {wanted}, got {w.shape}.")
+        check_finite(w, name)
         if (w < 0).any():
-            raise ArgumentError(f"sample_weight must be >= 0, got a minimum of {w.min()}.")
+            raise ArgumentError(f"{name} must be >= 0, got a minimum of {w.min()}.")
         return w if w.shape == positions else w.reshape(-1, *[1] * (len(positions) - 1))
 
 

@@ -233,13 +233,13 @@ class Model(Inspectable, Adaptable, Generating, registered=False):
         np.memmap; only one batch of it per thread is in memory at a time. `lengths`: see `forward`.
         `threads`: see `train`.
         """
-        if batch_size is not None:
-            check_count(batch_size, "batch_size")
-        threads = check_threads(threads)
         if on_disk := isinstance(X, np.memmap):
             mask = mask_of(X, lengths, self.takes_tokens)
         else:
             X, mask = self._inputs(X, lengths)
+        if batch_size is not None:
+            check_count(batch_size, "batch_size")
+        threads = check_threads(threads)
 
         flops, at_once, body = self._planned()
         body = body if current().watch is None else self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -132,13 +132,14 @@ def validate(
         if part is None or t is None:  # an output without a loss, or without targets
             found.append((None, None))
             continue
-        what = f"{names[1]}[{name!r}]" if heads else names[1]
+        place = f"[{name!r}]" if heads else ""
+        what = names[1] + place
         t = as_real(t, what)
         if t.ndim == 0 or len(t) != n:
             many = "is a single number" if t.ndim == 0 else f"has {len(t)} samples"
             raise ShapeError(f"{names[0]} has {n} samples, {what} {many}.")
         own = weights.get(name), balances.get(name)
-        found.append(_targets(model, part, t, out, m, *own, what))
+        found.append(_targets(model, part, t, out, m, *own, what, place))
     Ts, ws = zip(*found, strict=True)
     T, w, shape, output_mask = (one(parts, not heads) for parts in (Ts, ws, outputs, after))
     return Data(X, T, w, shape, mask, output_mask)
@@ -146,7 +147,7 @@ def validate(
 
 def _targets(
     model: Container, loss: Loss, y: Array, outputs: Shape, output_mask: Array | None,
-    sample_weight: Any, class_weight: Any, name: str,
+    sample_weight: Any, class_weight: Any, name: str, place: str,
 ) -> tuple[Array, Array | None]:  # fmt: skip
     """Return the checked targets and the weights, for predictions of this shape and mask."""
     if output_mask is not None and output_mask.any() and y.shape[:2] == output_mask.shape:
@@ -155,7 +156,7 @@ def _targets(
     T = loss.targets(y, outputs, name)
     if T.dtype.kind == "f":
         T = as_finite(T, model.dtype, name)
-    weights = [loss.weights(sample_weight, T, outputs)]
+    weights = [loss.weights(sample_weight, T, outputs, f"sample_weight{place}")]
     steps = None if output_mask is None else _step_weights(output_mask, loss.positions(outputs))
     if class_weight is not None:
         weights.append(_class_weights(class_weight, T, outputs, loss, steps))
@@ -197,10 +198,9 @@ def named_inputs(
         what = f"{name_of_X}[{name!r}]"
         mask = mask_of(A, given.get(name), tokens, f"lengths[{name!r}]")
         A = _samples(A, what, mask, tokens)
-        if arrays and len(A) != len(arrays[0]):
-            raise ShapeError(f"{what} has {len(A)} samples, and the first input {len(arrays[0])}.")
         masks.append(mask)
         arrays.append(A if tokens else as_finite(A, model.dtype, what))
+    _check_shapes(model, arrays, [f"{name_of_X}[{name!r}]" for name in model.takes])
     return tuple(arrays), None if all(mask is None for mask in masks) else tuple(masks)
 
 
@@ -228,19 +228,29 @@ def validate_inputs(
     """
     _refuse_several_inputs(X, name, model, count)
     X = _samples(X, name, mask, model.takes_tokens)
-    if X.shape[1:] != model.input_shape:
-        try:
-            model._measured(X.shape[1:])
-        except ShapeError as error:
-            if X.shape == model.input_shape:
-                error.message += (
-                    f" {name} has the shape of one sample: a model takes a batch of samples, "
-                    f"(N, {', '.join(map(str, X.shape))}), such as {name}[None]."
-                )
-            raise
+    _check_shapes(model, [X], [name])
     if not model.takes_tokens:
         X = as_finite(X, model.dtype, name)
     return X
+
+
+def _check_shapes(model: Container, Xs: Sequence[Array], names: Sequence[str]) -> None:
+    """Refuse inputs of unequal length, or of shapes that the model does not take."""
+    try:
+        for name, X in zip(names, Xs, strict=True):
+            if len(X) != len(Xs[0]):
+                raise ShapeError(f"{name} has {len(X)} samples, and {names[0]} has {len(Xs[0])}.")
+        shape = one([X.shape[1:] for X in Xs], model.inputs == 1)
+        if shape != model.input_shape:
+            model._measured(shape)
+    except ShapeError as error:
+        for name, X, own in zip(names, Xs, model._ins(), strict=False):
+            if X.shape == own:
+                error.message += (
+                    f" {name} has the shape of one sample: a model takes a batch of samples, "
+                    f"(N, {', '.join(map(str, own))}), such as {name}[None]."
+                )
+        raise
 
 
 def _refuse_several_inputs(X: Any, name: str, model: Container, count: int | None) -> None:

@@ -375,6 +375,11 @@ net.train({**X, 'z': 1}, Y) -> ArgumentError: X must hold .*; it has the unknown
 net.train([X['image'], X['words']], Y) -> ArgumentTypeError: give a dict with image
 net.train({**X, 'image': X['image'] * np.nan}, Y) -> ArgumentError: X\['image'\]\[.* is nan: fill it
 net.train({**X, 'words': X['words'][:3]}, Y) -> ShapeError: 'words'.* has 3 samples
+net.predict({'image': X['image'][0], 'words': X['words'][0]})
+    ShapeError: has 5 samples.*X\['image'\] has the .* one .*\(N, 6, 6, 1\).*'words'\]\[None
+net.predict({**X, 'image': X['image'][0]}) -> ShapeError: 24 samples, .* X\['image'\]\[None\]\.$
+net.predict({**X, 'image': X['image'][..., 0]}) -> ShapeError: reads 'image' .*\.reshape\(6, 6, 1\)
+net.predict(X['image'], X['words']) -> ArgumentTypeError: X: give a dict with image, words
 net.train({**X, 'words': X['words'] / 2}, Y) -> ArgumentTypeError: X\['words'\]
 net.train(X) -> ArgumentTypeError: X was given without y
 net.train(X, {'digit': Y['digit']}) -> ArgumentError: y must hold .* lacks 'box'
@@ -383,6 +388,8 @@ net.train(X, {**Y, 'box': Y['box'][:, :1]}) -> ShapeError: y\['box'\]
 net.train(X, Y, metrics=['accuracy']) -> ArgumentTypeError: must be a dict by name
 net.train(X, Y, metrics={'z': []}) -> UnknownNameError: 'z' is not one of .* take metrics
 net.train(X, Y, sample_weight=3) -> ArgumentTypeError: a dict by name .*'digit': .* got 3
+net.train(X, Y, sample_weight={'digit': [1, 2]})
+    ShapeError: sample_weight\['digit'\] must have shape \(24,\), got \(2,\)
 net.train(X, Y, sample_weight={'z': 1}) -> UnknownNameError: 'z' is not one .* take sample_weight
 net.train(X, Y, lengths={'z': 3}) -> UnknownNameError: 'z' is not one .* take lengths, .* 'image'
 net.train(X, Y, lengths={'words': [9] * 24}) -> ArgumentError: lengths\['words'\]\[0\] is 9
