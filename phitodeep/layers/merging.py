@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import reduce
 from typing import Any
 
@@ -30,15 +31,18 @@ class _Elementwise(PerStep):
     merge: Any = np.add  # of two values; more are merged one by one
 
     def create(self, *shapes: Shape) -> Shape:
-        try:
-            if len({len(shape) for shape in shapes}) == 1:
-                return np.broadcast_shapes(*shapes)
-        except ValueError:
-            pass
+        remedy = ""
+        with suppress(ValueError):
+            merged = np.broadcast_shapes(*shapes)
+            short = min(shapes, key=len)
+            if len(short) == len(merged):
+                return merged
+            ones = (1,) * (len(merged) - len(short))
+            remedy = f" .reshape{(*ones, *short)} gives {short} as many."
         raise ShapeError(
             f"{self!r} merges samples element by element, and these do not fit: "
             f"{' and '.join(map(str, shapes))}. Equal numbers of axes are needed, each of equal "
-            "size or 1."
+            f"size or 1.{remedy}"
         )
 
     def forward(self, *Xs: Array) -> Array:

@@ -156,7 +156,7 @@ class GradientReversal(PerStep):
     therefore refuses networks with this layer.
 
     Source: Ganin and Lempitsky 2015, "Unsupervised domain adaptation by backpropagation",
-    arXiv:1409.7495, eq. 5 to 7.
+    arXiv:1409.7495, sec. 3.
     """
 
     surrogate = True

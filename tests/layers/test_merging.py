@@ -130,7 +130,9 @@ def test_float32_stays_and_each_input_gets_a_gradient_of_its_shape(make, shapes)
 
 BAD = [
     (nn.Add, ((4, 2), (3, 2)), "do not fit"),
-    (nn.Multiply, ((4, 2), (2,)), "do not fit"),
+    (nn.Multiply, ((4, 2), (2,)), r"do not fit.* \.reshape\(1, 2\) gives \(2,\) as many"),
+    (nn.Multiply, ((6, 6, 2), (2,)), r"\.reshape\(1, 1, 2\) gives \(2,\) as many"),
+    (nn.Multiply, ((4, 2), (4,)), r"of equal size or 1\.$"),
     (nn.Subtract, ((4, 1), (4, 2, 1)), "do not fit"),
     (nn.Concat, ((4, 2), (3, 2)), "must be equal"),
     (nn.Dot, ((4, 2), (4, 1)), "equal shape"),
