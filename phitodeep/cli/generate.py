@@ -11,7 +11,9 @@ from typing import Any
 import click
 
 from phitodeep.cli.app import model_file, number
+from phitodeep.cli.inputs import named_file, read_all
 from phitodeep.errors import ArgumentError, printable
+from phitodeep.loss.heads import by_name
 from phitodeep.model.sequential import load
 
 BEFORE = 16  # tokens before a new one that are decoded with it
@@ -38,7 +40,13 @@ INCOMPLETE = "\ufffd"  # stands for the first bytes of a character
     "--seed",
     help="The same seed gives the same text, as long as the model and options are the same.",
 )
-def generate(file: Path, prompt: str, count: int, **options: Any) -> None:
+@click.option(
+    "--given",
+    metavar="NAME=FILE",
+    multiple=True,
+    help="Another input of a network: an .npy or .csv file with one sample.",
+)
+def generate(file: Path, prompt: str, count: int, given: tuple[str, ...], **options: Any) -> None:
     """Continue a text with a language model.
 
     The text is printed token by token. If FILE holds no tokenizer, the prompt is token numbers,
@@ -64,6 +72,8 @@ def generate(file: Path, prompt: str, count: int, **options: Any) -> None:
         tokens, decode = _numbers(prompt), lambda tokens: "".join(f"{n} " for n in tokens)
     else:
         tokens, decode = model.tokenizer.encode(prompt), model.tokenizer.decode
+    files = by_name(dict(map(named_file, given)), model.takes, "--given")
+    options["given"] = read_all(model, files)
     stream = model.stream(tokens, count, **options)  # refuses what it cannot use
     for piece in _pieces(itertools.chain(tokens, stream), decode):
         click.echo(printable(piece), nl=False)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tokenize import TokenError
 
 import numpy as np
 
+from phitodeep.cli.app import FilePath
 from phitodeep.core.files import readable
-from phitodeep.core.types import Array, Shape
+from phitodeep.core.types import Array, Shape, each
 from phitodeep.errors import DataError, ShapeError
 from phitodeep.model.model import Model
 
@@ -32,6 +33,23 @@ def sample_shapes(model: Model) -> dict[str, Shape]:
     known = model.known_input() if model.inputs == 1 else None
     shapes = model._ins() or (() if known is None else (known,))
     return dict(zip(model.takes, shapes, strict=False))
+
+
+def named_file(given: str) -> tuple[str, Path]:
+    """Return the name of an input, or "", and its file."""
+    name, _, path = given.partition("=")
+    named = path and name.isidentifier() and not Path(given).exists()
+    return (name if named else "", FilePath().convert(path if named else given, None, None))
+
+
+def read_all(model: Model, files: Mapping[str, Path]) -> dict[str, Array]:
+    """Return the samples in the files of a model's inputs, by name."""
+    shapes = sample_shapes(model)
+    tokens = dict(zip(model.takes, each(model.takes_tokens), strict=True))
+    return {
+        name: fitted(read_inputs(path), shapes.get(name), tokens[name], path.name)
+        for name, path in files.items()
+    }
 
 
 def fitted(X: Array, shape: Shape | None, tokens: bool, name: str) -> Array:

@@ -9,10 +9,10 @@ from typing import IO, Any
 import click
 import numpy as np
 
-from phitodeep.cli.app import FilePath, model_file, output_file, refuse_own
-from phitodeep.cli.inputs import fitted, read_inputs, sample_shapes
+from phitodeep.cli.app import model_file, output_file, refuse_own
+from phitodeep.cli.inputs import named_file, read_all, sample_shapes
 from phitodeep.core.files import atomic_write
-from phitodeep.core.types import Array, each
+from phitodeep.core.types import Array
 from phitodeep.errors import ArgumentError, ShapeError
 from phitodeep.loss.heads import Heads
 from phitodeep.model.model import Model
@@ -43,7 +43,7 @@ def predict(file: Path, inputs: tuple[str, ...], output: Path | None, classes: b
     """
     if output is not None and output.suffix not in (".npy", ".csv"):
         raise click.BadParameter("the name must end in .npy or .csv", param_hint="--output")
-    files = [_named(given) for given in inputs]
+    files = [named_file(given) for given in inputs]
     model = load(file)
     targets = {}
     if output is not None:
@@ -64,13 +64,6 @@ def predict(file: Path, inputs: tuple[str, ...], output: Path | None, classes: b
         click.echo(f"Wrote {own}: shape {A.shape}, {A.dtype}.", err=True)
 
 
-def _named(given: str) -> tuple[str, Path]:
-    """Return the name of an input, or "", and its file."""
-    name, _, path = given.partition("=")
-    named = path and name.isidentifier() and not Path(given).exists()
-    return (name if named else "", FilePath().convert(path if named else given, None, None))
-
-
 def _predictions(model: Model, files: list[tuple[str, Path]]) -> dict[str, Array]:
     """Return the predictions by output; an error about a shape says what the model takes."""
     alone = model.takes[0] if len(files) == 1 else ""
@@ -78,12 +71,7 @@ def _predictions(model: Model, files: list[tuple[str, Path]]) -> dict[str, Array
     if len(given) < len(files):
         raise ArgumentError(f"{', '.join(name for name, _ in files)}: an input is given twice.")
     paths = in_order(given, model.takes, f"INPUT ({' '.join(f'{n}=FILE' for n in model.takes)})")
-    shapes = sample_shapes(model)
-    kinds = zip(model.takes, paths, each(model.takes_tokens), strict=True)
-    X = {
-        name: fitted(read_inputs(path), shapes.get(name), tokens, path.name)
-        for name, path, tokens in kinds
-    }
+    shapes, X = sample_shapes(model), read_all(model, dict(zip(model.takes, paths, strict=True)))
     try:
         P: Any = model.predict(X if model.inputs > 1 else X[model.takes[0]])
     except ShapeError as error:

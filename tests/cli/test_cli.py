@@ -873,6 +873,25 @@ def test_generate_continues_texts_and_numbers(writer, digits):
         assert message.startswith(f"the tokenizer in m.safetensors is {tokenizer!r}, but must have")
 
 
+def test_generate_takes_the_other_inputs_of_a_network_from_files(here):
+    builder = SequentialBuilder(source=(3,), target=(4,), seed=0).at("source").embedding(5, 4)
+    builder = builder.name("memory").at("target").embedding(5, 4).cross_attention("memory", heads=2)
+    model = builder.dense(5).build()
+    file, source = saved(model), np.array([[1, 2, 4]])
+    np.savetxt("source.csv", source, "%d", ",")
+    tokens = model.generate([[0]], 6, given={"source": source}, seed=1)[0].tolist()
+    options = ["--prompt", "0", "-n", 6, "--seed", 1, "--given"]
+    shown = phitodeep("generate", file, *options, "source=source.csv").stdout
+    assert [int(token) for token in shown.split()] == tokens
+    for given, message in {
+        "source.csv": "'' is not one of the names that take --given, which are 'source', 'target'",
+        "sauce=source.csv": "Did you mean 'source'?",
+        "source=x.csv": "x.csv: there is no such file",
+    }.items():
+        assert message in mistake("generate", file, *options, given)
+    assert "give all but the text that grows" in mistake("generate", file, *options[:2])
+
+
 def test_verify_ends_with_its_verdict_even_without_a_reader(monkeypatch):
     for reader, faults in itertools.product([True, False], [[], ["Dense is wrong"]]):
 
