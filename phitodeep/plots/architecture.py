@@ -12,7 +12,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from phitodeep.core.types import Shape
+from phitodeep.core.types import PathLike, Shape
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.step import Arrange, Join, Step, Through
 from phitodeep.errors import NotBuiltError
@@ -29,13 +29,13 @@ REPEATED = 3  # how often layers must be repeated to be drawn only once
 LONGEST = 4  # layers in a part that is repeated
 
 
-def architecture(model: Layer) -> Drawing:
+def architecture(model: Layer, *, path: PathLike | None = None) -> Drawing:
     """Draw a model: its layers with their paths, output shapes and numbers of parameters.
 
-        drawing = plots.architecture(model)
-        drawing.save("model.svg")
+        plots.architecture(model, path="model.svg")
 
-    Notebooks show the drawing; it is the text of an SVG, so no library is needed. Layers with
+    Notebooks show the drawing; it is the text of an SVG, so no library is needed. Saved to `path`
+    if given. Layers with
     parameters are blue, and have a dashed border if they are frozen. Skip connections are orange.
     Layers that are repeated three times or more are drawn once. Shapes that depend on an input
     shape not yet known are shown as "?". A container without `steps()` is a frame whose layers are
@@ -53,7 +53,10 @@ def architecture(model: Layer) -> Drawing:
     known = model.output_shape is not None
     count = f"{_count(rows.values()):,} parameters" if known else "not built yet"
     title = f"{type(model).__name__}: {count}"
-    return drawing(frame(whole._replace(through=False), title), title)
+    drawn = drawing(frame(whole._replace(through=False), title), title)
+    if path is not None:
+        drawn.save(path)
+    return drawn
 
 
 # --- how layers are connected ------------------------------------------------------------------

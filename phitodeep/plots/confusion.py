@@ -28,6 +28,7 @@ def confusion_matrix(
     *,
     labels: Any = None,
     normalize: str | None = None,
+    output: str | None = None,
     ax: Any = None,
     path: PathLike | None = None,
 ) -> Any:
@@ -43,13 +44,14 @@ def confusion_matrix(
     labels       the names of the K classes; by default their numbers
     normalize    "true": shares of each row; "pred": of each column; "all": of all samples; None:
                  counts. A class without samples has shares of 0
+    output       of a model with several outputs, the name of the one that is drawn
 
     Draws on the Axes `ax` and returns it if given, and otherwise returns the figure; saved to
     `path` if given. Negative labels are not counted.
     """
     if normalize is not None:
         check_option(normalize, f"{WHO} normalize", tuple(SHARES))
-    counts = _counts(model_or_y, X_or_pred, y)
+    counts = _counts(model_or_y, X_or_pred, y, output)
     K = len(counts)
     names = check_names(labels, K, WHO, "class") or [str(k) for k in range(K)]
     shown = counts
@@ -80,16 +82,22 @@ def confusion_matrix(
     return finished(axes, ax, path, f"{total:,.0f} predictions{share}")
 
 
-def _counts(first: Any, second: Any, y: Any) -> Array:
+def _counts(first: Any, second: Any, y: Any, output: Any) -> Array:
     """The counts (K, K), of a model's predictions or of given ones."""
     if isinstance(first, Trainable):
         if y is None:
             raise ArgumentTypeError(f"{WHO} needs the true classes: write {WHO}(model, X, y).")
+        output = first.returns[0] if output is None and first.outputs == 1 else output
+        check_option(output, f"{WHO} output", first.returns)
+        if first.outputs > 1:
+            scores = first.evaluate(second, y, metrics={output: ["confusion_matrix"]})
+            return np.asarray(scores[f"{output}_confusion_matrix"])
         scores = first.evaluate(second, y, metrics=["confusion_matrix"])
         return np.asarray(scores["confusion_matrix"])
-    if y is not None:
+    if y is not None or output is not None:
         raise ArgumentTypeError(
-            f"{WHO} takes (model, X, y) or (y_true, y_pred), got three arguments and no model."
+            f"{WHO} takes (model, X, y, output=...) or (y_true, y_pred), got y or output and no "
+            "model."
         )
     T, P = as_real(first, f"{WHO}: y_true"), as_real(second, f"{WHO}: y_pred")
     if P.ndim > 1 and P.shape[-1] > 1:

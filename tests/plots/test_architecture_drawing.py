@@ -269,14 +269,15 @@ def test_repeated_layers_are_drawn_once_frozen_ones_dashed_and_unbuilt_ones_with
 
 
 def test_a_drawing_is_shown_and_saved(tmp_path):
-    drawing = plots.architecture(L.Dense(3, 2))
+    drawing = plots.architecture(L.Dense(3, 2), path=tmp_path / "drawn.svg")
     assert isinstance(drawing, Drawing)
     assert drawing._repr_svg_() == drawing
     assert drawing.startswith("<svg xmlns=")
     shown = r"<Drawing: [\d,]+ characters of SVG; \.save\(path\) writes it>"
     assert re.fullmatch(shown, repr(drawing))
     drawing.save(tmp_path / "model.svg")
-    assert (tmp_path / "model.svg").read_text(encoding="utf-8") == drawing
+    for name in ("drawn", "model"):
+        assert (tmp_path / f"{name}.svg").read_text(encoding="utf-8") == drawing
     hover = [e.text for e in ET.fromstring(drawing).iter(f"{SVG}title")]
     assert hover == ["Dense(3, 2)"]
     with pytest.raises(ArgumentTypeError, match="takes a model, got ndarray"):

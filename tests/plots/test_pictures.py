@@ -68,6 +68,11 @@ def test_confusion_matrix_of_a_model_of_classes_and_of_shares():
     assert texts(axes) == [f"{n:.0f}" for n in counts.ravel()]
     assert axes.get_title() == f"60 predictions, {np.mean(predicted == y):.1%} correct"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted class", "true class")
+    net = SequentialBuilder(x=(2,), seed=0).add(*model.layers[:2]).name("h").dense(1)
+    net = net.output("size", loss="mse").at("h").add(model.layers[2])
+    net = net.output("kind", loss="softmax_cross_entropy").build()
+    other = plots.confusion_matrix(net, PLANE, {"kind": y, "size": None}, output="kind").axes[0]
+    np.testing.assert_array_equal(image_of(other), counts)
     given = {"labels": ["cat", "dog", "elk"]}
     axes = plots.confusion_matrix([0, 2, -1, 1], [0, 1, 1, 1], **given).axes[0]
     np.testing.assert_array_equal(image_of(axes), [[1, 0, 0], [0, 1, 0], [0, 1, 0]])
@@ -365,6 +370,8 @@ plots.confusion_matrix([], []) -> ArgumentError: at least one sample
 plots.confusion_matrix([0, 1], [0, 1], labels=["a"]) -> ArgumentError: needs 2 labels.*got 1
 plots.confusion_matrix([0, 1], [0, 1], normalize="rows") -> ArgumentError: "true", "pred" or "all"
 plots.confusion_matrix([0, 1], [0, 1], [0, 1]) -> ArgumentTypeError: no model
+plots.confusion_matrix([0, 1], [0, 1], output="a") -> ArgumentTypeError: no model
+plots.confusion_matrix(NET, PLANE, HALVES, output="a") -> ArgumentError: output must be "Y"
 plots.confusion_matrix(NET, PLANE) -> ArgumentTypeError: needs the true classes
 plots.confusion_matrix(["a"], ["b"]) -> ArgumentTypeError: y_true.*real numbers
 plots.gradient_flow(CONV) -> ArgumentTypeError: takes model\.trace\(X, y\), got Sequential
