@@ -135,7 +135,7 @@ class Container(Layer, registered=False):
         if len(set(ids)) < len(ids):
             raise ArgumentError(
                 f"{name} was given the same layer object twice, but a layer has only one cache: "
-                "use layer.copy() for the second one."
+                "use Shared(layer) at the second place, or layer.copy() for weights of its own."
             )
         return list(layers)
 

@@ -481,5 +481,5 @@ def check_name(name: Any, known: list[str], what: str) -> None:
     if RESERVED.fullmatch(name):
         raise ArgumentError(f"{what} {name!r}: derivations use it already, so choose another.")
     if name in known:
-        raise ArgumentError(f"{what} {name!r}, which is the name of another value already.")
+        raise ArgumentError(f"{what} {name!r}: another value has this name, so choose another.")
     known.append(name)

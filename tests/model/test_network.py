@@ -102,7 +102,7 @@ B(3).shared(L.Dense(2)) -> ArgumentError: append it first
 B(3).dense(2).output('y', loss='mse').loss('mse').build() -> ArgumentError: \.loss\(.* for a single
 B(3).dense(2).output('y').metrics('mae').build() -> ArgumentError: \.metrics\(.* is for a single
 B(3).dense(2).output('y').output('z') -> ArgumentError: 'z' has the value of the output 'y'
-B(3).dense(2).output('y').tanh().output('y') -> ArgumentError: 'y', which is the name
+B(3).dense(2).output('y').tanh().output('y') -> ArgumentError: 'y': another value has this name
 B(a=(3,), b=(3,)).at('a').dense(2).build() -> ArgumentError: nobody reads 'b'
 B(3).dense(2).output('y').dense(4).build()
     ArgumentError: nobody reads 'dense', from layer 1, Dense\(4\): .* make it an output
