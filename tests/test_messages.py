@@ -76,6 +76,8 @@ SequentialBuilder(3).dense(1).callbacks(phitodeep.model.callbacks.EarlyStopping)
     ArgumentTypeError: write EarlyStopping\(\)
 model(Dense(3, 1)).fit(1, 2) -> AttributeError: model\.train\(X, y
 model(Dense(3, 1)).compile() -> AttributeError: \.loss\(.*\.build\(\)
+Adam().step(model(Dense(3, 1))) -> ArgumentTypeError: a list of layers, such as model\.layers
+Adam().step([[Dense(3, 1)], [Tanh()]]) -> ArgumentTypeError: \[\*a\.layers, \*b\.layers\] of two
 SequentialBuilder(3).fit() -> AttributeError: \.build\(\), .*train
 SequentialBuilder(3).train() -> AttributeError: build the model first, as in \.build\(\)\.train
 SequentialBuilder(3).conv_2d() -> AttributeError: mean \.conv2d\(\)

@@ -354,9 +354,10 @@ class Optimizer(Resumable, WithSettings, registered=False):
 
     def _pack(self, layers: Sequence[Layer]) -> Packing:
         """Return the packing of these layers; pack again if something changed."""
-        if isinstance(layers, Layer):
+        if isinstance(layers, Layer) or not all(isinstance(layer, Layer) for layer in layers):
             raise ArgumentTypeError(
-                f"step expects a list of layers, such as model.layers, got {layers!r}."
+                "step expects a list of layers, such as model.layers, or [*a.layers, *b.layers] of "
+                f"two models, got {layers!r}."
             )
         self._check_not_averaged("train")
         packing = self._packing
