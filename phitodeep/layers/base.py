@@ -456,13 +456,23 @@ class Layer(Seeded, Checked, Configurable, registered=False):
         )
         if not self.children() and any(isinstance(v, Layer) for _, v in self._attributes()):
             raise ArgumentTypeError(f"{self!r} contains layers: derive it from Container.")
+        if len(shapes) > 1 and type(self).create is Layer.create:
+            raise ArgumentTypeError(
+                f"{self!r} takes several inputs: write create(self, *shapes), which returns the "
+                "shape of one output."
+            )
         self._creating = True
         try:
             output_shape = self.create(*shapes)
         finally:
             self._creating = False
         shape = one(shapes, self.inputs == 1)
-        outs = (output_shape,) if self.outputs == 1 else output_shape
+        outs: Any = (output_shape,) if self.outputs == 1 else output_shape
+        if outs is None or not all(isinstance(out, tuple) for out in outs):
+            raise ArgumentTypeError(
+                f"{self!r}: create must return the shape of each output, such as {shapes[0]}, got "
+                f"{output_shape!r}."
+            )
         if max(map(math.prod, (*shapes, *outs))) > LARGEST:
             raise ShapeError(
                 f"{self!r} turns samples of shape {shape} into samples of shape {output_shape}: "

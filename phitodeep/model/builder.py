@@ -220,18 +220,23 @@ class SequentialBuilder:
     # --- values ------------------------------------------------------------------------------
 
     def add(self, *layers: Layer | str) -> Self:
-        """Append any layer, including your own; or add the values of these names."""
-        if all(isinstance(layer, str) for layer in layers):
-            if unknown := [name for name in layers if name not in self._draft.names]:
-                raise ArgumentError(
-                    f"add takes layers, such as ReLU(), or names of values, which are "
-                    f"{', '.join(self._draft.names)}, got {unknown[0]!r}."
-                )
-            return self._do(Step("add", tuple(map(str, layers)), catalogue.Add()))
-        for layer in layers:
+        """Append any layers, including your own; or add the values of these names.
+
+        One layer with several inputs takes the names of the others: `.add(layer, "seen")`.
+        """
+        names = [part for part in layers if isinstance(part, str)]
+        if unknown := [name for name in names if name not in self._draft.names]:
+            raise ArgumentError(
+                f"add takes layers, such as ReLU(), or names of values, which are "
+                f"{', '.join(self._draft.names)}, got {unknown[0]!r}."
+            )
+        own = [part for part in layers if not isinstance(part, str)] or [catalogue.Add()]
+        if names and len(own) > 1:
+            raise ArgumentTypeError(f"add takes names for one layer, got {len(own)} layers.")
+        for layer in own:
             if isinstance(layer, list | tuple):
                 raise ArgumentTypeError(f"add takes layers or names one by one: .add(*{layer!r}).")
-            self._do(Step("add", (), layer))
+            self._do(Step("add", tuple(names), layer))
         return self
 
     def name(self, *names: str) -> Self:

@@ -221,6 +221,18 @@ def test_saved_values_and_gradients_have_names_and_what_an_author_forgot_too():
         def __init__(self):
             self.inner = [Dense(2, 2)]
 
+    for given, inputs, outputs, message in (
+        (None, 1, 1, r"create must return the shape of each output, such as \(3,\), got None"),
+        ([3], 1, 1, r"got \[3\]"),
+        (None, 1, 2, "got None"),
+        ((3,), 1, 2, r"got \(3,\)"),
+        ("", 2, 1, r"takes several inputs: write create\(self, \*shapes\)"),
+    ):
+        own = {"inputs": inputs, "outputs": outputs}
+        if given != "":
+            own["create"] = lambda self, *shapes, given=given: given
+        with pytest.raises(errors.ArgumentTypeError, match=message):
+            type("Own", (Layer,), own)().build(((3,),) * inputs if inputs > 1 else (3,))
     with pytest.raises(errors.ArgumentTypeError, match="contains layers: derive it from Container"):
         Holder().build((2,))
 

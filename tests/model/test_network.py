@@ -97,6 +97,9 @@ B(seed=(3,)) -> ArgumentTypeError: give the input another name
 B(3, a=(2,)) -> ArgumentError: input expects
 B(3).dense(2).input(a=(2,)) -> ArgumentError: before the first layer
 B(3).dense(2).name('a').dense(2).add(['a', 'b']) -> ArgumentTypeError: one by one: \.add\(\*\['a'
+B(a=(3,), b=(3,)).at('a').add(L.Tanh(), L.Dot(), 'b') -> ArgumentTypeError: for one layer, got 2
+B(a=(3,), b=(3,)).at('a').add(L.Tanh(), 'b').build() -> ArgumentTypeError: takes 1 input, got 2
+B(a=(3,), b=(3,)).at('a').add(L.Dot(), 'c') -> ArgumentError: names of values, .* a, b, got 'c'
 B(3).then(L.Dense(2)) -> ArgumentTypeError: function of the builder, got Dense.* with \.add\(\)
 B(3).shared(L.Dense(2)) -> ArgumentError: append it first
 B(3).dense(2).output('y', loss='mse').loss('mse').build() -> ArgumentError: \.loss\(.* for a single
