@@ -202,7 +202,7 @@ class SequentialBuilder:
 
     def input(self, *shape: int, **shapes: Sequence[int]) -> Self:
         """Set the shape of one sample, without the batch axis; of several inputs, each by name."""
-        if bool(shape) == bool(shapes):
+        if bool(shape) == bool(shapes) or any(isinstance(n, list | tuple) for n in shape):
             raise ArgumentError(
                 "input expects the sizes of one sample, such as .input(28, 28), or of each input "
                 "by name, such as .input(image=(28, 28, 1), words=(40,))."
@@ -210,7 +210,7 @@ class SequentialBuilder:
         if shapes and self._steps:
             raise ArgumentError("name the inputs before the first layer.")
         self._shapes = {
-            name: check_shape(sizes, f"the input {name}")
+            name: check_shape(sizes, f"the input {name}" if shapes else "the input")
             for name, sizes in (shapes or {INPUT: shape}).items()
         }
         if shapes:

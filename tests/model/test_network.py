@@ -95,6 +95,8 @@ B(a=(3,)).dense(2).name('Y') -> ArgumentError: 'Y': derivations use
 B(a=(3,)).dense(2).name('u', 'v') -> ArgumentError: a name for each of 1 values
 B(seed=(3,)) -> ArgumentTypeError: give the input another name
 B(3, a=(2,)) -> ArgumentError: input expects
+B((28, 28)) -> ArgumentError: input expects the sizes .* such as \.input\(28, 28\)
+B(0) -> ArgumentError: the input: each size of shape \(0,\) must be >= 1
 B(3).dense(2).input(a=(2,)) -> ArgumentError: before the first layer
 B(3).dense(2).name('a').dense(2).add(['a', 'b']) -> ArgumentTypeError: one by one: \.add\(\*\['a'
 B(a=(3,), b=(3,)).at('a').add(L.Tanh(), L.Dot(), 'b') -> ArgumentTypeError: for one layer, got 2
