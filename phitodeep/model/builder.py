@@ -184,8 +184,8 @@ class SequentialBuilder:
 
     @property
     def input_shape(self) -> Shape | None:
-        """The shape of a sample, if it is set and there is one input without a name."""
-        return self._shapes.get(INPUT)
+        """The shape of a sample, if it is set and there is one input."""
+        return next(iter(self._shapes.values())) if len(self._shapes) == 1 else None
 
     @property
     def is_network(self) -> bool:

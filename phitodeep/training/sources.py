@@ -275,7 +275,7 @@ def _column(batch: Any, column: Any, name: str) -> Any:
     try:
         if isinstance(column, list | tuple):
             return np.stack([np.asarray(batch[c]) for c in column], axis=-1)
-        return np.asarray(batch[column])
+        return None if batch[column] is None else np.asarray(batch[column])
     except KeyError:
         raise ArgumentError(
             f"the data has the columns {list(batch)}, and none of them is {column!r}, for "

@@ -185,10 +185,11 @@ def test_batches_train_as_arrays_do(batches):
     assert_weights(one, other)
 
 
-def test_an_output_without_targets_is_not_trained_by_the_batch():
-    one, other = two_by_two().build(), two_by_two().build()
+@pytest.mark.parametrize("pair", [True, False])
+def test_an_output_without_targets_is_not_trained_by_the_batch(pair):
+    one, other, absent = two_by_two().build(), two_by_two().build(), {**Y, "box": None}
     start = one.get_weights()
-    one.train([(X, {"digit": Y["digit"], "box": None})], epochs=1, verbose=0)
+    one.train([(X, absent) if pair else X | absent], epochs=1, verbose=0)
     other.setloss({"digit": "softmax_cross_entropy"})
     other.layers[-1].trainable = False
     other.train(X, Y["digit"] if other.outputs == 1 else {"digit": Y["digit"]}, epochs=1, verbose=0)

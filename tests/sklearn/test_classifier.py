@@ -160,9 +160,10 @@ def test_own_layers_get_the_output_layer_that_they_lack():
     assert len(layers(builder)) == len(layers(copy.deepcopy(builder).dense(3))) == 3
     assert len(layers(copy.deepcopy(builder).dense(4))) == 4
     assert len(layers(SequentialBuilder())) == 1
-    first, *_, flatten, last = layers(SequentialBuilder(2, 2, 1).conv2d(3, 2, padding="same"))
-    assert isinstance(first, Reshape)
-    assert (flatten.output_shape, last.output_shape) == ((12,), (3,))
+    for builder in (SequentialBuilder(2, 2, 1), SequentialBuilder(x=(2, 2, 1))):
+        first, *_, flatten, last = layers(builder.conv2d(3, 2, padding="same"))
+        assert isinstance(first, Reshape)
+        assert (flatten.output_shape, last.output_shape) == ((12,), (3,))
     builder = SequentialBuilder().dense(5).name("h").dense(5).gelu().add("h")
     assert len(layers(builder)) == 2  # the network, and a Dense
     assert len(layers(copy.deepcopy(builder).dense(3))) == 1
@@ -180,6 +181,7 @@ WRONG = [
         r"one input with .* leave \.output",
     ),
     ({"model": SequentialBuilder(9).dense(5)}, r"shape \(9,\), but each row has 4 values"),
+    ({"model": SequentialBuilder(x=(9,)).dense(5)}, r"shape \(9,\), but each row has 4 values"),
     ({"activation": "rellu"}, r"'rellu'\. Did you mean 'ReLU'.* Known: CELU, ELU, .*, Tanh\."),
     ({"activation": "softmax"}, "unknown activation 'softmax'"),
     ({"optimizer": "adamm"}, r"unknown optimizer 'adamm'"),
