@@ -289,6 +289,13 @@ def test_steps_on_parts():
     large = Calls(lambda s, x: F.interpolate(s.c(x), scale_factor=2), c=nn.Conv2d(2, 3, 2))
     assert_same(large, (4, 3, 2))
     assert_same(Calls(add_to_the_sum, **{name: nn.Linear(4, 4) for name in "abc"}), (4,))
+    for at in ((slice(None), slice(None), None, None), (..., None, None)):
+
+        def gated(s, x, at=at):
+            h = s.c(x)
+            return h * s.g(h.mean((2, 3)))[at]
+
+        assert_same(Calls(gated, c=nn.Conv2d(2, 3, 2), g=nn.Linear(3, 3)), (4, 5, 2))
     ones = Calls(lambda s, x: s.a(x).unsqueeze(1).softmax(1), a=nn.Linear(4, 3))
     assert_same(ones, (4,))
     assert_same(Calls(lambda s, x: s.a(x).unsqueeze(-1).amax(1), a=nn.Linear(4, 3)), (4,))

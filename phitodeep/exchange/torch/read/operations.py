@@ -194,6 +194,9 @@ class Reader(TensorFunctions):
         known = self.values[id(X)]
         if isinstance(known, list) and isinstance(at, int | slice):
             return [known[at]]
+        index = at if isinstance(at, tuple) else (at,)
+        if any(i is None for i in index) and all(i in (None, Ellipsis, ALL) for i in index):
+            return self.do_reshape(call, X)  # only adds axes
         view = self.value(call, X)
         if len(view.groups) < X.ndim:  # only the last step was computed
             return view
