@@ -183,3 +183,7 @@ def locate(error: Exception, place: str) -> None:
         error.at(place)
     else:
         error.add_note(printable(f"in {place}"))
+
+
+class DerivationError(PhitodeepError, ValueError):
+    """A forward pass that cannot be differentiated, with the line or step, and the remedy."""
