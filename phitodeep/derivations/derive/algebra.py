@@ -1,4 +1,4 @@
-"""The algebra of elementwise expressions: read one, differentiate it, and write it as a person would.
+"""The algebra of elementwise expressions: read, differentiate and write them as a person would.
 
     >>> show(slope(parse("X / (1 + np.abs(X))"), "X"))
     '1 / (1 + np.abs(X)) - X * np.where(X >= 0, 1.0, -1.0) / (1 + np.abs(X)) ** 2'
@@ -190,8 +190,8 @@ def _moved(text: str, moves: Mapping[str, Poly]) -> Poly:
         return parse(put(DIRECTIONAL[name], given))
     if name not in SLOPES:
         raise DerivationError(
-            f"no derivative is known for {ast.unparse(node.func)}: add it to "
-            "phitodeep.derivations.derive.algebra.SLOPES, or write it with functions that are there: "
+            f"no derivative is known for {ast.unparse(node.func)}: add it to SLOPES in "
+            "phitodeep.derivations.derive.algebra, or write it with functions that are there: "
             f"{', '.join(sorted({*SLOPES, *DIRECTIONAL}))}."
         )
     return times(arguments[0], parse(put(SLOPES[name], {"u": given["a"], "y": text})))

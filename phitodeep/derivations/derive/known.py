@@ -1,12 +1,21 @@
-"""What the forward pass computed, so that a backward pass reads it instead of computing it again."""
+"""What the forward pass computed, which a backward pass reads instead of computing it again."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
 
-from phitodeep.derivations.derive.algebra import ONE, Poly, Powers, add, atom, canonical, parse
-from phitodeep.derivations.derive.algebra import power, times
+from phitodeep.derivations.derive.algebra import (
+    ONE,
+    Poly,
+    Powers,
+    add,
+    atom,
+    canonical,
+    parse,
+    power,
+    times,
+)
 from phitodeep.derivations.language.step import Let, Step, flat
 
 

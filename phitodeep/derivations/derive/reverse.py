@@ -175,7 +175,7 @@ class _Reverse:
         """The backward pass of a layer inside, from what arrives at each of its arrays."""
         results = [s for s in steps if (s.child, s.operands) == (step.child, step.operands)]
         arrived = {s.symbol: self.arriving.pop(s.symbol, {}) for s in results}
-        if not any(arrived.values()) or self.active.isdisjoint(step.operands + (step.symbol,)):
+        if not any(arrived.values()) or self.active.isdisjoint((*step.operands, step.symbol)):
             return
         dYs = [
             self.named(name, g) if g else show(self.emit(Let(f"d{name}", f"0 * {name}"), name))
