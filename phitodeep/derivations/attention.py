@@ -17,9 +17,9 @@ from phitodeep.derivations.language.step import (
     Join,
     Let,
     Max,
+    Size,
     Step,
     Sum,
-    size,
 )
 from phitodeep.functional.rotary import Rope
 
@@ -41,7 +41,7 @@ def multi_head_attention(layer: Any) -> Derivation:
     last = "Y", "Z", "Wo", "bo" if layer.bias else None, "nt"
     return Derivation.of(
         *_sizes("X"),
-        size("D", "X", 2, "the number of features"),
+        Size("D", "X", 2, "the number of features"),
         *product(*first),
         *inner,
         *product(*last),
@@ -71,7 +71,7 @@ def cross_attention(layer: Any) -> Derivation:
     last = "Y", "Z", "Wo", "bo" if layer.bias else None, "nt"
     return Derivation.of(
         *_sizes("X1"),
-        size("M", "X2", 1, "the number of positions of the memory"),
+        Size("M", "X2", 1, "the number of positions of the memory"),
         *product(*queries),
         *product(*keys),
         *inner,
@@ -85,7 +85,7 @@ def cross_attention(layer: Any) -> Derivation:
 
 
 def _sizes(X: str) -> list[Step]:
-    return [size("N", X, 0, "the number of samples"), size("T", X, 1, "the number of positions")]
+    return [Size("N", X, 0, "the number of samples"), Size("T", X, 1, "the number of positions")]
 
 
 def _self_attention(layer: Any, QKV: str, Z: str) -> tuple[list[Step], list[Step]]:

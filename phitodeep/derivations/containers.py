@@ -8,7 +8,7 @@ from typing import Any
 from phitodeep.core.call import current
 from phitodeep.core.types import each, one
 from phitodeep.derivations.language.run import symbols_of
-from phitodeep.derivations.language.step import Arrange, Derivation, Join, Let, Step, Through, size
+from phitodeep.derivations.language.step import Arrange, Derivation, Join, Let, Size, Step, Through
 from phitodeep.derivations.merging import parts
 
 
@@ -30,7 +30,7 @@ def skip_concat(layer: Any) -> Derivation:
     return Derivation.of(
         *forward,
         Join("Y", "X", "F", words="X and F(X) side by side"),
-        size("C", "X", -1, "the number of features of X"),
+        Size("C", "X", -1, "the number of features of X"),
         Arrange("direct", "dY[..., :C]", "dY", "what arrives at X directly"),
         Arrange("dF", "dY[..., C:]", "dY", "what arrives at F"),
         *backward,
@@ -106,7 +106,7 @@ def time_distributed(layer: Any) -> Derivation:
         return Arrange(A, code, f"{A}_rows", "the samples as steps again")
 
     return Derivation.of(
-        size("T", Xs[0], 1, "the number of steps"),
+        Size("T", Xs[0], 1, "the number of steps"),
         *map(rows, Xs),
         *through(Xs, Ys, mask=None, each="T"),
         *map(steps, Ys),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.core.types import Array
-from phitodeep.derivations.language.step import Arrange, Derivation, Given, Let, Step, Sum, size
+from phitodeep.derivations.language.step import Arrange, Derivation, Given, Let, Size, Step, Sum
 from phitodeep.functional import one_hot
 from phitodeep.functional.rotary import Rope
 
@@ -100,6 +100,6 @@ def rotated(x: str, out: str, sign: str = "+") -> list[Step]:
 def _steps(layer: Any) -> list[Step]:
     """T and the position of the first of T steps."""
     return [
-        size("T", "X", 1, "the number of steps"),
+        Size("T", "X", 1, "the number of steps"),
         Given("start", "the position of the first step", lambda s: layer._start(s["T"])),
     ]

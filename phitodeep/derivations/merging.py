@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from phitodeep.derivations.language.step import Arrange, Derivation, Join, Let, Step, Sum, size
+from phitodeep.derivations.language.step import Arrange, Derivation, Join, Let, Size, Step, Sum
 
 AXES = "nhwcdefgij"  # names for the axes of a sum over repetitions
 
@@ -104,7 +104,7 @@ def parts(names: list[str], sizes: list[str], axis: int, words: str) -> list[Ste
     found: list[Step] = []
     for k, name in enumerate(names):
         start, end = " + ".join(sizes[:k]), " + ".join(sizes[: k + 1])
-        found.append(size(sizes[k], name, axis, f"{words} of {name}"))
+        found.append(Size(sizes[k], name, axis, f"{words} of {name}"))
         code = f"dY[{before}{start}:{end}]"
         found.append(Arrange(f"d{name}", code, "dY", f"the part for {name}"))
     return found

@@ -12,14 +12,14 @@ import numpy as np
 
 from phitodeep.core.call import current
 from phitodeep.core.types import Array
-from phitodeep.derivations.language.step import Arrange, Derivation, Given, Let, Step, Sum, size
+from phitodeep.derivations.language.step import Arrange, Derivation, Given, Let, Size, Step, Sum
 
 
 def layer_norm(layer: Any) -> Derivation:
     """Each row of D features: directly, through mu, and through r."""
     rows = "...d", "...1", "D"
     return Derivation.of(
-        size("D", "X", -1, "the number of features"),
+        Size("D", "X", -1, "the number of features"),
         *_standardized("X", "X_hat", rows),
         Let("Y", "gamma * X_hat + beta"),
         *_scale_and_shift("dY"),
@@ -31,7 +31,7 @@ def rms_norm(layer: Any) -> Derivation:
     """Nothing is centred, so each row reaches x_hat directly and through r."""
     rows = "...d", "...1", "D"
     return Derivation.of(
-        size("D", "X", -1, "the number of features"),
+        Size("D", "X", -1, "the number of features"),
         *_inverse_size("X", rows),
         Let("X_hat", "X * r"),
         Let("Y", "gamma * X_hat"),
@@ -45,8 +45,8 @@ def group_norm(layer: Any) -> Derivation:
     """A row is a group of channels c of one sample n, at all positions p."""
     rows = "npgc", "n1g1", "D"
     return Derivation.of(
-        size("N", "X", 0, "the number of samples"),
-        size("channels", "X", -1, "the number of channels"),
+        Size("N", "X", 0, "the number of samples"),
+        Size("channels", "X", -1, "the number of channels"),
         Given("groups", "the number of groups", lambda s: layer._count(s["channels"])),
         Given("D", "the number of elements of a group", lambda s: s["X"][0].size // s["groups"]),
         Arrange("G", "X.reshape(N, -1, groups, channels // groups)", "X", "X in groups"),

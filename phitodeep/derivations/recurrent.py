@@ -20,10 +20,10 @@ from phitodeep.derivations.language.step import (
     Join,
     Let,
     Loop,
+    Size,
     Step,
     Sum,
     Through,
-    size,
 )
 
 SIGMOID = "1 / (1 + np.exp(-({})))"
@@ -156,7 +156,7 @@ def _through_time(
     later = "what arrives from step t + 1"
     return Derivation.of(
         *([Given("m", "which steps count: the others are padding", mask)] if masked else []),
-        *([size("H", "Wh", 0, "the number of units")] if layer.gates > 1 else []),
+        *([Size("H", "Wh", 0, "the number of units")] if layer.gates > 1 else []),
         *(edge(f"{s}_start", f"X{k}" * starts, f"{s} before the first step") for k, s in numbered),
         Loop(
             X,
@@ -220,7 +220,7 @@ def _arriving(layer: Any, X: str) -> tuple[list[Step], str]:
         return ([], dY) if _mask() is None else ([Let("dH", f"np.where(m, {dY}, 0)")], "dH")
     last = f"np.pad({dY}[:, None], ((0, 0), (T - 1, 0), (0, 0)))"
     return [
-        size("T", X, 1, "the number of steps"),
+        Size("T", X, 1, "the number of steps"),
         Arrange("dH", last, dY, f"{dY} at the last step, and 0 before it"),
     ], "dH"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from phitodeep.core.types import Shape
-from phitodeep.derivations.language.step import Arrange, Derivation, Given, Let, Step, Sum, size
+from phitodeep.derivations.language.step import Arrange, Derivation, Given, Let, Size, Step, Sum
 from phitodeep.layers import Layer, Param
 
 
@@ -107,7 +107,7 @@ class ScaledDense(Layer, registered=False):
     def steps(self) -> Derivation:
         return Derivation(
             [
-                size("D", "X", -1, "the number of inputs"),
+                Size("D", "X", -1, "the number of inputs"),
                 Sum("XW", "...i,ij->...j", "X", "W"),
                 Let("Y", "XW / np.sqrt(D)"),
             ],

@@ -25,7 +25,7 @@ GREEK["eps"] = unicodedata.lookup("GREEK SMALL LETTER EPSILON")
 GREEK["Phi"] = unicodedata.lookup("GREEK CAPITAL LETTER PHI")
 FUNCTIONS = {  # name in code -> name in formulas
     **dict.fromkeys(["exp", "log", "tanh", "sin", "cos", "log1p", "expm1", "sign", "cosh", "sinh"]),
-    "erf": "erf",
+    **dict.fromkeys(["erf", "sigmoid", "softplus"]),
     "clip": "clip",
     "maximum": "max",
     "minimum": "min",

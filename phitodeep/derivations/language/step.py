@@ -33,7 +33,7 @@ import numpy as np
 from phitodeep.derivations.language.mathml import MATHML
 from phitodeep.derivations.language.notation import LATEX, PLAIN, Plain
 from phitodeep.errors import ArgumentError
-from phitodeep.functional import erf
+from phitodeep.functional import erf, sigmoid, softplus
 
 OUTPUT = re.compile(r"Y\d*")
 RECEIVED = re.compile(r"(X|dY|P)\d*")  # what a pass receives; P is that of a loss
@@ -149,9 +149,12 @@ class Given(Step):
         return self.find(symbols)
 
 
-def size(symbol: str, of: str, axis: int, words: str) -> Given:
+class Size(Given):
     """The length of an axis."""
-    return Given(symbol, words, lambda symbols: symbols[of].shape[axis])
+
+    def __init__(self, symbol: str, of: str, axis: int, words: str) -> None:
+        super().__init__(symbol, words, lambda symbols: symbols[of].shape[axis])
+        self.of, self.axis = of, axis
 
 
 class Let(Step):
@@ -342,7 +345,8 @@ class Through(Step):
 # --- expressions -------------------------------------------------------------------------------
 
 
-FUNCTIONS = {"np": np, "erf": erf}  # what an expression may use; NumPy has no erf
+# What an expression may use. NumPy has no erf, and no sigmoid and softplus that do not overflow.
+FUNCTIONS = {"np": np, "erf": erf, "sigmoid": sigmoid, "softplus": softplus}
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,0 +1,332 @@
+"""Reads a forward pass, written with NumPy, as steps.
+
+    forward = Reader(X=X, gamma=gamma, eps=1e-5).read('''
+        r = 1 / np.sqrt((X ** 2).mean(axis=-1, keepdims=True) + eps)
+        Y = gamma * (X * r)
+    ''')
+
+The text is parsed and never run as Python: it may contain arithmetic, elementwise functions, sums,
+means and maxima along axes, matrix products, einsum, slices, reshape, transpose and concatenation.
+Each step runs at once on the example arrays, whose shapes say what is broadcast.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from phitodeep.derivations.derive.algebra import DIRECTIONAL, SLOPES
+from phitodeep.derivations.language.step import Arrange, Join, Let, Max, Size, Step, Sum
+from phitodeep.errors import DerivationError
+
+FOLDS = ("sum", "mean", "max", "min")
+MOVES = ("reshape", "transpose", "swapaxes", "roll", "flip", "repeat", "moveaxis", "squeeze")
+MOVES += ("expand_dims", "pad", "broadcast_to", "tile")
+OWN = {"sigmoid": "s", "softplus": "v"}  # elementwise functions that NumPy lacks, and their values
+VALUES = OWN | {"tanh": "h", "exp": "E"}  # names of values that the slope of a function reads
+LONGEST = 20_000  # characters of a forward pass
+AXES = "nthwuvzcabefgijklmopqrsxy"
+ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.BitAnd, ast.BitOr)
+
+
+class Reader:
+    """Turns statements into steps, one operation on many elements at a time, and runs them."""
+
+    def __init__(self, **values: Any) -> None:
+        self.values, self.steps = values, list[Step]()
+        self.line = ""  # which is read now, for errors
+
+    def read(self, source: str | Callable[..., Any]) -> list[Step]:
+        """Return the steps of a text, or of a function, which ends with Y."""
+        for node in statements(source):
+            self.line = f"line {node.lineno}, {ast.unparse(node).splitlines()[0]!r}"
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    self.put(name, value)
+                case ast.Return(value=ast.Name(id="Y")) | ast.Expr(value=ast.Constant()):
+                    pass
+                case ast.Return(value=ast.expr() as value):
+                    self.put("Y", value)
+                case _:
+                    raise self.refused(
+                        "derive reads assignments of new names, and return. Write a choice as "
+                        "np.where, and a change in place as a new name; for a loop over time, "
+                        "pass steps with Loop and Carry"
+                    )
+        if "Y" not in self.values:
+            raise DerivationError("the forward pass computes no Y: assign it, or return it.")
+        return self.steps
+
+    def refused(self, reason: str) -> DerivationError:
+        return DerivationError(f"{self.line}: {reason}.")
+
+    def add(self, step: Step) -> str:
+        """Append a step, and run it."""
+        if step.symbol in self.values:
+            raise self.refused(f"{step.symbol} has a value already: give the new one another name")
+        try:
+            value = step.value(self.values)
+        except KeyError as error:
+            raise self.refused(f"{error.args[0]} has no value here: assign it before") from None
+        except (ValueError, TypeError, IndexError) as error:
+            raise self.refused(f"{step!r} does not fit its shapes: {error}") from None
+        self.steps.append(step)
+        self.values[step.symbol] = value
+        return step.symbol
+
+    def put(self, symbol: str, node: ast.expr) -> str:
+        """Append what computes `symbol` as the expression says."""
+        match node:
+            case ast.BinOp(left=left, op=ast.MatMult(), right=right):
+                return self.product(symbol, self.name(left), self.name(right))
+            case ast.Call() if (kind := called(node)) in FOLDS:
+                return self.fold(symbol, node, kind)
+            case ast.Call() if kind in ("einsum", "concatenate"):
+                return self.add(self.combined(symbol, node, kind))
+            case ast.Call() | ast.Subscript() | ast.Attribute() if moves(node):
+                return self.moved(symbol, node)
+        return self.add(Let(symbol, ast.unparse(self.elementwise(node))))
+
+    # --- elementwise expressions ---------------------------------------------------------------
+
+    def elementwise(self, node: ast.expr, inside: bool = False) -> ast.expr:
+        """The expression, with a name for each part that is not elementwise."""
+        part = self.elementwise
+        match node:
+            case ast.Constant(value=int() | float()) | ast.Name():
+                return node
+            case ast.Attribute(value=ast.Name(id="np"), attr="pi" | "e" | "inf"):
+                return node
+            case ast.UnaryOp(op=ast.USub() | ast.Invert(), operand=operand):
+                return ast.UnaryOp(node.op, part(operand, True))
+            case ast.BinOp(left=left, op=op, right=right) if isinstance(op, ARITHMETIC):
+                return ast.BinOp(part(left, True), op, part(right, True))
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                return ast.Compare(part(left, True), [op], [part(right, True)])
+            case ast.Call(func=func, args=args, keywords=[]) if (known := called(node)) in (
+                SLOPES.keys() | DIRECTIONAL.keys()
+            ):
+                again = ast.Call(func, [part(a, True) for a in args], [])
+                if known not in VALUES:
+                    return again
+                if self.broadcasts(again.args[0]):
+                    again.args[0] = ast.Name(
+                        self.add(Let(self.free("u"), ast.unparse(again.args[0])))
+                    )
+                if not inside:
+                    return again
+                return ast.Name(self.add(Let(self.free(VALUES[known]), ast.unparse(again))))
+            case ast.BinOp(op=ast.MatMult()) | ast.Subscript() | ast.Attribute() | ast.Call():
+                if isinstance(node, ast.BinOp) or moves(node) or called(node) in KINDS:
+                    return ast.Name(self.name(node))
+        raise self.refused(self.reason(node))
+
+    def reason(self, node: ast.expr) -> str:
+        """Why a part cannot be read, and what to do."""
+        text = ast.unparse(node)
+        if isinstance(node, ast.Call):
+            return (
+                f"no derivative is known for {ast.unparse(node.func)}: write it with functions of "
+                f"np that are ({', '.join(sorted({*SLOPES, *DIRECTIONAL} - {*OWN}))}), or add its "
+                "slope to SLOPES in phitodeep.derivations.derive.algebra"
+            )
+        if isinstance(node, ast.IfExp | ast.BoolOp):
+            return f"{text!r}: write choices as np.where(condition, a, b), with & and |"
+        return f"{text!r} is not arithmetic of np and the names so far"
+
+    def broadcasts(self, node: ast.expr) -> bool:
+        """Whether a symbol of an expression has fewer elements than another."""
+        names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in self.values]
+        return len({np.shape(self.values[n]) for n in names if np.ndim(self.values[n])}) > 1
+
+    def free(self, base: str) -> str:
+        names = (base, *(f"{base}_{k}" for k in range(2, 1000)))
+        return next(name for name in names if name not in self.values)
+
+    def name(self, node: ast.expr) -> str:
+        """The symbol of a part; a new one if it has no name yet."""
+        if isinstance(node, ast.Name):
+            if node.id not in self.values:
+                raise self.refused(f"{node.id} has no value here: assign it before")
+            return node.id
+        kind = "" if isinstance(node, ast.BinOp) else called(node)
+        names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in self.values]
+        prefix = f"{kind}_" if kind in FOLDS else "" if isinstance(node, ast.BinOp) else "moved_"
+        return self.put(self.free(prefix + "".join(dict.fromkeys(names))), node)
+
+    # --- sums, products and moves --------------------------------------------------------------
+
+    def product(self, symbol: str, A: str, B: str) -> str:
+        ranks = [np.ndim(self.values[n]) for n in (A, B)]
+        if min(ranks) < 2:
+            raise self.refused("@ needs matrices on both sides: write (A * b).sum(axis=-1)")
+        if ranks[1] == 2:
+            return self.add(Sum(symbol, "...i,ij->...j", A, B))
+        if ranks[0] != ranks[1]:
+            raise self.refused("@ of arrays with different numbers of axes: write np.einsum")
+        lead = "nhqa"[: ranks[0] - 2]
+        return self.add(Sum(symbol, f"{lead}ti,{lead}ij->{lead}tj", A, B))
+
+    def combined(self, symbol: str, node: ast.Call, kind: str) -> Step:
+        """An einsum or a concatenation."""
+        options = {k.arg: ast.literal_eval(k.value) for k in node.keywords}
+        match kind, node.args, options:
+            case "einsum", [ast.Constant(value=str(code)), *arrays], {}:
+                return Sum(symbol, code, *map(self.name, arrays))
+            case "concatenate", [ast.List(elts=arrays) | ast.Tuple(elts=arrays)], {"axis": -1}:
+                return Join(symbol, *map(self.name, arrays))
+        raise self.refused('write np.einsum("ni,ij->nj", A, B) or np.concatenate([A, B], axis=-1)')
+
+    def fold(self, symbol: str, node: ast.Call, kind: str) -> str:
+        """A sum, mean, maximum or minimum along axes."""
+        of, options = self.folded(node)
+        if kind == "min":  # -max(-A)
+            minus = self.add(Let(self.free(f"minus_{symbol}"), f"-{self.name(of)}"))
+            top = self.along(self.free(f"max_{minus}"), [minus], "max", **options)
+            return self.add(Let(symbol, f"-{top}"))
+        names = [self.name(factor) for factor in _factors(of, kind)]
+        if len({np.shape(self.values[n]) for n in names}) > 1:
+            names = [self.name(of)]
+        return self.along(symbol, names, kind, **options)
+
+    def along(
+        self, symbol: str, names: list[str], kind: str, axis: Any = None, keepdims: bool = False
+    ) -> str:
+        """A sum, mean or maximum of a product along axes; all by default."""
+        shape = np.shape(self.values[names[0]])
+        rank = len(shape)
+        axes = range(rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        axes = sorted(a % rank for a in axes)
+        letters = AXES[: rank - 1] + "d"
+        lead = axes[0]  # axes before it are samples
+        one = "1" if keepdims else ""
+        kept = [one if a in axes else letters[a] for a in range(lead, rank)]
+        samples = "..." * (lead > 0)
+        code = f"{','.join([samples + letters[lead:]] * len(names))}->{samples}{''.join(kept)}"
+        if kind == "max":
+            return self.add(Max(symbol, code, *names))
+        if kind == "sum":
+            return self.add(Sum(symbol, code, *names))
+        counts = []
+        for a in axes:
+            count = "D" if a == rank - 1 else f"size_{letters[a]}"
+            if count not in self.values:
+                self.add(Size(count, names[0], a - rank, f"the length of axis {a - rank}"))
+            elif self.values[count] != shape[a]:
+                count = self.add(
+                    Size(self.free(count), names[0], a - rank, f"the length of axis {a - rank}")
+                )
+            counts.append(count)
+        total = self.add(Sum(self.free(f"total_{symbol}"), code, *names))
+        return self.add(Let(symbol, " / ".join([total, *counts])))
+
+    def folded(self, node: ast.Call) -> tuple[ast.expr, dict[str, Any]]:
+        """What is summed, and the options."""
+        args = [*node.args] if of_numpy(node) else [node.func.value, *node.args]  # type: ignore[attr-defined]
+        of, *given = args
+        options = dict(zip(("axis",), given, strict=False)) | {
+            k.arg: k.value for k in node.keywords
+        }
+        if not options.keys() <= {"axis", "keepdims"} or len(given) > 1:
+            raise self.refused(f"{called(node)} takes axis= and keepdims= here")
+        return of, {name: ast.literal_eval(value) for name, value in options.items()}
+
+    def moved(self, symbol: str, node: ast.expr) -> str:
+        """An Arrange: the elements of one array in other places."""
+        of: ast.expr = node
+        while not isinstance(of, ast.Name) and moves(of):
+            of = (
+                of.args[0]
+                if of_numpy(of)
+                else of.func.value
+                if isinstance(of, ast.Call)
+                else of.value
+            )  # type: ignore[attr-defined]
+        name = self.name(of)
+        code = ast.unparse(_replaced(node, of, ast.Name(name)))
+        for inner in ast.walk(ast.parse(code, mode="eval").body):
+            if not self.may_move(inner):
+                raise self.refused(f"{code!r}: say where elements go with numbers and shapes alone")
+        return self.add(Arrange(symbol, code, name, code))
+
+    def may_move(self, node: ast.AST) -> bool:
+        """Whether a part may stand in an expression that moves elements."""
+        match node:
+            case ast.Name(id=name):
+                return name == "np" or name in self.values
+            case ast.Attribute(attr=name):
+                return name in ("T", "shape", *MOVES)
+            case ast.Call():
+                return called(node) in MOVES
+        return isinstance(node, MOVING)
+
+
+KINDS = (*FOLDS, "einsum", "concatenate")
+MOVING = (ast.Subscript, ast.Slice, ast.Constant, ast.Tuple, ast.List, ast.keyword, ast.Load)
+MOVING += (ast.UnaryOp, ast.USub, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv)
+
+
+def statements(source: str | Callable[..., Any]) -> list[ast.stmt]:
+    """The statements of a text, or of a function's body."""
+    try:
+        text = source if isinstance(source, str) else inspect.getsource(source)
+        if len(text) > LONGEST:
+            raise DerivationError(f"a forward pass has at most {LONGEST:,} characters.")
+        body = ast.parse(textwrap.dedent(text)).body
+    except (SyntaxError, OSError, TypeError, RecursionError) as error:
+        raise DerivationError(f"derive cannot read this as Python: {error}.") from None
+    first = body[0] if body else None
+    return first.body if isinstance(first, ast.FunctionDef) else body
+
+
+def called(node: ast.AST) -> str:
+    """The name of the function or method that a part calls, if it may be called."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="np"), attr=name)):
+            return name
+        case ast.Call(func=ast.Attribute(attr=name)) if name in (*FOLDS, *MOVES):
+            return name
+        case ast.Call(func=ast.Name(id=name)) if name in (*OWN, "erf"):
+            return name
+    return ""
+
+
+def of_numpy(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="np"))):
+            return True
+    return False
+
+
+def moves(node: ast.AST) -> bool:
+    """Whether a part moves the elements of an array to other places."""
+    if isinstance(node, ast.Attribute):
+        return node.attr == "T"
+    return isinstance(node, ast.Subscript) or called(node) in MOVES
+
+
+def _factors(node: ast.expr, kind: str) -> list[ast.expr]:
+    """The factors of a product that is summed."""
+    if kind in ("sum", "mean"):
+        match node:
+            case ast.BinOp(left=left, op=ast.Mult(), right=right):
+                return [left, right]
+            case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=2)):
+                return [left, left]
+    return [node]
+
+
+def _replaced(node: ast.expr, old: ast.expr, new: ast.expr) -> ast.expr:
+    """An expression with another one in the place of a part."""
+
+    class Replace(ast.NodeTransformer):
+        def visit(self, inner: ast.AST) -> ast.AST:
+            return new if inner is old else self.generic_visit(inner)
+
+    found: ast.expr = Replace().visit(node)
+    return found

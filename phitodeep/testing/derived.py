@@ -1,0 +1,186 @@
+"""From a forward pass to the layer that a person would have written: see `derive`."""
+
+from __future__ import annotations
+
+import keyword
+import linecache
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from phitodeep.core.files import atomic_write
+from phitodeep.core.types import Array, Shape
+from phitodeep.derivations.derive.read import Reader
+from phitodeep.derivations.derive.reverse import reverse
+from phitodeep.derivations.derive.write import Writer
+from phitodeep.derivations.language import run
+from phitodeep.derivations.language.run import Scope
+from phitodeep.derivations.language.step import FUNCTIONS, Derivation, Step
+from phitodeep.errors import ArgumentError, ArgumentTypeError, DerivationError, PhitodeepError
+from phitodeep.layers import Layer
+from phitodeep.testing.check import check_gradients
+
+Source = str | Callable[..., Any] | Sequence[Step]
+RESERVED = {"X", "Y", "dY", "np", "self", "shape", "t", *FUNCTIONS}
+
+
+def derive(source: Source, *, name: str = "Derived", **given: Any) -> Derived:
+    """Derive the backward pass of a layer from its forward pass, and write the layer as source.
+
+        def swish(X, beta):
+            return X * sigmoid(beta * X)
+
+        print(derive(swish, X=(4, 5), beta=(5,), name="Swish"))
+        derive("Y = X * sigmoid(beta * X)", X=(4, 5), beta=(5,), name="Swish").write("swish.py")
+
+    source    a function of one screen, the text of one, or a list of steps
+    name      the name of the class
+    given     the shape of X, samples first, and those of the parameters; numbers are settings.
+              Sizes differ from each other, since they say which axes belong together
+
+    The source is yours: nothing of `derive` runs afterwards. It has passed `check_gradients` for
+    other samples, other numbers of them and, where the mathematics allows it, other ranks. Of equal
+    elements, the gradient of a maximum goes to the first.
+
+    A forward pass that cannot be differentiated raises a DerivationError, which names the line.
+    """
+    if not (isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)):
+        raise ArgumentError(f"name must be that of a class, such as Swish, got {name!r}.")
+    shapes, settings = _checked(given)
+    rng = np.random.default_rng(1)
+    values: dict[str, Any] = {n: rng.standard_normal(shape) for n, shape in shapes.items()}
+    values |= settings
+    forward = [*source] if isinstance(source, list | tuple) else Reader(**values).read(source)
+    trial = _Trial(forward)
+    scope = Scope(trial, **values)
+    run.run(run.forward(scope))
+    if np.shape(scope["Y"])[:1] != shapes["X"][:1]:
+        raise DerivationError(
+            f"Y has shape {np.shape(scope['Y'])} for X of shape {shapes['X']}: the first axis holds "
+            "the samples, and a layer keeps them."
+        )
+    back = reverse(forward, scope, shapes)
+    if missing := [n for n in shapes if f"d{n}" not in {step.symbol for step in back}]:
+        raise DerivationError(f"Y does not depend on {', '.join(missing)}: leave it out.")
+    scope["dY"] = rng.standard_normal(np.shape(scope["Y"]))
+    run.run(run._perform(back, scope, "backward"))
+    return Derived(
+        name, Derivation(forward, back), scope, [n for n in shapes if n != "X"], settings
+    )
+
+
+def _checked(given: dict[str, Any]) -> tuple[dict[str, Shape], dict[str, float]]:
+    """The shapes and the settings, apart."""
+    shapes: dict[str, Shape] = {}
+    settings: dict[str, float] = {}
+    for name, value in given.items():
+        if name in RESERVED - {"X"} or name.startswith("_"):
+            raise ArgumentError(f"derive: {name!r} has another meaning here: choose another name.")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            settings[name] = value
+        elif isinstance(value, list | tuple) and all(isinstance(n, int) and n > 0 for n in value):
+            shapes[name] = tuple(value)
+        else:
+            raise ArgumentTypeError(
+                f"derive: {name} is the shape of an array, such as (4, 5), or a number, got {value!r}."
+            )
+    X = shapes.get("X", ())
+    if len(X) < 2:
+        raise ArgumentError("derive needs the shape of X, samples first, such as X=(4, 5).")
+    if len({*X}) < len(X) or 1 in X:
+        raise DerivationError(
+            f"X has shape {X}: give each axis a size of its own, above 1, so that the axes can be "
+            "told apart."
+        )
+    for name, shape in shapes.items():
+        if name != "X" and X[0] in shape:
+            raise DerivationError(
+                f"{name} has an axis of {X[0]}, as many as there are samples: give X another first "
+                "size, since the parameters of a layer do not depend on the batch."
+            )
+    return shapes, settings
+
+
+class _Trial(Layer):
+    """A layer that is its forward steps."""
+
+    def __init__(self, forward: Sequence[Step]) -> None:
+        super().__init__()
+        self._forward_steps = forward
+
+    def steps(self) -> Derivation:
+        return Derivation(self._forward_steps, [])
+
+
+class Derived:
+    """A derived layer: `print` shows its source, and `write` keeps it.
+
+    steps     both passes, as data
+    source    the file
+    """
+
+    def __init__(
+        self, name: str, steps: Derivation, scope: Scope, params: Sequence[str],
+        settings: dict[str, float],
+    ) -> None:  # fmt: skip
+        self.name, self.steps = name, steps
+        self._scope, self._params, self._settings = scope, params, settings
+
+    @cached_property
+    def source(self) -> str:
+        text = Writer(self.steps, self._scope, self.name, self._params, self._settings).source()
+        self._check(text)
+        return text
+
+    def layer(self, **settings: Any) -> Layer:
+        """Return a new layer of the class; settings are those of its constructor."""
+        made: Layer = self._class(self.source)(**settings)
+        return made
+
+    def write(self, path: str | Path) -> Path:
+        """Write the source to a file, which must not exist."""
+        path, source = Path(path), self.source
+        if path.exists():
+            raise ArgumentError(f"{path} exists already, and derive does not overwrite files.")
+        with atomic_write(path) as file:
+            file.write(source.encode())
+        return path
+
+    def __str__(self) -> str:
+        return self.source
+
+    def __repr__(self) -> str:
+        return f"Derived({self.name!r})"
+
+    def _class(self, text: str) -> Any:
+        """Run the text, which was written from checked steps, and return its class."""
+        place = f"<derived {self.name}>"
+        linecache.cache[place] = len(text), None, text.splitlines(keepends=True), place
+        names: dict[str, Any] = {"__name__": f"derived_{self.name}"}
+        exec(compile(text, place, "exec"), names)
+        return names[self.name]
+
+    def _check(self, text: str) -> None:
+        """Check the text on other data, with other numbers of samples and another rank."""
+        kind, X = self._class(text), self._scope["X"]
+        layer = kind()
+        layer.build(X.shape[1:], dtype=np.float64)
+        layer.set_weights({name: self._scope[name] for name in layer.params})
+        same = layer.forward(X)
+        if not np.allclose(same, self._scope["Y"], rtol=1e-11, atol=1e-13, equal_nan=True):
+            raise DerivationError(f"{self.name}: the code that was written computes another Y.")
+        for n in (2, 3):
+            self._try(kind, (n, *X.shape[1:]), n)
+
+    def _try(self, kind: Any, shape: Shape, seed: int) -> None:
+        A: Array = seed * np.random.default_rng(seed).standard_normal(shape)
+        try:
+            check_gradients(kind(), A)
+        except PhitodeepError as error:
+            raise DerivationError(
+                f"{self.name} does not pass check_gradients for X of shape {shape}: "
+                f"{str(error).splitlines()[0]}"
+            ) from error
