@@ -59,8 +59,8 @@ def derive(source: Source, *, name: str = "Derived", **given: Any) -> Derived:
     run.run(run.forward(scope))
     if np.shape(scope["Y"])[:1] != shapes["X"][:1]:
         raise DerivationError(
-            f"Y has shape {np.shape(scope['Y'])} for X of shape {shapes['X']}: the first axis holds "
-            "the samples, and a layer keeps them."
+            f"Y has shape {np.shape(scope['Y'])} for X of shape {shapes['X']}: a layer keeps the "
+            "samples, which are the first axis."
         )
     back = reverse(forward, scope, shapes)
     if missing := [n for n in shapes if f"d{n}" not in {step.symbol for step in back}]:
@@ -85,7 +85,7 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Shape], dict[str, float]]
             shapes[name] = tuple(value)
         else:
             raise ArgumentTypeError(
-                f"derive: {name} is the shape of an array, such as (4, 5), or a number, got {value!r}."
+                f"derive: {name} is a shape, such as (4, 5), or a number, got {value!r}."
             )
     X = shapes.get("X", ())
     if len(X) < 2:

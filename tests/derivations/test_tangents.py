@@ -1,0 +1,115 @@
+"""Tangents are the transpose of the backward pass, and the slopes of central differences."""
+
+from itertools import product
+
+import numpy as np
+
+from phitodeep.core.call import calling
+from phitodeep.core.types import each, numbered
+from phitodeep.derivations.derive.tangents import perform, seed
+from phitodeep.derivations.language import run
+from phitodeep.testing.examples import data, made
+from tests.rows import ALL, masks, over
+
+RNG = np.random.default_rng(3)
+
+
+@over(ALL)
+def test_tangents_of_both_passes(make, shape, tokens):
+    layer = made(make, shape)
+    if any(part.surrogate or part.steps() is None for _, part in layer.walk()):
+        return
+    Xs, dYs = map(each, data(layer, shape, tokens))
+    moves = {
+        (part, name): RNG.standard_normal(W.shape)
+        for _, part in layer.walk()
+        for name, W in part.params.items()
+    }
+    tXs = [np.zeros(0) if tokens else RNG.standard_normal(X.shape) for X in Xs]
+    tdYs = [RNG.standard_normal(dY.shape) for dY in dYs]
+    for training, mask in product((True, False), masks(layer, shape)):
+        with calling(step=0, mask=mask, training=training):
+            scope = both(layer, Xs, dYs)
+            seed(scope, moves)
+            if not tokens:
+                scope.values |= numbered("tX", one(tXs))
+            perform(scope, "forward")
+            scope.values |= numbered("tdY", one(tdYs))
+            perform(scope, "backward")
+            check_duality(scope, moves, tXs, dYs, tokens)
+            check_differences(layer, scope, moves, (Xs, tXs), (dYs, tdYs), tokens)
+
+
+def one(values):
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def both(layer, Xs, dYs):
+    return run.passes(layer, one(Xs), one(dYs))
+
+
+def scopes(scope):
+    yield scope
+    for inner in scope.inside.values():
+        yield from scopes(inner)
+
+
+def check_duality(scope, moves, tXs, dYs, tokens):
+    """<dY, tY> = <dX, tX> + the sum of <dW, tW>."""
+    right = 0.0
+    for inner in scopes(scope):
+        layer = inner.layer
+        for name, key in ({n: (layer, n) for n in layer.params} | layer.tied).items():
+            if key in moves and (dW := inner.find(f"d{name}")) is not None:
+                right += float((dW * moves[key]).sum())
+    if not tokens:
+        for name, tX in zip(run.symbols_of(scope.layer, "dX"), tXs, strict=True):
+            dX = scope.find(name)
+            right += 0 if dX is None else float((dX * tX).sum())
+    Ys = run.symbols_of(scope.layer, "Y")
+    left = 0.0
+    for name, dY in zip(Ys, dYs, strict=True):
+        tY = scope.find(f"t{name}")
+        left += 0.0 if tY is None else float((dY * tY).sum())
+    assert abs(left - right) <= 1e-11 * max(1, abs(left))
+
+
+def check_differences(layer, scope, moves, X, dY, tokens):
+    """Every tangent of Y, dX and dW is the slope of its symbol; a kink may be nearer than h."""
+    weights = layer.get_weights()
+    paths = {
+        (part, name): f"{path}.{name}".removeprefix(".")
+        for path, part in layer.walk()
+        for name in part.params
+    }
+
+    def at(h):
+        layer.set_weights(
+            {**weights, **{paths[k]: weights[paths[k]] + h * V for k, V in moves.items()}}
+        )
+        Xs = [A if tokens else A + h * tA for A, tA in zip(*X, strict=True)]
+        found = both(layer, Xs, [A + h * tA for A, tA in zip(*dY, strict=True)])
+        layer.set_weights(weights)
+        return found
+
+    error = 9.0
+    for h in (1e-5, 1e-6, 1e-7):
+        error = min(error, largest_error(scope, at(h), at(-h), 2 * h))
+        if error < 1e-6:
+            return
+    assert error < 1e-6, layer
+
+
+def largest_error(scope, up, down, step):
+    worst = 0.0
+    for inner, a, b in zip(scopes(scope), scopes(up), scopes(down), strict=True):
+        layer = inner.layer
+        names = [*run.symbols_of(layer, "Y"), *run.symbols_of(layer, "dX")]
+        for name in [*names, *(f"d{n}" for n in (*layer.params, *layer.tied))]:
+            if a.find(name) is None or np.asarray(a[name]).dtype.kind != "f":
+                continue
+            wanted, found = (a[name] - b[name]) / step, inner.find(f"t{name}")
+            found = np.zeros_like(wanted) if found is None else found
+            scale = max(1.0, float(np.abs(wanted).max(initial=0)))
+            worst = max(worst, float(np.abs(found - wanted).max(initial=0)) / scale)
+    return worst
