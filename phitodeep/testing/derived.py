@@ -53,7 +53,10 @@ def derive(source: Source, *, name: str = "Derived", **given: Any) -> Derived:
     rng = np.random.default_rng(1)
     values: dict[str, Any] = {n: rng.standard_normal(shape) for n, shape in shapes.items()}
     values |= settings
-    forward = [*source] if isinstance(source, list | tuple) else Reader(**values).read(source)
+    if isinstance(source, str) or callable(source):
+        forward = Reader(**values).read(source)
+    else:
+        forward = [*source]
     trial = _Trial(forward)
     scope = Scope(trial, **values)
     run.run(run.forward(scope))
@@ -131,9 +134,18 @@ class Derived:
 
     @cached_property
     def source(self) -> str:
-        text = Writer(self.steps, self._scope, self.name, self._params, self._settings).source()
+        X = self._scope["X"].shape
+        text = self._written()
         self._check(text)
+        try:  # the same layer, for samples with one axis more
+            self._try(text, (3, 2, *X[1:]), 4)
+        except DerivationError:
+            text = self._written(fixed=True)
         return text
+
+    def _written(self, fixed: bool = False) -> str:
+        parts = self.steps, self._scope, self.name, self._params, self._settings
+        return Writer(*parts, fixed=fixed).source()
 
     def layer(self, **settings: Any) -> Layer:
         """Return a new layer of the class; settings are those of its constructor."""
@@ -165,21 +177,20 @@ class Derived:
 
     def _check(self, text: str) -> None:
         """Check the text on other data, with other numbers of samples and another rank."""
-        kind, X = self._class(text), self._scope["X"]
-        layer = kind()
+        layer, X = self._class(text)(), self._scope["X"]
         layer.build(X.shape[1:], dtype=np.float64)
         layer.set_weights({name: self._scope[name] for name in layer.params})
         same = layer.forward(X)
         if not np.allclose(same, self._scope["Y"], rtol=1e-11, atol=1e-13, equal_nan=True):
             raise DerivationError(f"{self.name}: the code that was written computes another Y.")
         for n in (2, 3):
-            self._try(kind, (n, *X.shape[1:]), n)
+            self._try(text, (n, *X.shape[1:]), n)
 
-    def _try(self, kind: Any, shape: Shape, seed: int) -> None:
+    def _try(self, text: str, shape: Shape, seed: int) -> None:
         A: Array = seed * np.random.default_rng(seed).standard_normal(shape)
         try:
-            check_gradients(kind(), A)
-        except PhitodeepError as error:
+            check_gradients(self._class(text)(), A)
+        except (PhitodeepError, ValueError, IndexError, TypeError) as error:
             raise DerivationError(
                 f"{self.name} does not pass check_gradients for X of shape {shape}: "
                 f"{str(error).splitlines()[0]}"

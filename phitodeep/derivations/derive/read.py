@@ -16,7 +16,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -25,11 +25,12 @@ from phitodeep.derivations.language.step import Arrange, Join, Let, Max, Size, S
 from phitodeep.errors import DerivationError
 
 FOLDS = ("sum", "mean", "max", "min")
-MOVES = ("reshape", "transpose", "swapaxes", "roll", "flip", "repeat", "moveaxis", "squeeze")
-MOVES += ("expand_dims", "pad", "broadcast_to", "tile")
+MOVES = {"reshape", "transpose", "swapaxes", "roll", "flip", "repeat", "moveaxis", "squeeze"}
+MOVES |= {"expand_dims", "pad", "broadcast_to", "tile"}
 OWN = {"sigmoid": "s", "softplus": "v"}  # elementwise functions that NumPy lacks, and their values
 VALUES = OWN | {"tanh": "h", "exp": "E"}  # names of values that the slope of a function reads
 LONGEST = 20_000  # characters of a forward pass
+LARGEST = 4096  # of the numbers that say where elements go
 AXES = "nthwuvzcabefgijklmopqrsxy"
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.BitAnd, ast.BitOr)
 
@@ -47,11 +48,11 @@ class Reader:
             self.line = f"line {node.lineno}, {ast.unparse(node).splitlines()[0]!r}"
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                    self.put(name, value)
+                    self.begin(name, value)
                 case ast.Return(value=ast.Name(id="Y")) | ast.Expr(value=ast.Constant()):
                     pass
                 case ast.Return(value=ast.expr() as value):
-                    self.put("Y", value)
+                    self.begin("Y", value)
                 case _:
                     raise self.refused(
                         "derive reads assignments of new names, and return. Write a choice as "
@@ -61,6 +62,16 @@ class Reader:
         if "Y" not in self.values:
             raise DerivationError("the forward pass computes no Y: assign it, or return it.")
         return self.steps
+
+    def begin(self, symbol: str, value: ast.expr) -> None:
+        """Read an assignment; a name for a value that exists is refused."""
+        if isinstance(value, ast.Name):
+            self.add(Let(symbol, f"1 * {self.name(value)}"))
+            return
+        try:
+            self.put(symbol, value)
+        except RecursionError:
+            raise self.refused("this is too deep: give parts of it names") from None
 
     def refused(self, reason: str) -> DerivationError:
         return DerivationError(f"{self.line}: {reason}.")
@@ -81,10 +92,11 @@ class Reader:
 
     def put(self, symbol: str, node: ast.expr) -> str:
         """Append what computes `symbol` as the expression says."""
+        kind = called(node)
         match node:
             case ast.BinOp(left=left, op=ast.MatMult(), right=right):
                 return self.product(symbol, self.name(left), self.name(right))
-            case ast.Call() if (kind := called(node)) in FOLDS:
+            case ast.Call() if kind in FOLDS:
                 return self.fold(symbol, node, kind)
             case ast.Call() if kind in ("einsum", "concatenate"):
                 return self.add(self.combined(symbol, node, kind))
@@ -174,7 +186,7 @@ class Reader:
 
     def combined(self, symbol: str, node: ast.Call, kind: str) -> Step:
         """An einsum or a concatenation."""
-        options = {k.arg: ast.literal_eval(k.value) for k in node.keywords}
+        options = {str(k.arg): self.literal(k.value) for k in node.keywords}
         match kind, node.args, options:
             case "einsum", [ast.Constant(value=str(code)), *arrays], {}:
                 return Sum(symbol, code, *map(self.name, arrays))
@@ -200,8 +212,10 @@ class Reader:
         """A sum, mean or maximum of a product along axes; all by default."""
         shape = np.shape(self.values[names[0]])
         rank = len(shape)
-        axes = range(rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-        axes = sorted(a % rank for a in axes)
+        given = range(rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        if not all(isinstance(a, int) and -rank <= a < rank for a in given) or not rank:
+            raise self.refused(f"{names[0]} has {rank} axes, and no axis {axis}")
+        axes = sorted({a % rank for a in given})
         letters = AXES[: rank - 1] + "d"
         lead = axes[0]  # axes before it are samples
         one = "1" if keepdims else ""
@@ -225,28 +239,26 @@ class Reader:
         total = self.add(Sum(self.free(f"total_{symbol}"), code, *names))
         return self.add(Let(symbol, " / ".join([total, *counts])))
 
-    def folded(self, node: ast.Call) -> tuple[ast.expr, dict[str, Any]]:
+    def folded(self, node: Any) -> tuple[ast.expr, dict[str, Any]]:
         """What is summed, and the options."""
-        args = [*node.args] if of_numpy(node) else [node.func.value, *node.args]  # type: ignore[attr-defined]
-        of, *given = args
-        options = dict(zip(("axis",), given, strict=False)) | {
-            k.arg: k.value for k in node.keywords
-        }
+        of, *given = node.args if of_numpy(node) else [node.func.value, *node.args]
+        options = {k.arg: k.value for k in node.keywords} | ({"axis": given[0]} if given else {})
         if not options.keys() <= {"axis", "keepdims"} or len(given) > 1:
             raise self.refused(f"{called(node)} takes axis= and keepdims= here")
-        return of, {name: ast.literal_eval(value) for name, value in options.items()}
+        return of, {name: self.literal(value) for name, value in options.items()}
+
+    def literal(self, node: ast.expr) -> Any:
+        try:
+            return ast.literal_eval(node)
+        except ValueError:
+            raise self.refused(f"{ast.unparse(node)!r} must be a number here") from None
 
     def moved(self, symbol: str, node: ast.expr) -> str:
         """An Arrange: the elements of one array in other places."""
-        of: ast.expr = node
-        while not isinstance(of, ast.Name) and moves(of):
-            of = (
-                of.args[0]
-                if of_numpy(of)
-                else of.func.value
-                if isinstance(of, ast.Call)
-                else of.value
-            )  # type: ignore[attr-defined]
+        of: Any = node
+        while moves(of):
+            inside: Any = of.func if isinstance(of, ast.Call) else of
+            of = of.args[0] if of_numpy(of) else inside.value
         name = self.name(of)
         code = ast.unparse(_replaced(node, of, ast.Name(name)))
         for inner in ast.walk(ast.parse(code, mode="eval").body):
@@ -257,6 +269,8 @@ class Reader:
     def may_move(self, node: ast.AST) -> bool:
         """Whether a part may stand in an expression that moves elements."""
         match node:
+            case ast.Constant(value=int(number)):
+                return number <= LARGEST
             case ast.Name(id=name):
                 return name == "np" or name in self.values
             case ast.Attribute(attr=name):
@@ -267,7 +281,15 @@ class Reader:
 
 
 KINDS = (*FOLDS, "einsum", "concatenate")
-MOVING = (ast.Subscript, ast.Slice, ast.Constant, ast.Tuple, ast.List, ast.keyword, ast.Load)
+MOVING: tuple[type, ...] = (
+    ast.Subscript,
+    ast.Slice,
+    ast.Constant,
+    ast.Tuple,
+    ast.List,
+    ast.keyword,
+    ast.Load,
+)
 MOVING += (ast.UnaryOp, ast.USub, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv)
 
 
@@ -328,5 +350,4 @@ def _replaced(node: ast.expr, old: ast.expr, new: ast.expr) -> ast.expr:
         def visit(self, inner: ast.AST) -> ast.AST:
             return new if inner is old else self.generic_visit(inner)
 
-    found: ast.expr = Replace().visit(node)
-    return found
+    return cast(ast.expr, Replace().visit(node))

@@ -198,6 +198,7 @@ def perform(scope: Scope, direction: str) -> None:
         moving = {name for name in given if f"t{name}" in scope.values}
         moving |= {*run.symbols_of(scope.layer, "dY")} if hasattr(scope.layer, "params") else set()
         scope.tangents = tangents(scope.derivation, moving, repr(scope.layer))
+    assert scope.tangents is not None
     for name in run.symbols_of(scope.layer, "dY") if hasattr(scope.layer, "params") else []:
         if name in scope.values and f"t{name}" not in scope.values:
             scope[f"t{name}"] = np.zeros_like(scope[name])

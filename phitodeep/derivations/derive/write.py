@@ -72,13 +72,14 @@ class Writer:
 
     params      the names of the parameters
     settings    numbers by name, which become arguments of the constructor
+    fixed       whether X must have as many axes as here
     """
 
     def __init__(
         self, found: Derivation, scope: Scope, name: str, params: Sequence[str],
-        settings: Mapping[str, float],
+        settings: Mapping[str, float], fixed: bool = False,
     ) -> None:  # fmt: skip
-        self.found, self.scope, self.name = found, scope, name
+        self.found, self.scope, self.name, self.fixed = found, scope, name, fixed
         self.params, self.settings = params, settings
         self.X = np.shape(scope["X"])
         shapes = [np.shape(scope[p]) for p in params] + [np.shape(scope["Y"])[1:]]
@@ -122,6 +123,7 @@ class Writer:
         kinds = {type(step) for step in (*self.found.forward, *self.found.backward)}
         modules = {
             "phitodeep.core.types": ["Array", "Shape"],
+            "phitodeep.errors": ["ShapeError"] * self.fixed,
             "phitodeep.functional": used,
             "phitodeep.layers": ["Layer", *["Param"] * bool(self.params)],
             "phitodeep.layers.initialization": ["Xavier"] * ("Xavier()" in "".join(self.create())),
@@ -142,7 +144,11 @@ class Writer:
 
     def create(self) -> list[str]:
         """What makes the parameters: initial values are what a person may want to change."""
-        made = []
+        made, axes = list[str](), len(self.X) - 1
+        if self.fixed:
+            words = f"takes samples of {axes} ax{'i' if axes == 1 else 'e'}s, got shape {{shape}}."
+            made.append(f"if len(shape) != {axes}:")
+            made.append(f'    raise ShapeError(f"{{self!r}} {words}")')
         for p in self.params:
             shape = np.shape(self.scope[p])
             sizes = [self.size(n) for n in shape]

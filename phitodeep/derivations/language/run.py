@@ -78,6 +78,7 @@ class Scope:
         self.layer, self.path, self.dtype, self.result = layer, path, dtype, result
         self.call = (current() if call is None else call)._replace(watch=None, reuse=False)
         self.inside: dict[str, Scope] = {}
+        self.tangents: Derivation | None = None  # the steps of its tangents, if they run
         self.t: int | None = None
         self._before: int | None = None  # the previous t of the loop
         self._series: dict[str, dict[int, Any]] = {}  # the symbols of loops
