@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from phitodeep.model.sequential import load as load
     from phitodeep.optimization.optimizers import *
     from phitodeep.testing.check import check_gradients as check_gradients
+    from phitodeep.testing.derived import derive as derive
 
 _CATALOGUES = ("layers", "loss", "optimization.optimizers")  # their public names are ours
 _FOR_AUTHORS = {"Common", "Elementwise", "OPTIMIZERS"}  # but for these
@@ -46,6 +47,7 @@ _HOME = {
     "SequentialBuilder": "model.builder",
     **dict.fromkeys(["Sequential", "load"], "model.sequential"),
     "check_gradients": "testing.check",
+    "derive": "testing.derived",
 }
 _MODULES = (
     *("config", "data", "distributed", "errors", "exchange", "functional", "initialization"),

@@ -7,6 +7,7 @@ but the reading of arguments and the printing of results.
 from phitodeep.cli.app import App
 from phitodeep.cli.check import check
 from phitodeep.cli.demo import demo
+from phitodeep.cli.derive import derive
 from phitodeep.cli.export import export
 from phitodeep.cli.generate import generate
 from phitodeep.cli.info import info
@@ -15,4 +16,4 @@ from phitodeep.cli.verify import verify
 
 __all__ = ["main"]
 
-main = App.of(demo, info, predict, check, export, generate, verify)
+main = App.of(demo, info, predict, check, export, generate, derive, verify)

@@ -82,8 +82,8 @@ class Reader:
             raise self.refused(f"{step.symbol} has a value already: give the new one another name")
         try:
             value = step.value(self.values)
-        except KeyError as error:
-            raise self.refused(f"{error.args[0]} has no value here: assign it before") from None
+        except NameError as error:
+            raise self.refused(f"{error.name} has no value here: assign it before") from None
         except (ValueError, TypeError, IndexError) as error:
             raise self.refused(f"{step!r} does not fit its shapes: {error}") from None
         self.steps.append(step)

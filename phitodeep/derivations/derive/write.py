@@ -186,10 +186,13 @@ class Writer:
                 code = f"{step.operands[0]}.max{_axes(step.code)}"
             case Returned():
                 of, g = step.step.of, step.gradient
+                if re.fullmatch(rf"{of}\[[-\d:., ]*\]", step.step.code):  # a part, each once
+                    part = step.step.code.removeprefix(of)
+                    return self.own(f"{target} = np.zeros_like({of})\n{target}{part} = {g}")
                 places = re.sub(rf"\b{of}\b", "places", step.step.code)
                 return self.own(
-                    f"places = np.arange({of}.size).reshape({of}.shape)\n"
-                    f"{target} = np.bincount({places}.ravel(), {g}.ravel(), {of}.size)\n"
+                    f"places = np.arange(1, {of}.size + 1).reshape({of}.shape)  # 0: nobody's\n"
+                    f"{target} = np.bincount({places}.ravel(), {g}.ravel(), {of}.size + 1)[1:]\n"
                     f"{target} = {target}.reshape({of}.shape).astype({g}.dtype)"
                 )
             case ToLargest():

@@ -1,0 +1,50 @@
+"""`phitodeep derive`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from phitodeep import testing
+from phitodeep.cli.app import Failure, output_file
+
+
+@click.command()
+@click.argument("formula")
+@click.argument("given", nargs=-1, metavar="NAME=SIZES|NUMBER...")
+@click.option("--name", default="Derived", show_default=True, help="Name of the class.")
+@output_file("FILE.py", "Write the layer to a new file instead of the terminal.")
+def derive(formula: str, given: tuple[str, ...], name: str, output: Path | None) -> None:
+    """Derive the backward pass of a layer, and write the layer as source.
+
+    FORMULA computes Y with NumPy; several statements stand on lines of their own or between
+    semicolons. After it come the shape of X, samples first, and those of the parameters; numbers
+    are settings. Sizes differ from each other, since they say which axes belong together.
+
+    \b
+    Examples:
+      phitodeep derive "Y = X * sigmoid(beta * X)" X=4,5 beta=5 --name Swish -o swish.py
+      phitodeep derive "Y = np.tanh(X / scale)" X=4,5 scale=2.0 --name Squash
+    """
+    found = testing.derive(formula, name=name, **dict(map(_pair, given)))
+    if output is None:
+        click.echo(str(found), nl=False)
+    else:
+        click.echo(f"wrote {found.write(output)}")
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    """Read X=4,5 as a shape, and eps=1e-5 as a number."""
+    name, _, value = text.partition("=")
+    try:
+        sizes = tuple([int(size) for size in value.split(",") if size])
+        return name, sizes if sizes else float(value)
+    except ValueError:
+        try:
+            return name, float(value)
+        except ValueError:
+            raise Failure(
+                f"{text!r} must be a shape or a number, as in X=4,5 or eps=1e-5."
+            ) from None

@@ -1,0 +1,233 @@
+"""`derive` writes the layer that a person would have written, or says why it cannot."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import phitodeep
+from phitodeep import SGD, Dense, Sequential, check_gradients, derive
+from phitodeep.derivations.language import run
+from phitodeep.errors import ArgumentError, DerivationError, PhitodeepError, ShapeError
+from phitodeep.functional import sigmoid
+from tests.rows import LONG
+
+X2, X3 = (4, 5), (4, 6, 5)
+
+
+def softmax(X):
+    E = np.exp(X - X.max(axis=-1, keepdims=True))
+    return E / E.sum(axis=-1, keepdims=True)
+
+
+def rms_norm(X, gamma, eps):
+    r = 1 / np.sqrt((X**2).mean(axis=-1, keepdims=True) + eps)
+    X_hat = X * r
+    return gamma * X_hat
+
+
+def layer_norm(X, gamma, beta, eps):
+    mu = X.mean(axis=-1, keepdims=True)
+    C = X - mu
+    r = 1 / np.sqrt((C * C).mean(axis=-1, keepdims=True) + eps)
+    X_hat = C * r
+    return gamma * X_hat + beta
+
+
+def swish(X, beta):
+    s = sigmoid(beta * X)
+    return X * s
+
+
+def attention(X):
+    """One head, whose queries, keys and values are X itself."""
+    S = np.einsum("nqd,nkd->nqk", X, X) / np.sqrt(5)
+    E = np.exp(S - S.max(axis=-1, keepdims=True))
+    P = E / E.sum(axis=-1, keepdims=True)
+    return np.einsum("nqk,nkd->nqd", P, X)
+
+
+FORMS = {  # the backward pass that each must have: form is a promise
+    softmax: (
+        {"X": X2},
+        """
+        Y = self.saved("Y")
+        s = (dY * Y).sum(axis=-1, keepdims=True)
+        return Y * (dY - s)
+        """,
+    ),
+    rms_norm: (
+        {"X": X2, "gamma": (5,), "eps": 1e-5},
+        """
+        D, r, X_hat = self.saved("D", "r", "X_hat")
+        self.grads["gamma"] = (dY * X_hat).reshape(-1, dY.shape[-1]).sum(axis=0)
+        dX_hat = dY * self.gamma
+        s = (dX_hat * X_hat).sum(axis=-1, keepdims=True)
+        return r * (dX_hat - s * X_hat / D)
+        """,
+    ),
+    swish: (
+        {"X": X2, "beta": (5,)},
+        """
+        X, s, Y = self.saved("X", "s", "Y")
+        du = dY * Y * (1 - s)
+        self.grads["beta"] = (du * X).reshape(-1, du.shape[-1]).sum(axis=0)
+        return dY * s + self.beta * du
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("function", FORMS, ids=lambda f: f.__name__)
+def test_the_backward_pass_reads_like_a_persons_work(function):
+    given, wanted = FORMS[function]
+    source = derive(function, name="Found", **given).source
+    body = source.partition("def backward(self, dY: Array) -> Array:\n")[2].partition("\n\n")[0]
+    assert [line.strip() for line in body.splitlines()] == [
+        line.strip() for line in wanted.strip().splitlines()
+    ]
+
+
+RIGHT = [  # forward passes, with the shapes of X and of parameters, and settings
+    ("Y = X + np.maximum(X.max(axis=-1, keepdims=True) - 3, 0)", {"X": X2}),
+    ("m = X.max(axis=-1, keepdims=True)\nY = np.where(m > 1, X * m, X)", {"X": X2}),
+    ("Y = X.sum(axis=1)", {"X": X3}),
+    ("Y = X.mean(1)", {"X": X3}),
+    ("Y = (X * X).mean(axis=(1, 2))", {"X": X3}),
+    ("Y = X.max(axis=1)", {"X": X3}),
+    ("Y = X - X.min(axis=-1, keepdims=True)", {"X": X2}),
+    ("Y = np.where(X > 0, X, a * X)", {"X": X2, "a": (5,)}),
+    ("Y = np.exp(-g * (X - c) ** 2)", {"X": X2, "c": (5,), "g": 0.7}),
+    ("Z = X[:, ::-1]\nY = X * Z", {"X": X3}),
+    ("Y = X.transpose(0, 2, 1) * 2", {"X": X3}),
+    ("Y = np.swapaxes(X, 1, 2) + np.roll(X, 1, axis=1).transpose(0, 2, 1)", {"X": X3}),
+    ("Y = np.einsum('nd,de,ne->n', X, W, X)", {"X": X2, "W": (5, 5)}),
+    ("Y = np.einsum('ntd,nsd->nts', X, X)", {"X": X3}),
+    ("Y = X @ W @ V", {"X": X2, "W": (5, 3), "V": (3, 7)}),
+    ("h = np.tanh(X @ W + b)\nY = X + h @ W.T", {"X": X2, "W": (5, 3), "b": (3,)}),
+    ("Y = np.concatenate([X, X * X], axis=-1)", {"X": X2}),
+    ("Z = X @ W\nY = Z[..., :3] * sigmoid(Z[..., 3:])", {"X": X2, "W": (5, 6)}),
+    ("m = X.mean(axis=0, keepdims=True)\nY = (X - m) * g", {"X": X2, "g": (5,)}),
+    ("Y = np.clip(X, -1, 1) + s * X", {"X": X2, "s": (1,)}),
+    ("Y = np.sin(w * X) + X * X.sum(axis=-1, keepdims=True)", {"X": X2, "w": (5,)}),
+    ("Y = X * 0 + b", {"X": X2, "b": (5,)}),
+    ("Y = softplus(X) * np.log1p(np.exp(-np.abs(X)))", {"X": X2}),
+    ("A = X / d\nY = A * A + d", {"X": X2, "d": (5,)}),
+    ("Y = X[:, 1:] - X[:, :-1]", {"X": X3}),
+    ("Y = np.pad(X, ((0, 0), (1, 0), (0, 0)))[:, :-1] + X", {"X": X3}),
+    ("Y = erf(X) + np.arctan(X) * np.cosh(X / 3)", {"X": X2}),
+    (attention, {"X": X3}),
+    (layer_norm, {"X": X2, "gamma": (5,), "beta": (5,), "eps": 1e-5}),
+]
+
+
+@pytest.mark.parametrize(("source", "given"), RIGHT, ids=range(len(RIGHT)))
+def test_what_is_derived_is_right(source, given):
+    found = derive(source, **given)
+    layer, X = found.layer(), np.random.default_rng(7).standard_normal((3, *given["X"][1:]))
+    check_gradients(layer, X)
+    layer.build(X.shape[1:], dtype=np.float64)
+    steps = run.passes(layer, X, np.ones((3, *layer.output_shape)))
+    np.testing.assert_allclose(steps["Y"], layer.forward(X), rtol=1e-11, atol=1e-13)
+    dX = layer.backward(np.ones((3, *layer.output_shape)))
+    np.testing.assert_allclose(steps["dX"], dX, rtol=1e-10, atol=1e-12)
+
+
+WRONG = [
+    ("Y = np.sinc(X)", {"X": X2}, r"line 1, 'Y = np.sinc.* no derivative is known for np\.sinc"),
+    ("A = X\nY = A.sort()", {"X": X2}, r"line 2.*no derivative is known for A\.sort"),
+    ("if X.sum() > 0:\n    Y = X", {"X": X2}, r"line 1, 'if .* Write a choice as np\.where"),
+    ("X += 1\nY = X", {"X": X2}, "a change in place as a new name"),
+    ("A = X * 2\nA = A * 2\nY = A", {"X": X2}, "line 2.* A has a value already"),
+    ("for t in range(3):\n    Y = X", {"X": X3}, "pass steps with Loop and Carry"),
+    ("Y = X if True else X", {"X": X2}, r"write choices as np\.where"),
+    ("Y = X * w", {"X": X2}, "w has no value here"),
+    ("Y = X @ W", {"X": X2, "W": (4, 3)}, "W has an axis of 4, as many as there are samples"),
+    ("Y = X", {"X": (4, 5, 5)}, "give each axis a size of its own"),
+    ("Y = X", {"X": (4, 1)}, "above 1"),
+    ("Y = X.reshape(4, 30)", {"X": X3}, r"for X of shape \(2, 6, 5\).*cannot reshape"),
+    ("Y = X.sum(axis=0)", {"X": X2}, "a layer keeps the samples"),
+    ("Y = X.sum()", {"X": X2}, "a layer keeps the samples"),
+    ("Y = X.mean(axis=5)", {"X": X2}, "X has 2 axes, and no axis 5"),
+    ("Y = X + X @ W", {"X": X2, "W": (5, 3)}, "does not fit its shapes"),
+    ("Z = X * 2", {"X": X2}, "computes no Y"),
+    ("Y = X * 1\nZ = b * X", {"X": X2, "b": (5,)}, "Y does not depend on b"),
+    ("Y = __import__('os').getcwd()", {"X": X2}, "is not arithmetic|no derivative"),
+    ("Y = X.__class__", {"X": X2}, "is not arithmetic"),
+    ("Y = X[__import__('os').getpid()]", {"X": X2}, "with numbers and shapes alone"),
+    ("Y = X[open('f')]", {"X": X2}, "with numbers and shapes alone"),
+    ("Y = np.load('f') * X", {"X": X2}, r"no derivative is known for np\.load"),
+    ("Y = np.tile(X, 99999999)", {"X": X2}, "with numbers and shapes alone"),
+    ("Y = (lambda: X)()", {"X": X2}, "no derivative is known"),
+    ("import os\nY = X", {"X": X2}, "derive reads assignments"),
+    ("Y = X +", {"X": X2}, "cannot read this as Python"),
+    ("Y = X" + " + X" * 5000, {"X": X2}, "at most 20,000 characters"),
+    ("Y = " + "(" * 150 + "X" + " + 1)" * 150, {"X": X2}, ""),
+]
+
+
+@pytest.mark.parametrize(("source", "given", "words"), WRONG, ids=range(len(WRONG)))
+def test_what_cannot_be_derived_is_refused(source, given, words):
+    if not words:  # deep, and right
+        assert derive(source, **given).source
+        return
+    with pytest.raises(DerivationError, match=words):
+        assert not derive(source, **given).source
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "needs the shape of X"),
+        ({"X": (4,)}, "needs the shape of X"),
+        ({"X": X2, "name": "not a name"}, "name must be that of a class"),
+        ({"X": X2, "dY": 3.0}, "'dY' has another meaning"),
+        ({"X": X2, "a": "text"}, "a is a shape, such as"),
+        ({"X": X2, "a": (0,)}, "a is a shape, such as"),
+    ],
+    ids=range(6),
+)
+def test_shapes_and_names_are_checked(options, words):
+    with pytest.raises(PhitodeepError, match=words):
+        derive("Y = X * 2", **options)
+
+
+def test_a_written_layer_is_a_file_that_trains(tmp_path):
+    path = derive(swish, X=X2, beta=(5,), name="Swish").write(tmp_path / "swish.py")
+    with pytest.raises(ArgumentError, match="does not overwrite"):
+        derive(swish, X=X2, beta=(5,), name="Swish").write(path)
+    spec = importlib.util.spec_from_file_location("swish", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    A = np.random.default_rng(0).standard_normal((40, 5)).astype(np.float32)
+    net = Sequential(Dense(5, 8), module.Swish(), Dense(8, 1), optimizer=SGD(0.05), seed=0)
+    losses = net.train(A, A[:, :1] ** 2, epochs=30, verbose=0)
+    assert losses[-1][0] < 0.7 * losses[0][0]
+    assert "derive" not in re.sub(r'""".*?"""', "", path.read_text(), flags=re.DOTALL)
+
+
+def test_a_layer_that_needs_its_axes_says_so():
+    layer = derive("Y = X.sum(axis=1)", X=X3, name="Total").layer()
+    with pytest.raises(ShapeError, match=r"takes samples of 2 axes, got shape \(5,\)"):
+        layer.build((5,))
+
+
+def test_settings_are_arguments_and_steps_may_be_given():
+    found = derive("Y = np.tanh(X / scale)", X=X2, scale=2.0, name="Squash")
+    layer = found.layer(scale=4.0)
+    np.testing.assert_allclose(layer.forward(np.ones((2, 5), np.float32)), np.tanh(0.25), rtol=1e-6)
+    again = derive(found.steps.forward, X=X2, scale=2.0, name="Squash")
+    assert again.source == found.source
+    assert "Squash" in repr(again)
+    assert phitodeep.derive is derive
+
+
+@pytest.mark.skipif(not LONG, reason="another process: a long run")
+def test_the_command_writes_a_layer(tmp_path):
+    command = [sys.executable, "-m", "phitodeep", "derive", "Y = X * sigmoid(beta * X)"]
+    command += ["X=4,5", "beta=5", "--name", "Swish", "-o", str(tmp_path / "swish.py")]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert "class Swish(Layer)" in (tmp_path / "swish.py").read_text()
