@@ -179,8 +179,8 @@ class Inside(Step):
     def value(self, symbols: Any) -> Any:
         inner, step = symbols.inside[self.step.child], self.step
         if step.runs:
-            names = run.symbols_of(inner.layer, "dY" if step.back else "X")
-            for name, of in zip(names, step.operands, strict=True):
+            names = _received(inner, "dY" if step.back else "X")
+            for name, of in zip(names, step.operands, strict=False):  # a loss receives no dY
                 if (moved := symbols.find(f"t{of}")) is not None:
                     inner[f"t{name}"] = moved
             perform(inner, "backward" if step.back else "forward")
@@ -196,14 +196,21 @@ def perform(scope: Scope, direction: str) -> None:
     if direction == "forward":
         given = {*scope.values} - {step.symbol for step in scope.derivation.every()}
         moving = {name for name in given if f"t{name}" in scope.values}
-        moving |= {*run.symbols_of(scope.layer, "dY")} if hasattr(scope.layer, "params") else set()
+        moving |= {*_received(scope, "dY")}
         scope.tangents = tangents(scope.derivation, moving, repr(scope.layer))
     assert scope.tangents is not None
-    for name in run.symbols_of(scope.layer, "dY") if hasattr(scope.layer, "params") else []:
+    for name in _received(scope, "dY"):
         if name in scope.values and f"t{name}" not in scope.values:
             scope[f"t{name}"] = np.zeros_like(scope[name])
     steps = scope.tangents.forward if direction == "forward" else scope.tangents.backward
     run.run(run._perform(steps, scope, direction))
+
+
+def _received(scope: Scope, symbol: str) -> list[str]:
+    """The symbols of what a pass of a layer receives; the backward pass of a loss receives none."""
+    if hasattr(scope.layer, "params"):
+        return run.symbols_of(scope.layer, symbol)
+    return [] if symbol == "dY" else run.names_of(scope, "P")
 
 
 def seed(scope: Scope, directions: Directions) -> None:
