@@ -15,13 +15,13 @@ from phitodeep.core.files import atomic_write
 from phitodeep.core.types import Array, Shape
 from phitodeep.derivations.derive.read import Reader
 from phitodeep.derivations.derive.reverse import reverse
-from phitodeep.derivations.derive.write import Writer
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.run import Scope
 from phitodeep.derivations.language.step import FUNCTIONS, Derivation, Step
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DerivationError, PhitodeepError
 from phitodeep.layers import Layer
 from phitodeep.testing.check import check_gradients
+from phitodeep.testing.writing import Writer
 
 Source = str | Callable[..., Any] | Sequence[Step]
 RESERVED = {"X", "Y", "dY", "np", "self", "shape", "t", *FUNCTIONS}
@@ -30,11 +30,8 @@ RESERVED = {"X", "Y", "dY", "np", "self", "shape", "t", *FUNCTIONS}
 def derive(source: Source, *, name: str = "Derived", **given: Any) -> Derived:
     """Derive the backward pass of a layer from its forward pass, and write the layer as source.
 
-        def swish(X, beta):
-            return X * sigmoid(beta * X)
-
-        print(derive(swish, X=(4, 5), beta=(5,), name="Swish"))
-        derive("Y = X * sigmoid(beta * X)", X=(4, 5), beta=(5,), name="Swish").write("swish.py")
+        swish = derive("Y = X * sigmoid(beta * X)", X=(4, 5), beta=(5,), name="Swish")
+        print(swish.source)
 
     source    a function of one screen, the text of one, or a list of steps
     name      the name of the class

@@ -1,9 +1,6 @@
 """Reads a forward pass, written with NumPy, as steps.
 
-    forward = Reader(X=X, gamma=gamma, eps=1e-5).read('''
-        r = 1 / np.sqrt((X ** 2).mean(axis=-1, keepdims=True) + eps)
-        Y = gamma * (X * r)
-    ''')
+    Reader(X=np.ones((4, 5)), gamma=np.ones(5)).read("Y = gamma * X / np.sqrt(1 + X ** 2)")
 
 The text is parsed and never run as Python: it may contain arithmetic, elementwise functions, sums,
 means and maxima along axes, matrix products, einsum, slices, reshape, transpose and concatenation.

@@ -18,7 +18,6 @@ computed already.
 
 from __future__ import annotations
 
-import ast
 import itertools
 import math
 import re
@@ -44,7 +43,7 @@ from phitodeep.derivations.derive.algebra import (
     times,
 )
 from phitodeep.derivations.derive.known import Known
-from phitodeep.derivations.derive.steps import Returned, ToLargest
+from phitodeep.derivations.derive.steps import Returned, ToLargest, undone
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.run import Scope
 from phitodeep.derivations.language.step import (
@@ -213,9 +212,9 @@ class _Reverse:
                 return {}
             joined = [self.parts[name][column] for column in columns]
             return self.emit(Join(f"d{name}", *joined), name)
-        symbol, undone = self.free(name, step), _undone(step, g)
-        if undone:
-            return self.emit(Arrange(symbol, undone, g, f"{g} as in {name}"), name)
+        symbol, code = self.free(name, step), undone(step, g)
+        if code:
+            return self.emit(Arrange(symbol, code, g, f"{g} as in {name}"), name)
         return self.emit(Returned(symbol, g, step), name)
 
     def columns_of(self, name: str) -> list[str]:
@@ -467,49 +466,3 @@ def _broadcasts(out: str, part: str) -> bool:
 
 def _squeezed(shape: Shape, axes: Sequence[int]) -> Shape:
     return tuple(n for k, n in enumerate(shape) if k - len(shape) not in axes)
-
-
-def _undone(step: Arrange, g: str) -> str:
-    """The code that moves back what a step has moved; "" if elements were left out or repeated."""
-    node: Any = ast.parse(step.code, mode="eval").body
-    while not (isinstance(node, ast.Name) and node.id == step.of):
-        func = getattr(node, "func", None)
-        of_numpy = isinstance(func, ast.Attribute) and ast.unparse(func.value) == "np"
-        if of_numpy:
-            inner, args = node.args[0], node.args[1:]
-        elif isinstance(func, ast.Attribute):
-            inner, args = func.value, node.args
-        elif isinstance(node, ast.Attribute | ast.Subscript):
-            inner, args = node.value, []
-        else:
-            return ""
-        options = [f"{k.arg}={ast.unparse(k.value)}" for k in getattr(node, "keywords", ())]
-        name = func.attr if isinstance(func, ast.Attribute) else ast.unparse(node)[-4:]
-        texts = [ast.unparse(a) for a in args]
-        g = _back(name, g, ast.unparse(inner), ast.unparse(node), [*texts, *options])
-        if not g:
-            return ""
-        node = inner
-    return g
-
-
-def _back(name: str, g: str, before: str, code: str, args: list[str]) -> str:
-    """The code that undoes one move of `before`, which became `code`."""
-    if name in ("reshape", "squeeze", "expand_dims"):
-        return f"{g}.reshape({before}.shape)"
-    if name in ("swapaxes", "flip"):
-        return f"np.{name}({', '.join([g, *args])})"
-    if name == "transpose" and all(arg.lstrip("-").isdigit() for arg in args):
-        return f"{g}.transpose({', '.join(map(str, np.argsort(list(map(int, args)))))})"
-    if name == "roll" and args[0].lstrip("-").isdigit():
-        return f"np.roll({', '.join([g, str(-int(args[0])), *args[1:]])})"
-    if name == "pad" and len(args) == 1:
-        widths = ast.literal_eval(args[0])
-        if isinstance(widths, tuple) and all(isinstance(w, tuple) for w in widths):
-            ends = [f"{a or ''}:{f'-{b}' if b else ''}" for a, b in widths]
-            return f"{g}[{', '.join(ends)}]"
-    if code == f"{before}.T":
-        return f"{g}.T"
-    if re.fullmatch(r"(:, |\.\.\., )*::-1(, :)*", code.removeprefix(f"{before}[")[:-1]):
-        return f"{g}{code.removeprefix(before)}"
-    return ""
