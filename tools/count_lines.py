@@ -15,10 +15,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LIMITS = {  # lines of code, but for tests, where every line counts
-    # While networks of named values are being built; 32,500 of the library at their end.
-    "phitodeep": 34_200,
+    # 33,620 at the end of the networks of named values, and 2,200 for what derives.
+    "phitodeep": 35_820,
     "tools, website, course, references, benchmarks": 10_200,
-    "tests": 48_000,
+    "tests": 47_500,
 }
 SILENT = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),

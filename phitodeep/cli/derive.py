@@ -17,16 +17,16 @@ from phitodeep.cli.app import Failure, output_file
 @click.option("--name", default="Derived", show_default=True, help="Name of the class.")
 @output_file("FILE.py", "Write the layer to a new file instead of the terminal.")
 def derive(formula: str, given: tuple[str, ...], name: str, output: Path | None) -> None:
-    """Derive the backward pass of a layer, and write the layer as source.
+    """Derive the backward pass of a layer from its forward pass.
 
-    FORMULA computes Y with NumPy; several statements stand on lines of their own or between
-    semicolons. After it come the shape of X, samples first, and those of the parameters; numbers
-    are settings. Sizes differ from each other, since they say which axes belong together.
+    The layer is checked, and printed or written as source. FORMULA computes Y with NumPy;
+    statements stand on lines of their own or between semicolons. After it come the shape of X,
+    samples first, and those of the parameters; numbers with a point are settings. Sizes differ from
+    each other, since they say which axes belong together.
 
     \b
-    Examples:
-      phitodeep derive "Y = X * sigmoid(beta * X)" X=4,5 beta=5 --name Swish -o swish.py
-      phitodeep derive "Y = np.tanh(X / scale)" X=4,5 scale=2.0 --name Squash
+    Example:
+      phitodeep derive "Y = X * sigmoid(beta * X / k)" X=4,5 beta=5 k=2.0 --name Swish
     """
     found = testing.derive(formula, name=name, **dict(map(_pair, given)))
     if output is None:

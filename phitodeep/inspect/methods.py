@@ -199,6 +199,33 @@ class Inspectable(Trainable, registered=False):
 
         return sample_gradients(self, X, y, sample_weight=sample_weight, lengths=lengths)
 
+    def jvp(self, X: Any, weights: Mapping[str, Any], tX: Any = None) -> tuple[Any, Any]:
+        """Return Y, and how it moves if parameters move along `weights` and X along tX.
+
+        weights    a direction by path, such as {"0.W": V}, in the parameter's shape; 0 for others
+        tX         in the shape of X (N, ...); 0 by default
+
+        The model is in prediction mode. At kinks, tangents take the side that gradients take.
+        """
+        from phitodeep.inspect.curvature import jvp
+
+        return jvp(self, X, weights, tX)
+
+    def hvp(
+        self, X: Any, y: Any, weights: Mapping[str, Any], *, sample_weight: Any = None,
+        lengths: Any = None,
+    ) -> dict[str, Array]:  # fmt: skip
+        """Return the Hessian of the loss times a direction of the parameters, by path.
+
+        weights    a direction by path, such as {"0.W": V}, in the parameter's shape; 0 for others
+
+        The loss is that of the next training step on the batch X, y: dropout draws what it would
+        draw there. Source: Pearlmutter 1994, "Fast exact multiplication by the Hessian".
+        """
+        from phitodeep.inspect.curvature import hvp
+
+        return hvp(self, X, y, weights, sample_weight=sample_weight, lengths=lengths)
+
     @keywords({"index": "write target="})
     def attributions(
         self,

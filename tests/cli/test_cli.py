@@ -44,7 +44,7 @@ from tests.conftest import model_for
 from tests.rows import LONG, few
 from tests.time_limit import within
 
-COMMANDS = ["demo", "info", "predict", "check", "export", "generate", "verify"]
+COMMANDS = ["demo", "info", "predict", "check", "export", "generate", "derive", "verify"]
 READERS = {  # and what each needs besides a model file
     "info": [],
     "predict": ["x.npy"],
@@ -134,7 +134,9 @@ def read_csv(text):
 def test_the_commands_their_page_the_version_and_the_script():
     assert [*cli.main.commands] == COMMANDS
     shown = phitodeep("--help").stdout
-    lines = [line.split()[0] for line in shown.partition("Commands:\n")[2].splitlines()[:7]]
+    lines = [
+        line.split()[0] for line in shown.partition("Commands:\n")[2].splitlines()[: len(COMMANDS)]
+    ]
     assert lines == COMMANDS
     assert "..." not in shown.partition("Commands:")[2], "each first line fits"
     page = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
@@ -890,6 +892,17 @@ def test_generate_takes_the_other_inputs_of_a_network_from_files(here):
     }.items():
         assert message in mistake("generate", file, *options, given)
     assert "give all but the text that grows" in mistake("generate", file, *options[:2])
+
+
+def test_derive_prints_or_writes_a_layer(tmp_path):
+    given = "derive", "Y = X * sigmoid(beta * X / k)", "X=4,5", "beta=5", "k=2.0", "--name", "Swish"
+    source = phitodeep(*given).stdout
+    assert "class Swish(Layer)" in source
+    assert "k: float = 2.0" in source
+    assert "swish.py" in phitodeep(*given, "-o", tmp_path / "swish.py").stdout
+    assert (tmp_path / "swish.py").read_text() == source
+    assert "does not overwrite" in phitodeep(*given, "-o", tmp_path / "swish.py", code=1).stderr
+    assert "must be a shape or a number" in phitodeep("derive", "Y = X", "X=a", code=1).stderr
 
 
 def test_verify_ends_with_its_verdict_even_without_a_reader(monkeypatch):

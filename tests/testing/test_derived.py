@@ -2,8 +2,6 @@
 
 import importlib.util
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from phitodeep import SGD, Dense, Sequential, check_gradients, derive
 from phitodeep.derivations.language import run
 from phitodeep.errors import ArgumentError, DerivationError, PhitodeepError, ShapeError
 from phitodeep.functional import sigmoid
-from tests.rows import LONG
 
 X2, X3 = (4, 5), (4, 6, 5)
 
@@ -223,11 +220,3 @@ def test_settings_are_arguments_and_steps_may_be_given():
     assert again.source == found.source
     assert "Squash" in repr(again)
     assert phitodeep.derive is derive
-
-
-@pytest.mark.skipif(not LONG, reason="another process: a long run")
-def test_the_command_writes_a_layer(tmp_path):
-    command = [sys.executable, "-m", "phitodeep", "derive", "Y = X * sigmoid(beta * X)"]
-    command += ["X=4,5", "beta=5", "--name", "Swish", "-o", str(tmp_path / "swish.py")]
-    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert "class Swish(Layer)" in (tmp_path / "swish.py").read_text()
