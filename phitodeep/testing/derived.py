@@ -13,21 +13,22 @@ import numpy as np
 
 from phitodeep.core.files import atomic_write
 from phitodeep.core.types import Array, Shape
-from phitodeep.derivations.derive.read import Reader
+from phitodeep.derivations.derive.read import PASSED, RESERVED, Reader
 from phitodeep.derivations.derive.reverse import reverse
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.run import Scope
-from phitodeep.derivations.language.step import FUNCTIONS, Derivation, Step
+from phitodeep.derivations.language.step import Derivation, Step
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DerivationError, PhitodeepError
 from phitodeep.layers import Layer
 from phitodeep.testing.check import check_gradients
 from phitodeep.testing.writing import Writer
 
 Source = str | Callable[..., Any] | Sequence[Step]
-RESERVED = {"X", "Y", "dY", "np", "self", "shape", "t", *FUNCTIONS}
+# What a parameter or a setting cannot be called, besides the names in `RESERVED`.
+OWN = {"Y", "call", "layer", "path", "shape", *dir(Layer())}
 
 
-def derive(source: Source, *, name: str = "Derived", **given: Any) -> Derived:
+def derive(source: Source, /, *, name: str = "Derived", **given: Any) -> Derived:
     """Derive the backward pass of a layer from its forward pass, and write the layer as source.
 
         swish = derive("Y = X * sigmoid(beta * X)", X=(4, 5), beta=(5,), name="Swish")
@@ -77,7 +78,8 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Shape], dict[str, float]]
     shapes: dict[str, Shape] = {}
     settings: dict[str, float] = {}
     for name, value in given.items():
-        if name in RESERVED - {"X"} or name.startswith("_"):
+        other = name in (RESERVED | OWN) - {"X"} or name.startswith("_") or PASSED.fullmatch(name)
+        if other or keyword.iskeyword(name) or not name.isidentifier():
             raise ArgumentError(f"derive: {name!r} has another meaning here: choose another name.")
         if isinstance(value, int | float) and not isinstance(value, bool):
             settings[name] = value

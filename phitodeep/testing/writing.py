@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from phitodeep.derivations.language.step import (
     Size,
     Step,
     Sum,
+    evaluate,
 )
 from phitodeep.errors import DerivationError
 
@@ -63,7 +66,6 @@ class {name}(Layer):
             ],
         )
 '''
-UNITS = ("units", "units_2", "units_3")
 PRODUCTS = {"...i,ij->...j": "{0} @ {1}", "...j,ij->...i": "{0} @ {1}.T"}
 
 
@@ -84,13 +86,12 @@ class Writer:
         self.X = np.shape(scope["X"])
         shapes = [np.shape(scope[p]) for p in params] + [np.shape(scope["Y"])[1:]]
         new = sorted({n for shape in shapes for n in shape} - {*self.X[1:], 1})
-        self.units = dict(zip(new, UNITS, strict=False))  # sizes that the user chooses
-        if len(new) > len(UNITS):
-            raise DerivationError(f"{name} has more than {len(UNITS)} sizes that X does not have.")
+        free = [f"units{k}" for k in ("", *range(2, 99)) if f"units{k}" not in {*params, *settings}]
+        self.units = dict(zip(new, free, strict=False))  # sizes that the user chooses
 
     def source(self) -> str:
-        forward = [self.line(step) for step in self.found.forward]
-        backward = "\n".join([self.line(step) for step in self.found.backward]).split("\n")
+        forward = [self.line(step, "X") for step in self.found.forward]
+        backward = "\n".join([self.line(step, "dY") for step in self.found.backward]).split("\n")
         made = ["X", *(step.symbol for step in self.found.forward)]
         read = {n for step in self.found.backward for n in step.operands}
         kept = [n for n in made if n in read]
@@ -174,8 +175,8 @@ class Writer:
 
     # --- one step as code ----------------------------------------------------------------------
 
-    def line(self, step: Step) -> str:
-        """The statements that compute a step."""
+    def line(self, step: Step, like: str) -> str:
+        """The statements that compute a step, in the dtype of `like`."""
         target = step.symbol
         if target.startswith("d") and target[1:] in self.params:
             target = f'self.grads["{target[1:]}"]'
@@ -208,7 +209,10 @@ class Writer:
                 )
             case Size():
                 code = f"{step.of}.shape[{step.axis}]"
-            case Let() | Arrange() | Join():
+            case Let():
+                tree = ast.parse(step.code, mode="eval")
+                code = ast.unparse(_Typed(self.scope.values, like).visit(tree))
+            case Arrange() | Join():
                 code = step.code
             case _:
                 raise DerivationError(f"{step!r}: no NumPy code for a {type(step).__name__} yet.")
@@ -218,7 +222,7 @@ class Writer:
         """Code with `self.` before parameters and settings."""
         names = {*self.params, *self.settings}
         return re.sub(
-            r"(?<![\w.\"'])[A-Za-z_]\w*\b(?!=[^=])",
+            r"(?<![\w.\"'])[^\W\d]\w*\b(?!=[^=])",
             lambda found: f"self.{found[0]}" if found[0] in names else found[0],
             code,
         )
@@ -240,11 +244,36 @@ class Writer:
                 return f"{inside}.sum()" + ".reshape(1)" * len(out)
             if axes := _axes(step.code):
                 return f"{inside}.sum{axes}"
-            if len(out) == 1:
+            if given[0] == f"...{out}":
                 return f"{inside}.reshape(-1, {names[0]}.shape[-1]).sum(axis=0)"
         code = f'np.einsum("{parts}->{out.replace("1", "")}", {", ".join(names)})'
         ones = tuple(k - len(out) for k, i in enumerate(out) if i == "1")
         return f"np.expand_dims({code}, {ones})" if ones else code
+
+
+class _Typed(ast.NodeTransformer):
+    """Keeps an expression in the dtype of `like`, as np.sqrt(5) and np.where(X > 0, 1, 0) do not."""
+
+    def __init__(self, values: Mapping[str, Any], like: str) -> None:
+        self.like = like
+        self.values = {name: _single(value) for name, value in values.items()}
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        self.generic_visit(node)
+        if not isinstance(node, ast.Call | ast.BinOp):
+            return node
+        code = ast.unparse(node)
+        value = evaluate(code, self.values)
+        if not isinstance(value, np.ndarray | np.generic) or value.dtype in (bool, np.float32):
+            return node
+        text = f"({code}).astype({self.like}.dtype)" if np.ndim(value) else f"float({code})"
+        return ast.parse(text, mode="eval").body
+
+
+def _single(value: Any) -> Any:
+    if not np.ndim(value):
+        return value.item() if isinstance(value, np.generic | np.ndarray) else value
+    return value if value.dtype == bool else value.astype(np.float32)
 
 
 def _axes(code: str) -> str:
@@ -254,6 +283,9 @@ def _axes(code: str) -> str:
     if part.startswith("...") and not out.startswith("..."):
         return ""
     gone = [k - len(part) for k, i in enumerate(part) if i not in out and i != "."]
+    left = "".join(i if i in out else "1" * ("1" in out) for i in part)
+    if not gone or left != out:
+        return ""
     axis = gone[0] if len(gone) == 1 else tuple(gone)
     return f"(axis={axis}{', keepdims=True' * ('1' in out)})"
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
+import re
 import textwrap
 from collections.abc import Callable
 from typing import Any, cast
@@ -18,7 +20,16 @@ from typing import Any, cast
 import numpy as np
 
 from phitodeep.derivations.derive.algebra import DIRECTIONAL, SLOPES
-from phitodeep.derivations.language.step import Arrange, Join, Let, Max, Size, Step, Sum
+from phitodeep.derivations.language.step import (
+    FUNCTIONS,
+    Arrange,
+    Join,
+    Let,
+    Max,
+    Size,
+    Step,
+    Sum,
+)
 from phitodeep.errors import DerivationError
 
 FOLDS = ("sum", "mean", "max", "min")
@@ -27,7 +38,11 @@ MOVES |= {"expand_dims", "pad", "broadcast_to", "tile"}
 OWN = {"sigmoid": "s", "softplus": "v"}  # elementwise functions that NumPy lacks, and their values
 VALUES = OWN | {"tanh": "h", "exp": "E"}  # names of values that the slope of a function reads
 LONGEST = 20_000  # characters of a forward pass
-LARGEST = 4096  # of the numbers that say where elements go
+DEEPEST = 160  # parts inside each other
+LARGEST = 2**22  # elements of an example
+# What has another meaning in the layer that is written.
+RESERVED = {"X", "np", "self", "places", "t", "super", *FUNCTIONS}
+PASSED = re.compile(r"dY|dX|(X|Y|dX|dY)\d+")
 AXES = "nthwuvzcabefgijklmopqrsxy"
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.BitAnd, ast.BitOr)
 
@@ -42,7 +57,10 @@ class Reader:
     def read(self, source: str | Callable[..., Any]) -> list[Step]:
         """Return the steps of a text, or of a function, which ends with Y."""
         for node in statements(source):
-            self.line = f"line {node.lineno}, {ast.unparse(node).splitlines()[0]!r}"
+            self.line = f"line {node.lineno}"
+            if _depth(node) > DEEPEST:
+                raise self.refused("this is too deep: give parts of it names")
+            self.line += f", {ast.unparse(node).splitlines()[0]!r}"
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     self.begin(name, value)
@@ -58,17 +76,18 @@ class Reader:
                     )
         if "Y" not in self.values:
             raise DerivationError("the forward pass computes no Y: assign it, or return it.")
+        if clash := [name for name in self.values if f"d{name}" in self.values]:
+            raise DerivationError(
+                f"d{clash[0]} is the gradient of {clash[0]}: give one of them another name."
+            )
         return self.steps
 
     def begin(self, symbol: str, value: ast.expr) -> None:
         """Read an assignment; a name for a value that exists is refused."""
         if isinstance(value, ast.Name):
             self.add(Let(symbol, f"1 * {self.name(value)}"))
-            return
-        try:
+        else:
             self.put(symbol, value)
-        except RecursionError:
-            raise self.refused("this is too deep: give parts of it names") from None
 
     def refused(self, reason: str) -> DerivationError:
         return DerivationError(f"{self.line}: {reason}.")
@@ -77,11 +96,13 @@ class Reader:
         """Append a step, and run it."""
         if step.symbol in self.values:
             raise self.refused(f"{step.symbol} has a value already: give the new one another name")
+        if step.symbol in RESERVED or PASSED.fullmatch(step.symbol):
+            raise self.refused(f"{step.symbol} has another meaning here: choose another name")
         try:
             value = step.value(self.values)
         except NameError as error:
             raise self.refused(f"{error.name} has no value here: assign it before") from None
-        except (ValueError, TypeError, IndexError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
             raise self.refused(f"{step!r} does not fit its shapes: {error}") from None
         self.steps.append(step)
         self.values[step.symbol] = value
@@ -186,7 +207,10 @@ class Reader:
         options = {str(k.arg): self.literal(k.value) for k in node.keywords}
         match kind, node.args, options:
             case "einsum", [ast.Constant(value=str(code)), *arrays], {}:
-                return Sum(symbol, code, *map(self.name, arrays))
+                letters = re.sub(r"(^|,|->)\.\.\.", r"\1", code.replace(" ", ""))
+                given = letters.partition("->")[0].split(",")
+                if re.fullmatch(r"[a-z,]*->[a-z]*", letters) and not any(map(_repeats, given)):
+                    return Sum(symbol, code, *map(self.name, arrays))
             case "concatenate", [ast.List(elts=arrays) | ast.Tuple(elts=arrays)], {"axis": -1}:
                 return Join(symbol, *map(self.name, arrays))
         raise self.refused('write np.einsum("ni,ij->nj", A, B) or np.concatenate([A, B], axis=-1)')
@@ -210,9 +234,11 @@ class Reader:
         shape = np.shape(self.values[names[0]])
         rank = len(shape)
         given = range(rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-        if not all(isinstance(a, int) and -rank <= a < rank for a in given) or not rank:
+        if not given or not all(type(a) is int and -rank <= a < rank for a in given):
             raise self.refused(f"{names[0]} has {rank} axes, and no axis {axis}")
         axes = sorted({a % rank for a in given})
+        if len(axes) < len(given) or keepdims not in (True, False):
+            raise self.refused("name each axis once, and write keepdims=True or nothing")
         letters = AXES[: rank - 1] + "d"
         lead = axes[0]  # axes before it are samples
         one = "1" if keepdims else ""
@@ -226,19 +252,24 @@ class Reader:
         counts = []
         for a in axes:
             count = "D" if a == rank - 1 else f"size_{letters[a]}"
-            if count not in self.values:
-                self.add(Size(count, names[0], a - rank, f"the length of axis {a - rank}"))
-            elif self.values[count] != shape[a]:
-                count = self.add(
-                    Size(self.free(count), names[0], a - rank, f"the length of axis {a - rank}")
-                )
-            counts.append(count)
+            same = [
+                s.symbol
+                for s in self.steps
+                if isinstance(s, Size) and s.axis == a - rank and self.values[s.symbol] == shape[a]
+            ]
+            words = f"the length of axis {a - rank}"
+            counts.append(
+                same[0] if same else self.add(Size(self.free(count), names[0], a - rank, words))
+            )
         total = self.add(Sum(self.free(f"total_{symbol}"), code, *names))
         return self.add(Let(symbol, " / ".join([total, *counts])))
 
     def folded(self, node: Any) -> tuple[ast.expr, dict[str, Any]]:
         """What is summed, and the options."""
-        of, *given = node.args if of_numpy(node) else [node.func.value, *node.args]
+        given = node.args if of_numpy(node) else [node.func.value, *node.args]
+        if not given:
+            raise self.refused(f"{called(node)} of what?")
+        of, *given = given
         options = {k.arg: k.value for k in node.keywords} | ({"axis": given[0]} if given else {})
         if not options.keys() <= {"axis", "keepdims"} or len(given) > 1:
             raise self.refused(f"{called(node)} takes axis= and keepdims= here")
@@ -261,13 +292,16 @@ class Reader:
         for inner in ast.walk(ast.parse(code, mode="eval").body):
             if not self.may_move(inner):
                 raise self.refused(f"{code!r}: say where elements go with numbers and shapes alone")
+        sizes = [abs(n.value) for n in ast.walk(node) if type(getattr(n, "value", "")) is int]
+        if math.prod(filter(None, sizes)) * np.size(self.values[name]) > LARGEST:
+            raise self.refused(f"{code!r} is too large for an example: give X smaller sizes")
         return self.add(Arrange(symbol, code, name, code))
 
     def may_move(self, node: ast.AST) -> bool:
         """Whether a part may stand in an expression that moves elements."""
         match node:
-            case ast.Constant(value=int(number)):
-                return number <= LARGEST
+            case ast.Constant(value=int()):
+                return True
             case ast.Name(id=name):
                 return name == "np" or name in self.values
             case ast.Attribute(attr=name):
@@ -297,10 +331,21 @@ def statements(source: str | Callable[..., Any]) -> list[ast.stmt]:
         if len(text) > LONGEST:
             raise DerivationError(f"a forward pass has at most {LONGEST:,} characters.")
         body = ast.parse(textwrap.dedent(text)).body
-    except (SyntaxError, OSError, TypeError, RecursionError) as error:
+    except (SyntaxError, OSError, TypeError, ValueError, MemoryError, RecursionError) as error:
         raise DerivationError(f"derive cannot read this as Python: {error}.") from None
     first = body[0] if body else None
     return first.body if isinstance(first, ast.FunctionDef) else body
+
+
+def _depth(node: ast.AST) -> int:
+    deep, level = 0, [node]
+    while level:
+        deep, level = deep + 1, [n for part in level for n in ast.iter_child_nodes(part)]
+    return deep
+
+
+def _repeats(letters: str) -> bool:
+    return len({*letters}) < len(letters)
 
 
 def called(node: ast.AST) -> str:

@@ -193,13 +193,27 @@ class _Reverse:
     def slope(self, step: Let, name: str) -> Poly:
         p = parse(step.code)
         shared = self.shape(name) != self.shape(step.symbol) and name not in self.wanted
-        if len(p) == 1 and shared and (k := dict(next(iter(p))).get(name)):
+        if (
+            len(p) == 1
+            and shared
+            and (k := dict(next(iter(p))).get(name))
+            and self.divides(name, k)
+        ):
             # of A = C r^k, where r is one number for a whole row: A is at hand, so k A / r
             return {((step.symbol, Fraction(1)), (name, Fraction(-1))): k}
         try:
             return self.known.shorten(slope(p, name))
         except DerivationError as error:
             raise DerivationError(f"{step!r}: {error.message}") from None
+
+    def divides(self, name: str, k: Fraction) -> bool:
+        """Whether the forward pass divides by `name`, or `name` is 1 over something: it is not 0."""
+        codes = [
+            step.code
+            for step in flat(self.forward)
+            if step.symbol == name and isinstance(step, Let)
+        ]
+        return k < 0 or any(e < 0 for code in codes for powers in parse(code) for _, e in powers)
 
     # --- elements that moved -------------------------------------------------------------------
 
@@ -426,7 +440,8 @@ class _Reverse:
         return f"d{name}" if alone else self.unique(f"d{name}_{step.symbol}")
 
     def unique(self, name: str) -> str:
-        taken = {step.symbol for steps in (self.out, self.forward) for step in flat(steps)}
+        forward = {n for step in flat(self.forward) for n in (step.symbol, *step.operands)}
+        taken = forward | {step.symbol for step in flat(self.out)}
         names = itertools.chain([name], (f"{name}_{k}" for k in itertools.count(2)))
         return next(n for n in names if n not in taken)
 

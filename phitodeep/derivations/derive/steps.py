@@ -21,7 +21,7 @@ class Returned(Step):
 
     def __init__(self, symbol: str, gradient: str, step: Arrange) -> None:
         words = f"{gradient}, each number back where {step.of} had it, added up"
-        super().__init__(symbol, f"{gradient} of {step.code}", (gradient, step.of), words)
+        super().__init__(symbol, f"{gradient} of {step.code}", (gradient, *step.operands), words)
         self.step, self.gradient = step, gradient
 
     def value(self, symbols: Any) -> Any:

@@ -25,6 +25,7 @@ GREEK["eps"] = unicodedata.lookup("GREEK SMALL LETTER EPSILON")
 GREEK["Phi"] = unicodedata.lookup("GREEK CAPITAL LETTER PHI")
 FUNCTIONS = {  # name in code -> name in formulas
     **dict.fromkeys(["exp", "log", "tanh", "sin", "cos", "log1p", "expm1", "sign", "cosh", "sinh"]),
+    **dict.fromkeys(["tan", "floor", "ceil", "round"]),
     **dict.fromkeys(["erf", "sigmoid", "softplus"]),
     "clip": "clip",
     "maximum": "max",
@@ -237,6 +238,8 @@ class _Writer:
             one, zero = map(style.number.format, "10")
             powers = [one if a == zero else style.function("exp", a) for a in args]
             return style.function("log", reduce(lambda a, b: style.infix(a, "+", b), powers)), 9
+        if name == "exp2":
+            return style.power(style.number.format("2"), self.write(node.args[0], 8)), 8
         if name == "int64":
             return args[0], 9
         if name == "square":
