@@ -28,6 +28,7 @@ Source = str | Callable[..., Any] | Sequence[Step]
 OWN = {"Y", "call", "layer", "path", "shape", *dir(Layer())}
 
 
+@np.errstate(all="ignore")
 def derive(source: Source, /, *, name: str = "Derived", **given: Any) -> Derived:
     """Derive the backward pass of a layer from its forward pass, and write the layer as source.
 
@@ -174,6 +175,7 @@ class Derived:
         exec(compile(text, place, "exec"), names)
         return names[self.name]
 
+    @np.errstate(all="ignore")
     def _check(self, text: str) -> None:
         """Check the text on other data, with other numbers of samples and another rank."""
         layer, X = self._class(text)(), self._scope["X"]
@@ -185,6 +187,7 @@ class Derived:
         for n in (2, 3):
             self._try(text, (n, *X.shape[1:]), n)
 
+    @np.errstate(all="ignore")
     def _try(self, text: str, shape: Shape, seed: int) -> None:
         A: Array = seed * np.random.default_rng(seed).standard_normal(shape)
         try:

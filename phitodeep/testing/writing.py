@@ -220,12 +220,13 @@ class Writer:
 
     def own(self, code: str) -> str:
         """Code with `self.` before parameters and settings."""
-        names = {*self.params, *self.settings}
-        return re.sub(
-            r"(?<![\w.\"'])[^\W\d]\w*\b(?!=[^=])",
-            lambda found: f"self.{found[0]}" if found[0] in names else found[0],
-            code,
-        )
+        owned = {*self.params, *self.settings}
+        lines = [line.encode() for line in code.split("\n")]
+        found = [n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Name) and n.id in owned]
+        for n in sorted(found, key=lambda n: -n.col_offset):
+            line = lines[n.lineno - 1]
+            lines[n.lineno - 1] = line[: n.col_offset] + b"self." + line[n.col_offset :]
+        return b"\n".join(lines).decode()
 
     def total(self, step: Sum) -> str:
         """A sum of products as a person would write it."""
@@ -245,7 +246,13 @@ class Writer:
             if axes := _axes(step.code):
                 return f"{inside}.sum{axes}"
             if given[0] == f"...{out}":
-                return f"{inside}.reshape(-1, {names[0]}.shape[-1]).sum(axis=0)"
+                sizes = (
+                    f"{names[0]}.shape[-1]" if len(out) == 1 else f"*{names[0]}.shape[-{len(out)}:]"
+                )
+                return f"{inside}.reshape(-1, {sizes}).sum(axis=0)"
+        if "..." in parts and "..." not in out:
+            given, out = step.letters(self.scope)
+            parts = ",".join(given)
         code = f'np.einsum("{parts}->{out.replace("1", "")}", {", ".join(names)})'
         ones = tuple(k - len(out) for k, i in enumerate(out) if i == "1")
         return f"np.expand_dims({code}, {ones})" if ones else code

@@ -177,6 +177,11 @@ def _moved(text: str, moves: Mapping[str, Poly]) -> Poly:
     node = ast.parse(text, mode="eval").body
     if isinstance(node, ast.Attribute | ast.Compare | ast.BoolOp):
         return {}
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and _number(node.right) is None:
+        a, b = ast.unparse(node.left), ast.unparse(node.right)
+        below, above = directional(parse(a), moves), directional(parse(b), moves)
+        by_base = times(below, parse(f"({b}) * ({a}) ** ({b} - 1)")) if below else {}
+        return add(by_base, times(above, parse(f"({text}) * np.log({a})"))) if above else by_base
     if not isinstance(node, ast.Call):
         inner = parse(node)
         return {} if inner == atom(text) else directional(inner, moves)

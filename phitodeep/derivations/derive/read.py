@@ -210,10 +210,21 @@ class Reader:
                 letters = re.sub(r"(^|,|->)\.\.\.", r"\1", code.replace(" ", ""))
                 given = letters.partition("->")[0].split(",")
                 if re.fullmatch(r"[a-z,]*->[a-z]*", letters) and not any(map(_repeats, given)):
-                    return Sum(symbol, code, *map(self.name, arrays))
+                    return self.agreeing(Sum(symbol, code, *map(self.name, arrays)))
             case "concatenate", [ast.List(elts=arrays) | ast.Tuple(elts=arrays)], {"axis": -1}:
                 return Join(symbol, *map(self.name, arrays))
         raise self.refused('write np.einsum("ni,ij->nj", A, B) or np.concatenate([A, B], axis=-1)')
+
+    def agreeing(self, step: Sum) -> Sum:
+        """The sum, if each letter stands for one size."""
+        sizes: dict[str, int] = {}
+        for name, part in zip(step.operands, step.code.replace(" ", "").split(","), strict=False):
+            letters = part.partition("->")[0].replace("...", "")
+            shape = np.shape(self.values[name])
+            for letter, size in zip(letters[::-1], shape[::-1], strict=False):
+                if sizes.setdefault(letter, size) != size:
+                    raise self.refused(f"{letter!r} has the sizes {sizes[letter]} and {size}")
+        return step
 
     def fold(self, symbol: str, node: ast.Call, kind: str) -> str:
         """A sum, mean, maximum or minimum along axes."""

@@ -154,11 +154,14 @@ class _Reverse:
             case Arrange():
                 part = self.returned(step, name, show(g))
             case Join():
-                before = step.operands[: step.operands.index(name)]
-                start = " + ".join(f"{n}.shape[-1]" for n in before) or "0"
-                code = f"{show(g)}[..., {start}:][..., :{name}.shape[-1]]"
-                words = f"the columns of {name}"
-                part = self.emit(Arrange(self.free(name, step), code, show(g), words), name)
+                part = {}
+                for k in [k for k, operand in enumerate(step.operands) if operand == name]:
+                    start = " + ".join(f"{n}.shape[-1]" for n in step.operands[:k]) or "0"
+                    code = f"{show(g)}[..., {start}:][..., :{name}.shape[-1]]"
+                    columns = Arrange(
+                        self.free(name, step), code, show(g), f"the columns of {name}"
+                    )
+                    part = add(part, self.emit(columns, name))
             case Max():
                 part = self.emit(ToLargest(self.free(name, step), show(g), step), name)
             case _:
@@ -255,12 +258,16 @@ class _Reverse:
     def reduced(self, p: Poly, big: str, name: str) -> Poly:
         """The sum over the axes along which `name` was broadcast; constant factors stay outside."""
         p, full, small = self.known.shorten(p), self.shape(big), self.shape(name)
-        small = (0,) * (len(full) - len(small)) + small
+        rank, small = len(small), (0,) * (len(full) - len(small)) + small
         axes = [a for a, (m, n) in enumerate(zip(full, small, strict=True)) if m != n]
         if not axes or not p:
             return p
         shared = common(p)
-        outer = tuple((n, k) for n, k in shared if not self.varies(n, axes, len(full)))
+        outer = tuple(
+            (n, k)
+            for n, k in shared
+            if len(self.shape_of(atom(n))) <= rank and not self.varies(n, axes, len(full))
+        )
         rest = {divided(powers, outer): c for powers, c in p.items()}
         whole = tuple(
             (n, k)
@@ -276,7 +283,7 @@ class _Reverse:
             scale = inner[()]
         else:
             label = self.unique(f"slope_{name}" if factors else f"d{name}_each")
-            factors.append(show(self.emit(Let(label, show(inner)), big)))
+            factors.append(show(self.emit(Let(label, show(inner)), shape=self.shape_of(inner))))
         for a in axes:  # an axis along which nothing varies counts its elements
             if not any(self.varies(n, [a], len(full)) for n in factors):
                 factors.append(show(self.emit(Let(self.unique("one"), f"1 + 0 * {big}"), big)))
@@ -341,19 +348,18 @@ class _Reverse:
                 names[i] = show(self.emit(flat_g, shape=_squeezed(self.shape(names[i]), ones)))
             heard = {*out, *"".join(code for k, code in enumerate(given) if k != i)}
             silent = [k - len(given[i]) for k, letter in enumerate(given[i]) if letter not in heard]
+            kept = "".join(letter for letter in given[i] if letter in heard)
+            shape = _squeezed(self.shape(name), silent)
+            label = self.unique(f"{names[i]}_each") if silent else self.free(name, step)
+            part = atom(names[i])
+            if others or kept != codes[i]:
+                part = self.emit(Sum(label, f"{','.join(codes)}->{kept}", *names), shape=shape)
             if silent:  # the same number for each element along these axes
-                axes = silent[0] if len(silent) == 1 else tuple(silent)
-                wide = f"np.broadcast_to(np.expand_dims({names[i]}, {axes}), {name}.shape)"
-                words = f"{names[i]}, the same along each axis that was summed"
-                spread = self.emit(Arrange(self.free(name, step), wide, names[i], words), name)
-                names[i], codes[i] = show(spread), given[i]
-                if not others:
-                    total = add(total, spread)
-                    continue
-            label = self.free(name, step)
-            total = add(
-                total, self.emit(Sum(label, f"{','.join(codes)}->{given[i]}", *names), name)
-            )
+                axes, one = silent[0] if len(silent) == 1 else tuple(silent), show(part)
+                wide = f"np.broadcast_to(np.expand_dims({one}, {axes}), {name}.shape)"
+                words = f"{one}, the same along each axis that was summed"
+                part = self.emit(Arrange(self.free(name, step), wide, one, words), name)
+            total = add(total, part)
         return total
 
     def only_shifts(self, step: Step) -> bool:

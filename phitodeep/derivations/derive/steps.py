@@ -84,7 +84,8 @@ def _back(name: str, g: str, before: str, code: str, args: list[str]) -> str:
     if name in ("swapaxes", "flip"):
         return f"np.{name}({', '.join([g, *args])})"
     if name == "transpose" and all(arg.lstrip("-").isdigit() for arg in args):
-        return f"{g}.transpose({', '.join(map(str, np.argsort(list(map(int, args)))))})"
+        order = np.argsort([int(arg) % len(args) for arg in args])
+        return f"{g}.transpose({', '.join(map(str, order))})"
     if name == "roll" and args[0].lstrip("-").isdigit():
         return f"np.roll({', '.join([g, str(-int(args[0])), *args[1:]])})"
     if name == "pad" and len(args) == 1:
