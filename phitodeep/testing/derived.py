@@ -143,6 +143,7 @@ class Derived:
             text = self._written(fixed=True)
         return text
 
+    @np.errstate(all="ignore")
     def _written(self, fixed: bool = False) -> str:
         parts = self.steps, self._scope, self.name, self._params, self._settings
         return Writer(*parts, fixed=fixed).source()

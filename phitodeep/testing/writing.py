@@ -259,7 +259,7 @@ class Writer:
 
 
 class _Typed(ast.NodeTransformer):
-    """Keeps an expression in the dtype of `like`, as np.sqrt(5) and np.where(X > 0, 1, 0) do not."""
+    """Gives np.sqrt(5) and np.where(X > 0, 1, 0), which are float64, the dtype of `like`."""
 
     def __init__(self, values: Mapping[str, Any], like: str) -> None:
         self.like = like

@@ -116,6 +116,23 @@ RIGHT = [  # forward passes, with the shapes of X and of parameters, and setting
     ("Y = X[:, 1:] - X[:, :-1]", {"X": X3}),
     ("Y = np.pad(X, ((0, 0), (1, 0), (0, 0)))[:, :-1] + X", {"X": X3}),
     ("Y = erf(X) + np.arctan(X) * np.cosh(X / 3)", {"X": X2}),
+    ("Y = X * np.where(X > 0, 1, 0.5) + np.abs(X) / np.sqrt(5)", {"X": X2}),
+    ("Y = X * np.maximum(X.mean(axis=-1, keepdims=True), 0)", {"X": X2}),  # may be 0: no division
+    ("Y = np.abs(X) ** p * X + s * X", {"X": X2, "p": 2.5, "s": (5,)}),
+    ("Y = np.tanh(s * (X * X).max(axis=-1, keepdims=True)) * X", {"X": X2, "s": (5,)}),
+    ("D = X * 2\nY = np.tanh(D * X) * D.mean(axis=-1, keepdims=True)", {"X": X2}),
+    ("Y = np.einsum('nab,b->nba', X, k) * b", {"X": X3, "k": (5,), "b": 2.0}),
+    ("Y = np.einsum('nab->nba', X) + X.transpose(0, -1, 1)", {"X": X3}),
+    ("Y = np.expm1(softplus(k)) - X * k", {"X": X3, "k": (6, 5)}),
+    ("Y = X * X * (a * X)", {"X": X3, "a": (6, 5)}),
+    ("Y = (s * np.pi) + (X - s)", {"X": X3, "s": (5,)}),
+    ("Y = np.concatenate([X, X], axis=-1) * X[:, :1]", {"X": X2}),
+    ("k = 2\nY = X[:, :k] * X[:, -k:]", {"X": X2}),
+    ("C = np.einsum('nab,naz->naz', X, X)\nY = X - C.mean(axis=2, keepdims=True)", {"X": X3}),
+    ("Y = X * (np.max(X, axis=0, keepdims=True) * np.sin(b))", {"X": X2, "b": (5,)}),
+    ("Y = np.exp2(X) * np.tan(X / 9) + np.floor(X)", {"X": X2}),
+    ("Y = sigmoid(β * X)", {"X": X2, "β": (5,)}),
+    ("Y = X @ V * units", {"X": X2, "V": (5, 3), "units": 2.0}),
     (attention, {"X": X3}),
     (layer_norm, {"X": X2, "gamma": (5,), "beta": (5,), "eps": 1e-5}),
 ]
@@ -131,6 +148,18 @@ def test_what_is_derived_is_right(source, given):
     np.testing.assert_allclose(steps["Y"], layer.forward(X), rtol=1e-11, atol=1e-13)
     dX = layer.backward(np.ones((3, *layer.output_shape)))
     np.testing.assert_allclose(steps["dX"], dX, rtol=1e-10, atol=1e-12)
+    single = found.layer()
+    single.build(X.shape[1:], dtype=np.float32)
+    Y = single.forward(X.astype(np.float32))
+    assert {Y.dtype, single.backward(Y).dtype} == {np.dtype(np.float32)}
+    assert all(dW.dtype == np.float32 for dW in single.grads.values())
+
+
+def test_where_a_factor_is_0_the_gradient_is_that_of_the_other():
+    layer = derive("Y = X * np.maximum(X.mean(axis=-1, keepdims=True), 0)", X=X2).layer()
+    layer.build((5,), dtype=np.float64)
+    layer.forward(np.array([[-1.0, 0, 2, -3, 0]]))
+    np.testing.assert_array_equal(layer.backward(np.ones((1, 5))), np.zeros((1, 5)))
 
 
 WRONG = [
@@ -162,6 +191,26 @@ WRONG = [
     ("import os\nY = X", {"X": X2}, "derive reads assignments"),
     ("Y = X +", {"X": X2}, "cannot read this as Python"),
     ("Y = X" + " + X" * 5000, {"X": X2}, "at most 20,000 characters"),
+    ("Y = X + X * X" + " + X * X" * 900, {"X": X2}, "too deep"),
+    ("Y = X" + ".T" * 500, {"X": X2}, "too deep"),
+    ("Y = X * 10**10**10", {"X": X2}, r"'10 \*\* 10 \*\* 10': write the number"),
+    ("Y = X * 1e400", {"X": X2}, "numbers are at most 1e"),
+    ("Y = X * 0x" + "F" * 4000, {"X": X2}, "numbers are at most 1e"),
+    ("Y = X.repeat(4096 * 4096, axis=1)", {"X": X2}, "too large for an example"),
+    ("Y = \ud800", {"X": X2}, "cannot read this as Python"),
+    ("Y = np.exp()", {"X": X2}, "exp takes 1 argument"),
+    ("Y = np.clip(X)", {"X": X2}, "clip takes 3 argument"),
+    ("Y = np.sum()", {"X": X2}, "sum of what"),
+    ("Y = X.sum(axis=())", {"X": X2}, "no axis"),
+    ("Y = X.sum(axis=(1, 1))", {"X": X2}, "name each axis once"),
+    ("Y = X.flip(0)", {"X": X2}, "does not fit its shapes"),
+    ("Y = X[:, 1:1]", {"X": X2}, "has no elements"),
+    ("Y = np.einsum('nd->n1', X)", {"X": X2}, "write np.einsum"),
+    ("Y = np.einsum('nn->n', X)", {"X": X2}, "write np.einsum"),
+    ("Y = np.einsum('na,a->n', X, s)", {"X": X2, "s": (1,)}, "'a' has the sizes 5 and 1"),
+    ("self = X * 2\nY = self", {"X": X2}, "self has another meaning"),
+    ("Y1 = X * 2\nY = Y1", {"X": X2}, "Y1 has another meaning"),
+    ("dA = X * 2\nA = X * X\nY = A * dA", {"X": X2}, "dA is the gradient of A"),
     ("Y = " + "(" * 150 + "X" + " + 1)" * 150, {"X": X2}, ""),
 ]
 
@@ -175,6 +224,22 @@ def test_what_cannot_be_derived_is_refused(source, given, words):
         assert not derive(source, **given).source
 
 
+CLASHES = [
+    "dtype",
+    "params",
+    "layer",
+    "path",
+    "call",
+    "forward",
+    "super",
+    "class",
+    "True",
+    "self",
+    "t",
+    "X1",
+]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -182,10 +247,11 @@ def test_what_cannot_be_derived_is_refused(source, given, words):
         ({"X": (4,)}, "needs the shape of X"),
         ({"X": X2, "name": "not a name"}, "name must be that of a class"),
         ({"X": X2, "dY": 3.0}, "'dY' has another meaning"),
+        *(({"X": X2, name: 3.0}, f"{name!r} has another meaning") for name in CLASHES),
         ({"X": X2, "a": "text"}, "a is a shape, such as"),
         ({"X": X2, "a": (0,)}, "a is a shape, such as"),
     ],
-    ids=range(6),
+    ids=range(6 + len(CLASHES)),
 )
 def test_shapes_and_names_are_checked(options, words):
     with pytest.raises(PhitodeepError, match=words):

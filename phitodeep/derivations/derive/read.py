@@ -38,6 +38,7 @@ MOVES |= {"expand_dims", "pad", "broadcast_to", "tile"}
 OWN = {"sigmoid": "s", "softplus": "v"}  # elementwise functions that NumPy lacks, and their values
 VALUES = OWN | {"tanh": "h", "exp": "E"}  # names of values that the slope of a function reads
 LONGEST = 20_000  # characters of a forward pass
+GREATEST = 1e60
 DEEPEST = 160  # parts inside each other
 LARGEST = 2**22  # elements of an example
 # What has another meaning in the layer that is written.
@@ -60,6 +61,9 @@ class Reader:
             self.line = f"line {node.lineno}"
             if _depth(node) > DEEPEST:
                 raise self.refused("this is too deep: give parts of it names")
+            numbers = [getattr(part, "value", None) for part in ast.walk(node)]
+            if any(isinstance(k, int | float) and abs(k) > GREATEST for k in numbers):
+                raise self.refused(f"numbers are at most {GREATEST:g} here")
             self.line += f", {ast.unparse(node).splitlines()[0]!r}"
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -104,6 +108,8 @@ class Reader:
             raise self.refused(f"{error.name} has no value here: assign it before") from None
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
             raise self.refused(f"{step!r} does not fit its shapes: {error}") from None
+        if not np.size(value):
+            raise self.refused(f"{step.symbol} has no elements")
         self.steps.append(step)
         self.values[step.symbol] = value
         return step.symbol
@@ -130,6 +136,10 @@ class Reader:
         match node:
             case ast.Constant(value=int() | float()) | ast.Name():
                 return node
+            case ast.BinOp(op=ast.Pow()) if not any(
+                isinstance(n, ast.Name) for n in ast.walk(node)
+            ):
+                raise self.refused(f"{ast.unparse(node)!r}: write the number")
             case ast.Attribute(value=ast.Name(id="np"), attr="pi" | "e" | "inf"):
                 return node
             case ast.UnaryOp(op=ast.USub() | ast.Invert(), operand=operand):
@@ -141,6 +151,9 @@ class Reader:
             case ast.Call(func=func, args=args, keywords=[]) if (known := called(node)) in (
                 SLOPES.keys() | DIRECTIONAL.keys()
             ):
+                needed = 1 if known in SLOPES else 2 + ("tc" in DIRECTIONAL[known])
+                if len(args) != needed:
+                    raise self.refused(f"{known} takes {needed} argument(s) here, got {len(args)}")
                 again = ast.Call(func, [part(a, True) for a in args], [])
                 if known not in VALUES:
                     return again

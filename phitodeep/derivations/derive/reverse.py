@@ -210,7 +210,7 @@ class _Reverse:
             raise DerivationError(f"{step!r}: {error.message}") from None
 
     def divides(self, name: str, k: Fraction) -> bool:
-        """Whether the forward pass divides by `name`, or `name` is 1 over something: it is not 0."""
+        """Whether the forward pass divides by `name`, or `name` is a quotient itself."""
         codes = [
             step.code
             for step in flat(self.forward)
@@ -278,19 +278,19 @@ class _Reverse:
             whole = whole[:1] if len(whole) == 1 and whole[0][0].startswith("d") else ()
         inner = {divided(powers, whole): c for powers, c in rest.items()}
         factors = [n for n, k in whole for _ in range(int(k))]
-        scale = Fraction(1)
-        if [*inner] == [()]:
-            scale = inner[()]
+        scale = ONE
+        if not self.shape_of(inner):  # one number for all
+            scale = inner
         else:
             label = self.unique(f"slope_{name}" if factors else f"d{name}_each")
             factors.append(show(self.emit(Let(label, show(inner)), shape=self.shape_of(inner))))
         for a in axes:  # an axis along which nothing varies counts its elements
             if not any(self.varies(n, [a], len(full)) for n in factors):
                 factors.append(show(self.emit(Let(self.unique("one"), f"1 + 0 * {big}"), big)))
-        direct = scale == 1 and not outer and self.reads[name] == 1
+        direct = scale == ONE and not outer and self.reads[name] == 1
         label = f"d{name}" if direct else self.unique("s")
         total = self.emit(Sum(label, self.code(factors, full, small), *factors), name)
-        return times({outer: scale}, total)
+        return times(times({outer: Fraction(1)}, scale), total)
 
     def varies(self, text: str, axes: Sequence[int], rank: int) -> bool:
         """Whether an atom has several values along one of these axes."""
