@@ -316,7 +316,8 @@ class Reader:
         for inner in ast.walk(ast.parse(code, mode="eval").body):
             if not self.may_move(inner):
                 raise self.refused(f"{code!r}: say where elements go with numbers and shapes alone")
-        sizes = [abs(n.value) for n in ast.walk(node) if type(getattr(n, "value", "")) is int]
+        found = [getattr(part, "value", None) for part in ast.walk(node)]
+        sizes = [abs(size) for size in found if isinstance(size, int)]
         if math.prod(filter(None, sizes)) * np.size(self.values[name]) > LARGEST:
             raise self.refused(f"{code!r} is too large for an example: give X smaller sizes")
         return self.add(Arrange(symbol, code, name, code))
