@@ -66,6 +66,32 @@ FORMS = {  # the backward pass that each must have: form is a promise
         return r * (dX_hat - s * X_hat / D)
         """,
     ),
+    layer_norm: (
+        {"X": X2, "gamma": (5,), "beta": (5,), "eps": 1e-5},
+        """
+        D, r, X_hat = self.saved("D", "r", "X_hat")
+        self.grads["gamma"] = (dY * X_hat).reshape(-1, dY.shape[-1]).sum(axis=0)
+        self.grads["beta"] = dY.reshape(-1, dY.shape[-1]).sum(axis=0)
+        dX_hat = dY * self.gamma
+        s = (dX_hat * X_hat).sum(axis=-1, keepdims=True)
+        dC = r * (dX_hat - s * X_hat / D)
+        s_2 = dC.sum(axis=-1, keepdims=True)
+        return dC - s_2 / D
+        """,
+    ),
+    attention: (
+        {"X": X3},
+        """
+        X, P = self.saved("X", "P")
+        dP = np.einsum("nqd,nkd->nqk", dY, X)
+        dX_Y = np.einsum("nqk,nqd->nkd", P, dY)
+        s = (dP * P).sum(axis=-1, keepdims=True)
+        dproduct_X = P * (dP - s) / np.sqrt(5)
+        dX_product_X = np.einsum("nqk,nkd->nqd", dproduct_X, X)
+        dX_product_X_2 = np.einsum("nqd,nqk->nkd", X, dproduct_X)
+        return dX_Y + dX_product_X + dX_product_X_2
+        """,
+    ),
     swish: (
         {"X": X2, "beta": (5,)},
         """
@@ -133,8 +159,6 @@ RIGHT = [  # forward passes, with the shapes of X and of parameters, and setting
     ("Y = np.exp2(X) * np.tan(X / 9) + np.floor(X)", {"X": X2}),
     ("Y = sigmoid(β * X)", {"X": X2, "β": (5,)}),
     ("Y = X @ V * units", {"X": X2, "V": (5, 3), "units": 2.0}),
-    (attention, {"X": X3}),
-    (layer_norm, {"X": X2, "gamma": (5,), "beta": (5,), "eps": 1e-5}),
 ]
 
 

@@ -199,7 +199,8 @@ class Reader:
             return node.id
         kind = "" if isinstance(node, ast.BinOp) else called(node)
         names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in self.values]
-        prefix = f"{kind}_" if kind in FOLDS else "" if isinstance(node, ast.BinOp) else "moved_"
+        prefix = f"{kind}_" if kind in FOLDS else "moved_" if moves(node) else ""
+        prefix = "product_" if kind == "einsum" else prefix
         return self.put(self.free(prefix + "".join(dict.fromkeys(names))), node)
 
     # --- sums, products and moves --------------------------------------------------------------
