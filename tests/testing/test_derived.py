@@ -86,7 +86,7 @@ FORMS = {  # the backward pass that each must have: form is a promise
         dP = np.einsum("nqd,nkd->nqk", dY, X)
         dX_Y = np.einsum("nqk,nqd->nkd", P, dY)
         s = (dP * P).sum(axis=-1, keepdims=True)
-        dproduct_X = P * (dP - s) / np.sqrt(5)
+        dproduct_X = P * (dP - s) / float(np.sqrt(5))
         dX_product_X = np.einsum("nqk,nkd->nqd", dproduct_X, X)
         dX_product_X_2 = np.einsum("nqd,nqk->nkd", X, dproduct_X)
         return dX_Y + dX_product_X + dX_product_X_2
