@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from phitodeep.core.call import current, within
+from phitodeep.core.checks import as_float, check_finite
 from phitodeep.core.types import Array, each, numbered, one
 from phitodeep.derivations.derive.tangents import perform, seed
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.run import Scope
 from phitodeep.derivations.losses import givens
-from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.inspect.recording import prepared
 from phitodeep.training.objective import Trainable
 
@@ -74,17 +75,23 @@ def _directions(model: Trainable, weights: Weights) -> dict[tuple[Any, str], Arr
         for path, layer in model.walk()
         for name in layer.params
     }
+    if not isinstance(weights, Mapping):
+        raise ArgumentTypeError(
+            f'a direction is a dictionary by path, as in {{"0.W": array}}, got {weights!r}.'
+        )
     found = {}
     for path, given in weights.items():
         if path not in owners:
             raise ArgumentError(f"no parameter is called {path!r}: they are {', '.join(owners)}.")
         layer, name = owners[path]
-        if np.shape(given) != layer.params[name].shape:
+        moved = as_float(given, np.float64, f"the direction of {path}")
+        check_finite(moved, f"the direction of {path}")
+        if moved.shape != layer.params[name].shape:
             raise ShapeError(
-                f"the direction of {path} has shape {np.shape(given)}, and the parameter has shape "
+                f"the direction of {path} has shape {moved.shape}, and the parameter has shape "
                 f"{layer.params[name].shape}."
             )
-        found[layer, name] = np.asarray(given, np.float64)
+        found[layer, name] = moved
     return found
 
 

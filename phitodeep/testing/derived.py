@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import linecache
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 
 from phitodeep.core.files import atomic_write
 from phitodeep.core.types import Array, Shape
-from phitodeep.derivations.derive.read import PASSED, RESERVED, Reader
+from phitodeep.derivations.derive.read import GREATEST, LARGEST, PASSED, RESERVED, Reader
 from phitodeep.derivations.derive.reverse import reverse
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.run import Scope
@@ -54,11 +55,18 @@ def derive(source: Source, /, *, name: str = "Derived", **given: Any) -> Derived
     values |= settings
     if isinstance(source, str) or callable(source):
         forward = Reader(**values).read(source)
-    else:
+    elif isinstance(source, Sequence) and all(isinstance(step, Step) for step in source):
         forward = [*source]
+    else:
+        raise ArgumentTypeError(f"derive takes a function, a text or steps, got {source!r}.")
     trial = _Trial(forward)
     scope = Scope(trial, **values)
-    run.run(run.forward(scope))
+    try:
+        run.run(run.forward(scope))
+    except (NameError, LookupError, TypeError, ValueError) as error:
+        raise DerivationError(f"the steps do not run: {error}.") from error
+    if "Y" not in scope:
+        raise DerivationError("the steps compute no Y.")
     if np.shape(scope["Y"])[:1] != shapes["X"][:1]:
         raise DerivationError(
             f"Y has shape {np.shape(scope['Y'])} for X of shape {shapes['X']}: a layer keeps the "
@@ -83,9 +91,17 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Shape], dict[str, float]]
         if other or keyword.iskeyword(name) or not name.isidentifier():
             raise ArgumentError(f"derive: {name!r} has another meaning here: choose another name.")
         if isinstance(value, int | float) and not isinstance(value, bool):
-            settings[name] = value
-        elif isinstance(value, list | tuple) and all(isinstance(n, int) and n > 0 for n in value):
+            if not abs(value) <= GREATEST:
+                raise ArgumentError(f"derive: {name} is at most {GREATEST:g}, got {value}.")
+            settings[name] = int(value) if isinstance(value, int) else float(value)
+        elif (
+            value
+            and isinstance(value, list | tuple)
+            and all(isinstance(n, int) and n > 0 for n in value)
+        ):
             shapes[name] = tuple(value)
+            if math.prod(value) > LARGEST:
+                raise ArgumentError(f"derive: {name} is an example: give it fewer elements.")
         else:
             raise ArgumentTypeError(
                 f"derive: {name} is a shape, such as (4, 5), or a number, got {value!r}."

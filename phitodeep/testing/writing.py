@@ -23,7 +23,7 @@ from phitodeep.derivations.language.step import (
     Sum,
     evaluate,
 )
-from phitodeep.errors import DerivationError
+from phitodeep.errors import ArgumentError, DerivationError
 
 TEMPLATE = '''\
 """{name}: derived from its forward pass, and checked by `check_gradients`."""
@@ -104,10 +104,15 @@ class Writer:
             backward[-1] = f"return {last.removeprefix('dX = ')}"
         else:
             backward.append("return dX")
+        imports = self.imports("\n".join([*forward, *backward]))
+        if self.name in {"np", "super", "int", "float", *re.findall(r"\w+", imports)}:
+            raise ArgumentError(
+                f"{self.name} has another meaning in the file: choose another name."
+            )
         return TEMPLATE.format(
             name=self.name,
             given=" with the parameters " * bool(self.params) + ", ".join(self.params),
-            imports=self.imports("\n".join([*forward, *backward])),
+            imports=imports,
             forward_formulas=_lines(8, [step.formula for step in self.found.forward]),
             backward_formulas=_lines(8, [step.formula for step in self.found.backward]),
             params="".join(f"    {p} = Param()\n" for p in self.params) + "\n" * bool(self.params),

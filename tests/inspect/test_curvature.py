@@ -5,7 +5,7 @@ import pytest
 
 from phitodeep import SequentialBuilder as B
 from phitodeep import layers as L
-from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.inspect.recording import record
 
 RNG = np.random.default_rng(0)
@@ -123,5 +123,11 @@ def test_directions_are_checked():
         model.hvp(X, y, {"9.W": V["0.W"]})
     with pytest.raises(ShapeError, match=r"the direction of 0\.W has shape \(3,\)"):
         model.jvp(X, {"0.W": np.ones(3)})
+    with pytest.raises(ArgumentTypeError, match="a direction is a dictionary by path"):
+        model.jvp(X, None)
+    with pytest.raises(ArgumentError, match=r"direction of 0\.W"):
+        model.hvp(X, y, {"0.W": np.full((5, 4), np.nan)})
+    with pytest.raises(ArgumentTypeError, match=r"direction of 0\.W"):
+        model.hvp(X, y, {"0.W": [["a"] * 4] * 5})
     with pytest.raises(ShapeError, match="tX has shape"):
         model.jvp(X, V, X[:2])

@@ -9,6 +9,7 @@ import pytest
 import phitodeep
 from phitodeep import SGD, Dense, Sequential, check_gradients, derive
 from phitodeep.derivations.language import run
+from phitodeep.derivations.language.step import Let
 from phitodeep.errors import ArgumentError, DerivationError, PhitodeepError, ShapeError
 from phitodeep.functional import sigmoid
 
@@ -259,15 +260,26 @@ CLASHES += ["self", "t", "X1"]
         ({"X": (4,)}, "needs the shape of X"),
         ({"X": X2, "name": "not a name"}, "name must be that of a class"),
         ({"X": X2, "dY": 3.0}, "'dY' has another meaning"),
+        ({"X": X2, "a": ()}, "a is a shape, such as"),
+        ({"X": X2, "a": np.ones(5)}, "a is a shape, such as"),
+        ({"X": X2, "a": float("nan")}, "a is at most 1e"),
+        ({"X": (10**6, 10**7)}, "give it fewer elements"),
+        ({"X": X2, "name": "Let"}, "Let has another meaning in the file"),
         *(({"X": X2, name: 3.0}, f"{name!r} has another meaning") for name in CLASHES),
         ({"X": X2, "a": "text"}, "a is a shape, such as"),
         ({"X": X2, "a": (0,)}, "a is a shape, such as"),
     ],
-    ids=range(6 + len(CLASHES)),
+    ids=range(11 + len(CLASHES)),
 )
 def test_shapes_and_names_are_checked(options, words):
     with pytest.raises(PhitodeepError, match=words):
-        derive("Y = X * 2", **options)
+        assert not derive("Y = X * 2", **options).source
+
+
+@pytest.mark.parametrize("source", [None, [], ["Y"], [Let("Z", "X")], [Let("Y", "X * b")]])
+def test_what_is_no_forward_pass_is_refused(source):
+    with pytest.raises(PhitodeepError):
+        derive(source, X=X2)
 
 
 def test_a_written_layer_is_a_file_that_trains(tmp_path):
