@@ -94,11 +94,7 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Shape], dict[str, float]]
             if not abs(value) <= GREATEST:
                 raise ArgumentError(f"derive: {name} is at most {GREATEST:g}, got {value}.")
             settings[name] = int(value) if isinstance(value, int) else float(value)
-        elif (
-            value
-            and isinstance(value, list | tuple)
-            and all(isinstance(n, int) and n > 0 for n in value)
-        ):
+        elif _is_shape(value):
             shapes[name] = tuple(value)
             if math.prod(value) > LARGEST:
                 raise ArgumentError(f"derive: {name} is an example: give it fewer elements.")
@@ -121,6 +117,11 @@ def _checked(given: dict[str, Any]) -> tuple[dict[str, Shape], dict[str, float]]
                 "size, since the parameters of a layer do not depend on the batch."
             )
     return shapes, settings
+
+
+def _is_shape(value: Any) -> bool:
+    found = isinstance(value, list | tuple) and len(value) > 0
+    return found and all(isinstance(n, int) and n > 0 for n in value)
 
 
 class _Trial(Layer):
