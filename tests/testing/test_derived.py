@@ -181,7 +181,8 @@ def test_what_is_derived_is_right(source, given):
 
 
 def test_where_a_factor_is_0_the_gradient_is_that_of_the_other():
-    layer = derive("Y = X * np.maximum(X.mean(axis=-1, keepdims=True), 0)", X=X2).layer()
+    gated = "g = np.maximum(X.mean(axis=-1, keepdims=True), 0)\nY = X * g"
+    layer = derive(gated, X=X2).layer()
     layer.build((5,), dtype=np.float64)
     layer.forward(np.array([[-1.0, 0, 2, -3, 0]]))
     np.testing.assert_array_equal(layer.backward(np.ones((1, 5))), np.zeros((1, 5)))
