@@ -15,8 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LIMITS = {  # lines of code, but for tests, where every line counts
-    # 33,620 at the end of the networks of named values, and 2,200 for what derives.
-    "phitodeep": 35_820,
+    # 33,713 at the end of the networks of named values, and 2,200 for what derives.
+    "phitodeep": 35_913,
     "tools, website, course, references, benchmarks": 10_200,
     "tests": 47_500,
 }
