@@ -9,12 +9,12 @@ from phitodeep.core.types import each, numbered
 from phitodeep.derivations.derive.tangents import perform, seed
 from phitodeep.derivations.language import run
 from phitodeep.testing.examples import data, made
-from tests.rows import ALL, masks, over
+from tests.rows import TOOLS, masks, over
 
 RNG = np.random.default_rng(3)
 
 
-@over(ALL)
+@over(TOOLS)
 def test_tangents_of_both_passes(make, shape, tokens):
     layer = made(make, shape)
     if any(part.surrogate or part.steps() is None for _, part in layer.walk()):
