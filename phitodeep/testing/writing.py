@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from phitodeep.core.types import Shape
-from phitodeep.derivations.derive.steps import Returned, ToLargest
+from phitodeep.derivations.language.returning import Returned, ToLargest
 from phitodeep.derivations.language.run import Scope
 from phitodeep.derivations.language.step import (
     Arrange,

@@ -43,8 +43,9 @@ from phitodeep.derivations.derive.algebra import (
     times,
 )
 from phitodeep.derivations.derive.known import Known
-from phitodeep.derivations.derive.steps import Returned, ToLargest, undone
+from phitodeep.derivations.derive.moves import undone
 from phitodeep.derivations.language import run
+from phitodeep.derivations.language.returning import Returned, ToLargest
 from phitodeep.derivations.language.run import Scope
 from phitodeep.derivations.language.step import (
     OUTPUT,

@@ -155,17 +155,9 @@ class AtLargest(Step):
         self.step, self.of = step, of
 
     def value(self, symbols: Any) -> Any:
-        (part,), out = self.step.letters(symbols)
-        kept = out.replace("1", "")
-        order = kept + "".join(i for i in part if i not in kept)
-        A = symbols[self.of]
-
-        def rows(B: Array) -> Array:
-            moved = np.einsum(f"{part}->{order}", np.broadcast_to(B, A.shape))
-            return moved.reshape(*moved.shape[: len(kept)], -1)
-
-        first = rows(A).argmax(-1)[..., None]
-        found = np.take_along_axis(rows(symbols[f"t{self.of}"]), first, -1)[..., 0]
+        A, tA = symbols[self.of], np.broadcast_to(symbols[f"t{self.of}"], symbols[self.of].shape)
+        first = self.step.rows(symbols, A).argmax(-1)[..., None]
+        found = np.take_along_axis(self.step.rows(symbols, tA), first, -1)
         return found.reshape(np.shape(symbols[self.step.symbol]))
 
 

@@ -252,12 +252,17 @@ class Max(_Indexed):
     operator = "max"
 
     def value(self, symbols: Any) -> Any:
+        largest = self.rows(symbols, symbols[self.operands[0]]).max(axis=-1)
+        ones = ones_in(self.letters(symbols)[1])
+        return np.expand_dims(largest, ones) if ones else largest
+
+    def rows(self, symbols: Any, A: Any) -> Any:
+        """An array of the operand's shape, with what each maximum is taken of as its last axis."""
         (part,), out = self.letters(symbols)
         kept = out.replace("1", "")
         along = "".join(i for i in part if i not in kept)
-        A = np.einsum(f"{part}->{kept}{along}", symbols[self.operands[0]])
-        largest = A.max(axis=tuple(range(len(kept), A.ndim)))
-        return largest if "1" not in out else np.expand_dims(largest, ones_in(out))
+        moved = np.einsum(f"{part}->{kept}{along}", A)
+        return moved.reshape(*moved.shape[: len(kept)], -1)
 
 
 def ones_in(out: str) -> tuple[int, ...]:

@@ -1,8 +1,4 @@
-"""Two kinds of steps that only a derived backward pass needs: they send a gradient back.
-
-Returned    each number of a gradient to the place from which an Arrange took its element
-ToLargest   the gradient of a maximum to the largest element
-"""
+"""The code that undoes a move, such as a transpose: each element goes back to its one place."""
 
 from __future__ import annotations
 
@@ -12,45 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.derivations.language.step import Arrange, Max, Step, evaluate
-from phitodeep.derivations.language.terms import Replaced
-
-
-class Returned(Step):
-    """The gradient of what an Arrange moved: each number returns to where its element came from."""
-
-    def __init__(self, symbol: str, gradient: str, step: Arrange) -> None:
-        words = f"{gradient}, each number back where {step.of} had it, added up"
-        super().__init__(symbol, f"{gradient} of {step.code}", (gradient, *step.operands), words)
-        self.step, self.gradient = step, gradient
-
-    def value(self, symbols: Any) -> Any:
-        A, g = np.asarray(symbols[self.step.of]), np.asarray(symbols[self.gradient])
-        numbered = np.arange(1, A.size + 1).reshape(A.shape)  # 0 is nobody's
-        places = evaluate(self.step.code, Replaced(symbols, self.step.of, numbered))
-        found = np.bincount(places.ravel(), g.ravel(), A.size + 1)[1:]
-        return found.reshape(A.shape).astype(g.dtype)
-
-
-class ToLargest(Step):
-    """The gradient of a maximum, at the place of the largest element; of equal ones, the first."""
-
-    def __init__(self, symbol: str, gradient: str, step: Max) -> None:
-        (of,) = step.operands
-        code = f"{gradient} where {of} is largest, else 0"
-        super().__init__(symbol, code, (gradient, of))
-        self.step, self.gradient, self.of = step, gradient, of
-
-    def value(self, symbols: Any) -> Any:
-        (part,), out = self.step.letters(symbols)
-        A, kept = symbols[self.of], out.replace("1", "")
-        order = kept + "".join(i for i in part if i not in kept)
-        moved = np.einsum(f"{part}->{order}", A)
-        rows = moved.reshape(*moved.shape[: len(kept)], -1)
-        first = rows.argmax(-1)[..., None]
-        found = np.zeros_like(rows)
-        np.put_along_axis(found, first, symbols[self.gradient].reshape(first.shape), -1)
-        return np.einsum(f"{order}->{part}", found.reshape(moved.shape))
+from phitodeep.derivations.language.step import Arrange
 
 
 def undone(step: Arrange, g: str) -> str:
