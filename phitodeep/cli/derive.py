@@ -20,9 +20,9 @@ def derive(formula: str, given: tuple[str, ...], name: str, output: Path | None)
     """Derive the backward pass of a layer from its forward pass.
 
     The layer is checked, and printed or written as source. FORMULA computes Y with NumPy;
-    statements stand on lines of their own or between semicolons. After it come the shape of X,
-    samples first, and those of the parameters; numbers with a point are settings. Sizes differ from
-    each other, since they say which axes belong together.
+    statements stand on lines of their own or between semicolons. After it come the shapes of
+    X (samples first) and of the parameters; numbers with a point are settings. Give every axis a
+    size of its own: the sizes say which axes belong together.
 
     \b
     Example:

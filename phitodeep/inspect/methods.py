@@ -219,8 +219,8 @@ class Inspectable(Trainable, registered=False):
 
         weights    a direction by path, such as {"0.W": V}, in the parameter's shape; 0 for others
 
-        The loss is that of the next training step on the batch X, y: dropout draws what it would
-        draw there. Source: Pearlmutter 1994, "Fast exact multiplication by the Hessian".
+        The loss is the one of the next training step on the batch X, y, with the same dropout.
+        Source: Pearlmutter 1994, "Fast exact multiplication by the Hessian".
         """
         from phitodeep.inspect.curvature import hvp
 

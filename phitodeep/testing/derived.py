@@ -76,7 +76,7 @@ def derive(source: Source, /, *, name: str = "Derived", **given: Any) -> Derived
     if missing := [n for n in shapes if f"d{n}" not in {step.symbol for step in back}]:
         raise DerivationError(f"Y does not depend on {', '.join(missing)}: leave it out.")
     scope["dY"] = rng.standard_normal(np.shape(scope["Y"]))
-    run.run(run._perform(back, scope, "backward"))
+    run.run(run.perform(back, scope, "backward"))
     return Derived(
         name, Derivation(forward, back), scope, [n for n in shapes if n != "X"], settings
     )

@@ -36,7 +36,7 @@ def test_a_derived_backward_pass_equals_the_one_by_hand(make, shape, tokens):
             scope = Scope(layer, **numbered("X", Xs if len(Xs) > 1 else Xs[0]))
             run.run(run.forward(scope))
             scope.values |= numbered("dY", dY if len(dY) > 1 else dY[0])
-            run.run(run._perform(back, scope, "backward"))
+            run.run(run.perform(back, scope, "backward"))
         for name in wanted:
             assert scope[f"d{name}"].shape == scope[name].shape
             assert_close(scope[f"d{name}"], hand[f"d{name}"], f"{layer!r} d{name}", 1e-9)
@@ -63,5 +63,5 @@ def test_a_derived_gradient_of_a_loss_equals_the_one_by_hand(loss, shape):
     run.run(run.backward(scope))
     hand = scope["dP"].copy()
     back = reverse(scope.derivation.forward, scope, ["P"])
-    run.run(run._perform(back, scope, "backward"))
+    run.run(run.perform(back, scope, "backward"))
     assert_close(scope["dP"], hand, repr(loss), 1e-9)

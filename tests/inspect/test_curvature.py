@@ -72,9 +72,9 @@ def moved(model, V, by):
     return other
 
 
-def gradients(model, X, y):
+def gradients(model, X, y, **options):
     found = {}
-    for path, layer in record(model, X, y).model.walk():
+    for path, layer in record(model, X, y, **options).model.walk():
         for name, dW in layer.grads.items():
             owner = layer.tied.get(name)
             place = next(
@@ -115,6 +115,17 @@ def test_a_product_with_the_jacobian_is_the_slope_of_predictions(name):
         np.testing.assert_allclose(tY[at], (up[at] - down[at]) / (2 * H), rtol=1e-6, atol=1e-8)
     still = model.jvp(X, {})[1]
     assert not any(np.any(A) for A in (still.values() if isinstance(still, dict) else [still]))
+
+
+def test_weights_of_samples_and_lengths_count_as_in_training():
+    model = B(5, 3, seed=0).dtype("float64").gru(4).dense(2).loss("mse").build()
+    X, y = RNG.standard_normal((4, 5, 3)), RNG.standard_normal((4, 5, 2))
+    V = {p: RNG.standard_normal(W.shape) for p, W in model.get_weights().items()}
+    options = {"sample_weight": np.array([1.0, 0.5, 0.0, 2.0]), "lengths": [5, 2, 3, 1]}
+    found = model.hvp(X, y, V, **options)
+    up, down = (gradients(moved(model, V, by), X, y, **options) for by in (H, -H))
+    for path, HV in found.items():
+        np.testing.assert_allclose(HV, (up[path] - down[path]) / (2 * H), rtol=1e-5, atol=1e-7)
 
 
 def test_directions_are_checked():

@@ -38,7 +38,7 @@ MOVES |= {"expand_dims", "pad", "broadcast_to", "tile"}
 OWN = {"sigmoid": "s", "softplus": "v"}  # elementwise functions that NumPy lacks, and their values
 VALUES = OWN | {"tanh": "h", "exp": "E"}  # names of values that the slope of a function reads
 LONGEST = 20_000  # characters of a forward pass
-GREATEST = 1e60
+GREATEST = 1e60  # of numbers in a forward pass: their squares do not overflow
 DEEPEST = 160  # parts inside each other
 LARGEST = 2**22  # elements of an example
 # What has another meaning in the layer that is written.
@@ -412,7 +412,7 @@ def _factors(node: ast.expr, kind: str) -> list[ast.expr]:
 
 
 def _replaced(node: ast.expr, old: ast.expr, new: ast.expr) -> ast.expr:
-    """An expression with another one in the place of a part."""
+    """Return the expression with one part replaced."""
 
     class Replace(ast.NodeTransformer):
         def visit(self, inner: ast.AST) -> ast.AST:

@@ -3,7 +3,7 @@
 Each step passes what arrives at its result on to its operands:
 
     Let        times the slope of its expression; over broadcast axes, the sum
-    Sum        the same indices, with the gradient in the place of the operand
+    Sum        the same indices, with the gradient instead of the operand
     Arrange    each element's gradient returns to where the element came from
     Join       the columns of each operand
     Through    the backward pass of the layer inside
@@ -436,7 +436,7 @@ class _Reverse:
         return show(self.emit(Arrange(f"d{name}", wide, one, "the same for each"), name))
 
     def emit(self, step: Step, like: str = "", shape: Shape = ()) -> Poly:
-        """Append a step whose result has a shape, or that of another symbol; return its symbol."""
+        """Append a step and return its symbol; `like` names a symbol with the same shape."""
         self.out.append(step)
         self.shapes[step.symbol] = self.shape(like) if like else shape, self.looping
         return atom(step.symbol)

@@ -13,9 +13,9 @@ There is one rule for each kind of step:
     Through   the tangents of the layer inside
     Given     none: a size, a mask or what was drawn is a constant
 
-The steps of the backward pass have tangents as those of the forward pass do. The tangent of dW is
-a Hessian times the direction: no graph and no second derivation is needed. Both passes run first,
-as always, and the tangents read the symbols that they left in the scopes.
+The backward steps have tangents too, by the same rules. The tangent of dW is a Hessian times the
+direction: no graph and no second derivation is needed. Both passes run first, and the tangents read
+the symbols that they left in the scopes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Directions = Mapping[tuple[Any, str], Array]  # of parameters: (layer, name) -> 
 def tangents(derivation: Derivation, moving: set[str], owner: str = "") -> Derivation:
     """Return the steps of the tangents of both passes, for the symbols that move.
 
-    `moving` starts with those of X, dY and the parameters that move; what moves too is added.
+    `moving` holds the names of X, dY and parameters that move; other symbols that move are added.
     """
     return _Tangents(derivation, moving, owner).found()
 
@@ -195,7 +195,7 @@ def perform(scope: Scope, direction: str) -> None:
         if name in scope.values and f"t{name}" not in scope.values:
             scope[f"t{name}"] = np.zeros_like(scope[name])
     steps = scope.tangents.forward if direction == "forward" else scope.tangents.backward
-    run.run(run._perform(steps, scope, direction))
+    run.run(run.perform(steps, scope, direction))
 
 
 def _received(scope: Scope, symbol: str) -> list[str]:

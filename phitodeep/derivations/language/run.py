@@ -251,7 +251,7 @@ def forward(scope: Scope, given: str = "X") -> Program:
     """The forward pass of a layer; of a loss, `given` is "P"."""
     for name in names_of(scope, given):
         yield from _given(scope, "forward", name, scope[name])
-    yield from _perform(scope.derivation.forward, scope, "forward")
+    yield from perform(scope.derivation.forward, scope, "forward")
 
 
 def backward(scope: Scope, dY: Any = None) -> Program:
@@ -259,7 +259,7 @@ def backward(scope: Scope, dY: Any = None) -> Program:
     if dY is not None:
         for name, value in numbered("dY", dY).items():
             yield from _given(scope, "backward", name, scope.cast(value))
-    yield from _perform(scope.derivation.backward, scope, "backward")
+    yield from perform(scope.derivation.backward, scope, "backward")
 
 
 def names_of(scope: Scope, symbol: str) -> list[str]:
@@ -280,11 +280,12 @@ def _given(scope: Scope, direction: str, symbol: str, value: Any) -> Program:
     scope[symbol] = yield Position(scope, direction, Input(symbol, "given", lambda _: value))
 
 
-def _perform(steps: Sequence[Step], scope: Scope, direction: str) -> Program:
+def perform(steps: Sequence[Step], scope: Scope, direction: str) -> Program:
+    """The program of some steps, which read and write the symbols of a scope."""
     for step in steps:
         if isinstance(step, Loop):
             for _ in scope.rounds(step):
-                yield from _perform(step.body, scope, direction)
+                yield from perform(step.body, scope, direction)
             continue
         if any(scope.values.get(name, 0) is None for name in step.operands):
             scope[step.symbol] = None  # a gradient of tokens, which have none

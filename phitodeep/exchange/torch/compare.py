@@ -164,7 +164,7 @@ class _Theirs:
                 place.module.register_forward_hook(lambda _, args, Y, keep=made: keep(Y))
 
     def _kept(self, kind: str, path: str, given: Any) -> Any:
-        """Return aliases of tensors, or of one, whose gradients are those of this one use.
+        """Return an alias of each tensor, which receives the gradient of this use alone.
 
         Of a module at two places, the first use is that of its layer.
         """

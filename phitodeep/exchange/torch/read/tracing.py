@@ -68,7 +68,7 @@ class Trace(TorchFunctionMode):
         self.paths = {part: f"{prefix}{path}" for path, part in module.named_modules()}
         self.held = {*module.parameters()}
         self.inside = [prefix.removesuffix(".")]  # the paths of the modules that run
-        self.running = False  # a step, of which nothing is noted
+        self.running = False  # whether a step runs: what it calls is not noted
         self.texts = {id(X): name for name, X in inputs.items()}  # of all tensors
         self.versions = {id(X): X._version for X in inputs.values()}  # of what depends on them
 
