@@ -225,7 +225,7 @@ class Training:
         if self.ranks.size == 1 and not math.isfinite(loss):
             raise bad_loss(loss, optimizer.t + 1, optimizer._remedy())
         try:
-            optimizer.step(layers, objective.untrained(work))
+            optimizer.step(layers, **objective.untrained(work))
         except DivergenceError:
             whole = self.ranks.add(loss)  # on several ranks, it spoils the gradients of all
             if not math.isfinite(whole):
@@ -272,7 +272,7 @@ class Training:
         loss: float = optimizer.run(
             self.model.layers,
             lambda: ranks.add(self.gradients(work, next(sums))),
-            self.objective.untrained(work),
+            **self.objective.untrained(work),
         )
         return loss / ranks.size
 

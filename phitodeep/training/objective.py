@@ -167,12 +167,12 @@ class Objective:
             return 0.0
         return self.loss.divisor(batch.T, batch.w, batch.outputs)
 
-    def untrained(self, work: Work) -> frozenset[str]:
-        """Return which of several outputs have no targets in a step."""
-        if not self.losses:
-            return frozenset()
+    def untrained(self, work: Work) -> dict[str, frozenset[str]]:
+        """Return `without=` of the optimizer's step, if any of several outputs has no targets."""
+        if not self.losses or np.all(work.total):
+            return {}
         counts = zip(self.heads, work.total, strict=True)
-        return frozenset(head.name for head, count in counts if not count)
+        return {"without": frozenset(head.name for head, count in counts if not count)}
 
     def add_losses(self, sums: Sums, values: Sequence[Any], work: Work, batch: Data) -> None:
         """Add each output's part of a step's loss, for the parts of one batch, to its sums.

@@ -237,6 +237,21 @@ def test_a_branch_in_a_block_keeps_all_if_its_output_has_no_targets():
     assert changed == {f"{path}.{name}" for path in ("0", "2.layers.0") for name in "Wb"}
 
 
+class Counts(SGD):
+    """A rule of a user's own, whose step takes layers only."""
+
+    def step(self, layers):
+        self.steps = getattr(self, "steps", 0) + 1
+        super().step(layers)
+
+
+def test_a_step_of_ones_own_need_not_know_of_absent_targets():
+    net = two_by_two().build()
+    net.setoptimizer(Counts(0.1))
+    net.train(X, Y, epochs=2, verbose=0)
+    assert net.optimizer.steps == net.optimizer.t > 0
+
+
 def test_threads_change_no_bit(cut):
     """Two outputs are given one loss object, and parts of a batch run side by side."""
     cut(3)
