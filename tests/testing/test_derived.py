@@ -134,6 +134,7 @@ RIGHT = [  # forward passes, with the shapes of X and of parameters, and setting
     ("h = np.tanh(X @ W + b)\nY = X + h @ W.T", {"X": X2, "W": (5, 3), "b": (3,)}),
     ("Y = np.concatenate([X, X * X], axis=-1)", {"X": X2}),
     ("Z = X @ W\nY = Z[..., :3] * sigmoid(Z[..., 3:])", {"X": X2, "W": (5, 6)}),
+    ("Z = X @ W\nY = Z[..., :3] * np.sign(Z[..., 3:])", {"X": X2, "W": (5, 6)}),
     ("m = X.mean(axis=0, keepdims=True)\nY = (X - m) * g", {"X": X2, "g": (5,)}),
     ("Y = np.clip(X, -1, 1) + s * X", {"X": X2, "s": (1,)}),
     ("Y = np.sin(w * X) + X * X.sum(axis=-1, keepdims=True)", {"X": X2, "w": (5,)}),

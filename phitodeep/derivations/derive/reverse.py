@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from functools import partial
@@ -84,6 +84,7 @@ class _Reverse:
     """Walks through the forward steps from the last to the first.
 
     arriving    what has arrived at each symbol so far
+    parts       the same for symbols that are read column by column: the gradients of the columns
     shapes      of each symbol of the backward pass, and whether a loop computes it
     active      the symbols that the wanted ones move
     reads       how often a symbol is read
@@ -94,7 +95,7 @@ class _Reverse:
         self.forward, self.scope, self.wanted = forward, scope, [*wanted]
         self.known, self.inside, self.looping = Known(forward), set[str](), False
         self.out: list[Step] = []
-        self.parts: dict[str, dict[str, str]] = defaultdict(dict)
+        self.parts: dict[str, dict[str, str]] = {}
         self.after: list[Callable[[], None]] = []  # what waits for the end of a loop
         ends = [step.symbol for step in forward if OUTPUT.fullmatch(step.symbol)]
         self.arriving = {Y: atom(f"d{Y}") for Y in ends} or {"L": ONE}
@@ -116,9 +117,19 @@ class _Reverse:
     def steps(self) -> list[Step]:
         self.back(self.forward)
         for name in self.wanted:
-            if name in self.arriving:
-                self.named(name, self.arriving.pop(name), always=True)
+            if (g := self.arrived(name)) is not None:
+                self.named(name, g, always=True)
         return self.out
+
+    def arrived(self, name: str) -> Poly | None:
+        """What has arrived at a symbol from all its readers, which is taken away."""
+        if parts := self.parts.pop(name, None):
+            joined = [
+                parts.get(column) or show(self.emit(Let(f"d{column}", f"0 * {column}"), column))
+                for column in self.columns_of(name)
+            ]
+            self.receive(name, self.emit(Join(f"d{name}", *joined), name))
+        return self.arriving.pop(name, None)
 
     def back(self, steps: Sequence[Step]) -> None:
         for step in reversed(steps):
@@ -127,7 +138,7 @@ class _Reverse:
             elif isinstance(step, Through):
                 if step.runs:  # the first of the arrays that a pass returns
                     self.through(step, [s for s in steps if isinstance(s, Through)])
-            elif step.symbol in self.active and (g := self.arriving.pop(step.symbol, None)):
+            elif step.symbol in self.active and (g := self.arrived(step.symbol)):
                 self.pass_back(step, g)
 
     def pass_back(self, step: Step, g: Poly) -> None:
@@ -223,13 +234,9 @@ class _Reverse:
 
     def returned(self, step: Arrange, name: str, g: str) -> Poly:
         """What an operand receives from the places to which its elements moved."""
-        columns = self.columns_of(name)
-        if step.symbol in columns:
-            self.parts[name][step.symbol] = g
-            if len(self.parts[name]) < len(columns):
-                return {}
-            joined = [self.parts[name][column] for column in columns]
-            return self.emit(Join(f"d{name}", *joined), name)
+        if step.symbol in self.columns_of(name):
+            self.parts.setdefault(name, {})[step.symbol] = g
+            return {}
         symbol, code = self.free(name, step), undone(step, g)
         if code:
             return self.emit(Arrange(symbol, code, g, f"{g} as in {name}"), name)
