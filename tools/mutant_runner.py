@@ -8,7 +8,7 @@ until one fails, so that no mutant pays for an interpreter, imports and collecti
 call a function cannot tell that it is broken: which ones do is found once, before the first mutant.
 The answers are lines of JSON on stdout, [number, end, test], where the end is one of
 
-    killed      this test failed, crashed or took more than LIMIT seconds
+    killed      this test failed, crashed, computed for LIMIT seconds or took ten times that
     survived    all tests passed
     unbroken    no function in memory could take the mutated code, or no test calls it there
     failing     this test fails also where nothing is broken; the run stops
@@ -202,7 +202,8 @@ class Runner:
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         if not self.tracing:
-            signal.alarm(self.limit)
+            signal.setitimer(signal.ITIMER_PROF, self.limit)
+            signal.alarm(10 * self.limit)  # for a test that waits
             os.write(self.pipe, nodeid.encode() + b"\n")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

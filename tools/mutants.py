@@ -267,7 +267,7 @@ def mutants(source: bytes, file: str, names: str = GRADIENTS) -> list[Mutant]:
 # --- killing them ------------------------------------------------------------------------------
 
 ENDS = ("killed", "survived", "equivalent")
-LIMIT = 60  # seconds that one test may take
+LIMIT = 60  # seconds that one test may compute
 
 
 def tests_of(file: str) -> tuple[str, list[str]]:

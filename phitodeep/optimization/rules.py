@@ -149,10 +149,10 @@ class Nadam(Optimizer):
         t = self.own["t"] = self.own["t"] + 1
         mu, mu_next = self._momentum(t), self._momentum(t + 1)
         product = self.own["product"] = self.own["product"] * mu
-        ahead = lr * mu_next / (1 - product * mu_next)
-        now = lr * (1 - mu) / (1 - product)
-        bias = 1 - self.beta2**t
-        nadam(theta, g, m, v, s, r, self.beta1, self.beta2, ahead, now, bias, self.eps)
+        c = math.sqrt(1 - self.beta2**t)  # sqrt(v / (1 - b2^t)) is sqrt(v) / c
+        ahead = c * lr * mu_next / (1 - product * mu_next)
+        now = c * lr * (1 - mu) / (1 - product)
+        nadam(theta, g, m, v, s, r, self.beta1, self.beta2, ahead, now, c * self.eps)
 
     def _momentum(self, t: int) -> float:
         return self.beta1 * (1 - 0.5 * 0.96 ** (t * self.psi))
@@ -161,23 +161,19 @@ class Nadam(Optimizer):
 @kernel
 def nadam(
     theta: Array, g: Array, m: Array, v: Array, s: Array, r: Array,
-    beta1: float, beta2: float, ahead: float, now: float, bias: float, eps: float,
+    beta1: float, beta2: float, ahead: float, now: float, eps: float,
 ) -> None:  # fmt: skip
-    """Update the running means m and v;
-    theta <- theta - (ahead m + now g) / (sqrt(v / bias) + eps)."""
+    """Update the running means m and v; theta <- theta - (ahead m + now g) / (sqrt(v) + eps)."""
     m *= beta1
     m += np.multiply(g, 1 - beta1, out=s)
     np.square(g, out=s)
     s *= 1 - beta2
     v *= beta2
     v += s
-    np.divide(v, bias, out=r)
-    np.sqrt(r, out=r)
-    r += eps
     np.multiply(m, ahead, out=s)
-    s /= r
-    theta -= s
-    np.multiply(g, now, out=s)
+    s += np.multiply(g, now, out=r)
+    np.sqrt(v, out=r)
+    r += eps
     s /= r
     theta -= s
 

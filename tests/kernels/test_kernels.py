@@ -75,7 +75,7 @@ CALLS = {
     ],
     "nadam": [
         [normal(P), normal(P), normal(P), positive(P), empty(P), empty(P), 0.9, 0.99, 0.02, 0.01,
-         0.1, 0.03]
+         0.03]
     ],
     "rmsprop": [
         [normal(P), normal(P), positive(P), None, empty(P), 0.9, 0.0, 0.01, 0.03],
@@ -200,6 +200,8 @@ def test_both_forms_give_the_same(name, case, dtype, rng):
     precision = (
         {"rtol": 1e-12, "atol": 1e-13} if dtype == np.float64 else {"rtol": 3e-6, "atol": 2e-6}
     )
+    if KERNELS[name].plain.__module__ == "phitodeep.optimization.rules":
+        precision = {"rtol": 0, "atol": 0}
     for plain, twin in zip(*found.values(), strict=True):
         if name in SUMS and plain is not None:
             precision["atol"] = SUMS[name] * np.finfo(dtype).eps

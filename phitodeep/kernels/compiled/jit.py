@@ -93,12 +93,9 @@ def _stamp() -> str:
 STAMP = _stamp()
 
 
-def jit(function: Callable[..., Any], inlined: bool = False) -> Callable[..., Any]:
-    """Compile the function on its first call, and cache the result on disk for later runs.
-
-    Compiled code that calls it contains a copy of it; only if `inlined`, that copy always runs.
-    """
-    options = OPTIONS | {"forceinline": inlined}
+def jit(function: Callable[..., Any], **options: bool) -> Callable[..., Any]:
+    """Compile the function on its first call, and cache the result on disk for later runs."""
+    options = OPTIONS | options
     try:
         compiled = numba.njit(cache=True, **options)(function)
     except RuntimeError as error:  # Numba found no writable folder
@@ -123,4 +120,13 @@ def part(function: Callable[..., Any]) -> Callable[..., Any]:
     is inlined, the function itself runs instead of the copy if the process holds it, as the process
     that compiled it does: later ones, which load the caller alone, would compute other bits.
     """
-    return jit(function, inlined=True)
+    return jit(function, forceinline=True)
+
+
+def rounded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function whose every operation rounds on its own, in the order that is written.
+
+    Where operations may be fused and reordered, those of a loop's last elements may be so otherwise
+    than the others', and the bits of an element depend on where in the array it stands.
+    """
+    return jit(function, fastmath=False)

@@ -1,8 +1,8 @@
 """Compiled twins of the kernels in `optimization/rules.py`, one pass over n parameters each.
 
-Each twin first converts its scalars to the parameters' dtype. Two twins do so outside of the
-compiled loop, with 1 - beta, which the loop would otherwise merge into other terms. The scratch
-arrays are needed only by the NumPy forms.
+Each twin first converts its scalars to the parameters' dtype, and rounds after every operation, as
+the NumPy form does in the same order: both compute the same bits, wherever a parameter stands. The
+scratch arrays are needed only by the NumPy forms.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import numpy as np
 
 from phitodeep.core.types import Array
 from phitodeep.kernels import twin
-from phitodeep.kernels.compiled.jit import jit
+from phitodeep.kernels.compiled.jit import rounded
 
 
 @twin
-@jit
+@rounded
 def sgd(
     theta: Array, g: Array, V: Array | None, s: Array, mu: float, nesterov: bool, lr: float
 ) -> None:
@@ -32,7 +32,7 @@ def sgd(
 
 
 @twin
-@jit
+@rounded
 def adam(
     theta: Array, g: Array, M: Array, V: Array, s: Array,
     beta1: float, beta2: float, rate: float, eps: float,
@@ -44,61 +44,45 @@ def adam(
         m = beta1 * M[i] + g[i]
         v = beta2 * V[i] + g[i] * g[i]
         M[i], V[i] = m, v
-        theta[i] -= rate * m / (np.sqrt(v) + eps)
+        theta[i] -= m / (np.sqrt(v) + eps) * rate
 
 
 @twin
+@rounded
 def nadam(
     theta: Array, g: Array, m: Array, v: Array, s: Array, r: Array,
-    beta1: float, beta2: float, ahead: float, now: float, bias: float, eps: float,
+    beta1: float, beta2: float, ahead: float, now: float, eps: float,
 ) -> None:  # fmt: skip
-    """Update theta, m and v (n,): theta <- theta - (ahead m + now g) / (sqrt(v / bias) + eps)."""
+    """Update theta, m and v (n,): theta <- theta - (ahead m + now g) / (sqrt(v) + eps)."""
     t = theta.dtype.type
     b1, c1, b2, c2 = t(beta1), t(1 - beta1), t(beta2), t(1 - beta2)
-    _nadam(theta, g, m, v, b1, c1, b2, c2, t(ahead), t(now), t(bias), t(eps))
-
-
-@jit
-def _nadam(
-    theta: Array, g: Array, M: Array, V: Array, b1: float, c1: float, b2: float, c2: float,
-    ahead: float, now: float, bias: float, eps: float,
-) -> None:  # fmt: skip
-    """The loop of `nadam`; c1 = 1 - b1 and c2 = 1 - b2."""
+    ahead, now, eps = t(ahead), t(now), t(eps)
     for i in range(theta.size):
-        m = b1 * M[i] + c1 * g[i]
-        v = b2 * V[i] + c2 * g[i] * g[i]
-        M[i], V[i] = m, v
-        theta[i] -= (ahead * m + now * g[i]) / (np.sqrt(v / bias) + eps)
+        m[i] = b1 * m[i] + c1 * g[i]
+        v[i] = b2 * v[i] + g[i] * g[i] * c2
+        theta[i] -= (ahead * m[i] + now * g[i]) / (np.sqrt(v[i]) + eps)
 
 
 @twin
+@rounded
 def rmsprop(
     theta: Array, g: Array, v: Array, b: Array | None, s: Array,
     rho: float, mu: float, lr: float, eps: float,
 ) -> None:  # fmt: skip
     """Update theta, v and b (n,): theta <- theta - lr g / (sqrt(v) + eps), or theta - lr b."""
     t = theta.dtype.type
-    _rmsprop(theta, g, v, b, t(rho), t(1 - rho), t(mu), t(lr), t(eps))
-
-
-@jit
-def _rmsprop(
-    theta: Array, g: Array, V: Array, B: Array | None,
-    rho: float, c: float, mu: float, lr: float, eps: float,
-) -> None:  # fmt: skip
-    """The loop of `rmsprop`; c = 1 - rho."""
+    rho, c, mu, lr, eps = t(rho), t(1 - rho), t(mu), t(lr), t(eps)
     for i in range(theta.size):
-        v = rho * V[i] + c * g[i] * g[i]
-        V[i] = v
-        step = g[i] / (np.sqrt(v) + eps)
-        if B is not None:
-            step += mu * B[i]
-            B[i] = step
+        v[i] = rho * v[i] + g[i] * g[i] * c
+        step = g[i] / (np.sqrt(v[i]) + eps)
+        if b is not None:
+            step += mu * b[i]
+            b[i] = step
         theta[i] -= lr * step
 
 
 @twin
-@jit
+@rounded
 def adagrad(theta: Array, g: Array, V: Array, s: Array, lr: float, eps: float) -> None:
     """Update theta and V (n,): V <- V + g^2; theta <- theta - lr g / (sqrt(V) + eps)."""
     t = theta.dtype.type
@@ -106,11 +90,11 @@ def adagrad(theta: Array, g: Array, V: Array, s: Array, lr: float, eps: float) -
     for i in range(theta.size):
         v = V[i] + g[i] * g[i]
         V[i] = v
-        theta[i] -= lr * g[i] / (np.sqrt(v) + eps)
+        theta[i] -= g[i] / (np.sqrt(v) + eps) * lr
 
 
 @twin
-@jit
+@rounded
 def adadelta(
     theta: Array, g: Array, V: Array, D: Array, u: Array, s: Array,
     rho: float, lr: float, eps: float,
@@ -119,14 +103,14 @@ def adadelta(
     t = theta.dtype.type
     rho, c, lr, eps = t(rho), t(1 - rho), t(lr), t(eps)
     for i in range(theta.size):
-        v = rho * V[i] + c * g[i] * g[i]
-        x = g[i] * np.sqrt((D[i] + eps) / (v + eps))
-        V[i], D[i] = v, rho * D[i] + c * x * x
+        v = rho * V[i] + g[i] * g[i] * c
+        x = np.sqrt((D[i] + eps) / (v + eps)) * g[i]
+        V[i], D[i] = v, rho * D[i] + x * x * c
         theta[i] -= lr * x
 
 
 @twin
-@jit
+@rounded
 def lion(
     theta: Array, g: Array, M: Array, s: Array, r: Array, beta1: float, beta2: float, lr: float
 ) -> None:
