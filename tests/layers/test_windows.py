@@ -108,6 +108,20 @@ def test_windows_in_blocks(block, channels, monkeypatch):
     np.testing.assert_array_equal(layer.backward(dY), layer.backward(dY))
 
 
+def test_columns_that_backward_reads_are_not_in_memory_that_layers_share():
+    """Two layers of a training step, which run one after the other in one thread."""
+    make, shape = (lambda: nn.Conv1D(3, 2)), (4, 9, 3)
+    layers = [made(make, shape), made(make, (4, 8, 3))]
+    X, dY = data(layers[0], shape)[0], data(layers[1], (4, 8, 3))[1]
+    found = []
+    for shared in (None, {}):
+        with calling(scratch=shared):
+            layers[1].forward(layers[0].forward(X))
+            found.append([layers[0].backward(layers[1].backward(dY)), layers[0].grads["W"].copy()])
+    for alone, together in zip(*found, strict=True):
+        np.testing.assert_array_equal(together, alone)
+
+
 def test_images_of_another_size_strided_views_scales_of_weights_and_flops(rng):
     layer = made(lambda: nn.Conv2D(2, 3, padding="same"), (2, 4, 4, 2))
     for sizes in ((3, 7), (1, 1)):

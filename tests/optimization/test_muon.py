@@ -173,6 +173,11 @@ def test_fused_matrices_and_kernels_are_taken_apart_as_views():
     np.testing.assert_array_equal(parts(conv, "W")[1], conv.params["W"][..., 3:].reshape(6, 3))
     (conv,) = built((8, 8, 2), nn.ConvTranspose2D(5, 3))
     assert [part.shape for part in parts(conv, "W")] == [(18, 5)]
+    cross = nn.CrossAttention(4)
+    cross.build(((5, 12), (7, 8)))
+    assert [part.shape for part in parts(cross, "Wq")] == [(12, 12)]
+    for part, expected in zip(parts(cross, "Wkv"), np.split(cross.Wkv, 2, axis=1), strict=True):
+        np.testing.assert_array_equal(part, expected)
     bilinear = nn.Bilinear(2)
     bilinear.build(((3,), (4,)))
     for k, part in enumerate(parts(bilinear, "W")):
