@@ -11,6 +11,7 @@ from phitodeep import loss as L
 from phitodeep.core.call import calling
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepError, ShapeError
 from phitodeep.functional import log_softmax, one_hot, softmax
+from phitodeep.layers import Chain, Dense, Tanh
 from phitodeep.loss.categorical import _CrossEntropy
 from phitodeep.testing.examples import LOSSES, WEIGHTS, pair
 from phitodeep.testing.references import compare, loss_cases
@@ -691,6 +692,28 @@ def test_a_loss_is_written_by_its_author():
             loss.loss_func(one, one) if name != "gradient" else loss.gradient(one, one, None, None)
     with pytest.raises(NotImplementedError, match="Elementwise must implement slope"):
         L.Elementwise().gradient(one, one, None, None)
+
+
+def test_a_loss_may_run_layers_inside_a_training_step(rng):
+    features = Chain(Dense(4), Tanh())
+    features.build((3,), seed=0, dtype=np.float64)
+
+    class Alike(Loss):
+        """Half the squared distance between the features of P and of T."""
+
+        def value(self, P, T, w, total):
+            return ((features.forward(P) - features.forward(T)) ** 2).sum() / (2 * total)
+
+        def gradient(self, P, T, w, total):
+            wanted = features.forward(T)
+            return features.backward((features.forward(P) - wanted) / total)
+
+    P, T = rng.standard_normal((2, 5, 3))
+    with calling(needs_dX=False, reuse=True):  # as in a step whose first layer learns alone
+        L, dP = Alike().value_and_gradient(P, T, total=5)
+    slope = (Alike().value(P + 1e-6 * dP, T, None, 5) - Alike().value(P, T, None, 5)) / 1e-6
+    assert L == Alike().value(P, T, None, 5) > 0
+    np.testing.assert_allclose(slope, (dP**2).sum(), rtol=1e-4)
 
 
 def test_a_prediction_that_is_nan_shows_and_gradients_come_alone(rng):
