@@ -1,6 +1,7 @@
 """What terminals and notebooks show: short reprs, HTML tables, figures without pyplot."""
 
 import copy
+import math
 import pickle
 import subprocess
 import sys
@@ -136,9 +137,13 @@ def test_histories_and_range_tests_show_what_there_is():
     shown[1] = (0.5, 0.25)  # a test loss in one of the epochs
     assert shown.table().head[2] == "test_loss"
     assert [row[2] for row in shown.table().rows] == ["", "0.25", ""]
-    rows = history(40).table().rows
-    assert [row[0] for row in rows] == [*"12345", "...", "36", "37", "38", "39", "40"]
-    assert len(history(11).table().rows) == 11
+    shown.metrics = {"confusion": [np.eye(2)] * 3, "late": [0.25, math.nan]}
+    assert [row[3:5] for row in shown.table().rows] == [["", "0.25"], ["", ""], ["", ""]]
+    assert str(shown).splitlines()[2].startswith("    1           1")
+    table = history(12).table()
+    assert [row[0] for row in table.rows] == [*"12345", "...", "8", "9", "10", "11", "12"]
+    assert table.rows[5] == ["..."] * len(table.head)
+    assert [row[0] for row in history(11).table().rows] == [str(i + 1) for i in range(11)]
     assert repr(History()) == "0 epochs in 0 s\nepoch  learning rate  seconds"
     found = RateRange([1e-3, 1e-2, 1e-1], [3.0, 1.0, 2.0], 1e-2)
     assert repr(found) == (

@@ -88,7 +88,10 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     "functional/__init__.py": ("functional/test_functional.py", ["loss", "layers"]),
     "optimization/base.py": ("optimization/test_optimizers.py", ["optimization"]),
     "optimization/memory.py": ("optimization/test_memory.py", ["core/test_state.py"]),
-    "optimization/rules.py": ("optimization/test_optimizers.py", ["optimization/test_memory.py"]),
+    "optimization/rules.py": (
+        "optimization/test_optimizers.py",
+        ["optimization/test_memory.py", "kernels/test_kernels.py"],
+    ),
     "optimization/lbfgs.py": ("optimization/test_lbfgs.py", ["optimization/test_divergence.py"]),
     "optimization/packing.py": (
         *("optimization/test_optimizers.py", ["layers/test_embedding.py", "optimization"]),
@@ -97,7 +100,10 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     COMPILED: ("kernels/test_kernels.py", []),
     "io/*.py": ("io/test_tensors.py", ["io", "exchange/hub/test_mapping.py"]),
     "cli/*.py": ("cli/test_cli.py", []),
-    "training/*.py": ("training/test_loop.py", ["training"]),
+    "training/*.py": (
+        "training/test_loop.py",
+        ["training", "model", "core", "plots", "test_messages.py", "test_shown.py"],
+    ),
     "distributed/*.py": ("distributed/test_behaviour.py", ["distributed/test_equal.py"]),
 }
 EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it apart

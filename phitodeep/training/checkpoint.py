@@ -172,7 +172,6 @@ class ModelCheckpoint(_Monitor):
                 f"{path} is not a checkpoint of this run, and will be replaced. To continue the "
                 f"training that wrote it, pass resume={self.path!r} to train."
             )
-        self._prune()
 
     def _paths(self, mark: str | None) -> list[Path]:
         """Return the files of the next checkpoint, of which `path` comes last, and count it."""
@@ -208,7 +207,7 @@ class ModelCheckpoint(_Monitor):
         while len(self.written) > self.keep:
             old = Path(self.path).with_name(self.written.pop(0))
             with naming(old, "remove"):
-                if old.is_file() and self._is_own(old):
+                if self._is_own(old):
                     old.unlink(missing_ok=True)
 
     def _is_own(self, path: Path) -> bool:

@@ -197,6 +197,8 @@ def test_nothing_counts_while_the_forward_pass_is_wrong(name, change):
     assert re.match(r"(L|Y\[.*\]) should be \S+, but is \S+", found["forward"].words)
     assert "while the forward pass is wrong" in found["dP" if "soft" in name else "dX"].words
     assert found.score == 0
+    whole = grade(made(name, cell(name, "solution")), name)
+    assert [v.points for v in found.verdicts] == [v.points for v in whole.verdicts]
 
 
 def test_hints_grow_with_their_level_and_a_page_shows_them():

@@ -2,6 +2,7 @@
 
 import copy
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from phitodeep.core import files
 from phitodeep.errors import ArgumentError, ArgumentTypeError, DataError, PhitodeepWarning
 from phitodeep.io.model_file import open_model
 from phitodeep.model.callbacks import Callback, LambdaCallback, ModelCheckpoint, StopTraining
+from phitodeep.training import checkpoint
 from tests.conftest import assert_same, press
 from tests.rows import LONG
 
@@ -145,6 +147,14 @@ def test_settings_are_checked():
     ):
         with pytest.raises((ArgumentError, ArgumentTypeError), match=message):
             ModelCheckpoint("ck.safetensors", **options)
+
+
+def test_the_path_is_a_text_and_the_best_is_unknown_at_first(tmp_path):
+    keeper = ModelCheckpoint(tmp_path / "ck.safetensors")
+    assert keeper.path == str(tmp_path / "ck.safetensors")
+    assert keeper.state_dict()["best"] is None
+    with pytest.raises(ArgumentTypeError, match="path"):
+        ModelCheckpoint(5)
 
 
 def test_ctrl_c_and_stopping_write_the_last_state(keyboard, tmp_path):
@@ -333,6 +343,20 @@ def test_another_training_that_writes_first_is_noticed(tmp_path):
     os.close(held[0])
     assert len(told) == 1
     train(ModelCheckpoint(path), 4, resume=path)  # nobody else writes now: no warning
+
+
+def test_another_training_that_takes_the_lock_in_between_is_noticed(tmp_path, monkeypatch):
+    path, free = tmp_path / "ck.safetensors", itertools.chain([True], itertools.repeat(False))
+
+    def lock(path):
+        if not next(free):
+            raise BlockingIOError
+        return os.open(path.parent, os.O_RDONLY)
+
+    monkeypatch.setattr(checkpoint, "lock", lock)
+    with pytest.warns(PhitodeepWarning, match="also the checkpoint of another training") as told:
+        train(ModelCheckpoint(path), 2)
+    assert len(told) == 1
 
 
 def test_drafts_of_a_killed_process_are_removed(tmp_path):
