@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from phitodeep import Sequential, layers
+from phitodeep import Sequential, SequentialBuilder, layers
 from phitodeep import loss as losses
 from phitodeep.core.call import calling
 from phitodeep.derivations.language import run as stepwise
@@ -12,6 +12,7 @@ from phitodeep.derivations.language.run import Scope
 from phitodeep.derivations.language.run import passes as by_passes
 from phitodeep.derivations.language.step import Carry, Join, Let, Sum
 from phitodeep.derivations.language.terms import why
+from phitodeep.derivations.losses import givens
 from phitodeep.errors import ArgumentError
 from phitodeep.layers import attention
 from phitodeep.testing.examples import ELEMENTWISE, data, made, pair, passes
@@ -548,3 +549,21 @@ def test_the_debugger_does_not_stop_inside(key):
         with pytest.raises(ArgumentError, match="a layer around it has no steps"):
             stop(key)
     assert db.count == 0
+
+
+def test_losses_of_several_outputs_read_what_was_edited_and_receive_no_gradient(rng):
+    b = SequentialBuilder(x=(3,)).dense(2).name("h").dense(2).output("a", loss="mse")
+    loss = b.at("h").dense(2).output("b", loss="mae").build().loss
+    P, T = (tuple(rng.standard_normal((2, 4, 2))) for _ in range(2))
+    scope, seen = Scope(loss, **givens(loss, P, T, (None, None), None)), []
+
+    def edit(position, value):
+        seen.append(position.key)
+        return value + 1 if position.key == "forward.P1" else value
+
+    stepwise.run(stepwise.forward(scope, "P"), edit)
+    stepwise.run(stepwise.backward(scope), edit)
+    parts = zip(loss.children().values(), (P[0] + 1, P[1]), T, strict=True)
+    whole = sum(part.value(P_k, T_k, None, 8) for part, P_k, T_k in parts)
+    assert scope["L"] == pytest.approx(whole, rel=1e-12)
+    assert not any("dY" in key for key in seen)
