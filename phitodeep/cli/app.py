@@ -175,7 +175,7 @@ def _import(context: click.Context, option: click.Parameter, modules: tuple[str,
             importlib.import_module(name)
         except Exception as error:  # a module may raise anything
             missing = error.name if isinstance(error, ModuleNotFoundError) else None
-            if missing is None or not f"{name}.".startswith(f"{missing}."):
+            if not f"{name}.".startswith(f"{missing}."):
                 raise Failure(f"--import {name} failed.\n{_own_frames(error)}") from error
             own = name.removesuffix(".py").replace("/", ".").lstrip(".")
             hint = f" (--import {own}?)" if name.endswith(".py") and own else ""

@@ -987,6 +987,7 @@ def test_a_stdout_that_takes_nothing(monkeypatch, capsys):
         ("check digits.safetensors", broken_pipe, 0),
         ("check 1.safetensors", broken_pipe, 1),
         ("predict digits.safetensors many.npy", broken_pipe, 0),
+        ("--help", broken_pipe, 0),
     ]
     if Path("/dev/full").exists():
         cases += [(command, lambda: "/dev/full", 1) for command in ("info 1.safetensors", "--help")]
@@ -1014,6 +1015,14 @@ def test_a_terminal_that_cannot_show_all_texts_shows_question_marks(digits, monk
         cli.main(["info", str(name)])
     assert end.value.code == 0
     assert b"??.safetensors" in sys.stdout.buffer.getvalue()
+    kept = io.TextIOWrapper(io.BytesIO(), "ascii", errors="backslashreplace")
+    own = type("Own", (io.StringIO,), {"errors": "strict"})()
+    for stream in (kept, own):  # one that has its own way, and one of a notebook
+        monkeypatch.setattr(sys, "stdout", stream)
+        with pytest.raises(SystemExit):
+            cli.main(["info", str(name)])
+    assert kept.errors == "backslashreplace"
+    assert ".safetensors" in own.getvalue()
 
 
 @posix
