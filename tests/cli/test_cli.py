@@ -16,6 +16,7 @@ from functools import cache
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from click.testing import CliRunner
 
 from phitodeep import cli
 from phitodeep import layers as nn
+from phitodeep.cli.check import _limited
 from phitodeep.cli.digits import drawn, show_mistakes
 from phitodeep.cli.generate import _pieces
 from phitodeep.cli.predict import _write_csv
@@ -30,7 +32,7 @@ from phitodeep.core.config import register
 from phitodeep.core.table import Table
 from phitodeep.core.version import __version__
 from phitodeep.data import CharTokenizer
-from phitodeep.errors import warn
+from phitodeep.errors import DataError, warn
 from phitodeep.exchange.onnx.write import export as onnx_export
 from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.layers import Layer
@@ -461,6 +463,12 @@ def test_check_finds_wrong_gradients_and_ends_in_time(digits, monkeypatch):
     assert "pass fewer --probes" in shown
 
 
+def test_a_model_without_the_shape_of_its_input_passes_with_its_arrays():
+    shown = phitodeep("check", saved(Sequential(nn.ReLU()))).stdout
+    assert "The gradients were not checked: the model does not know its input shape." in shown
+    assert "All checks passed." in shown
+
+
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of a process's memory")
 
 
@@ -492,6 +500,27 @@ def test_check_takes_no_more_than_its_file_warrants(shape, layer, dtype, limit):
     assert re.search(f"checking the gradients takes more than .*{limit}, which is", shown)
     assert f"too much for a file of {os.path.getsize('m.safetensors'):,} bytes" in shown
     assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+@pytest.mark.parametrize(
+    ("shape", "layer", "size", "available", "limit"),
+    [
+        ((12_000_000,), nn.ReLU(), 0, 10**25, "1.1 GB"),
+        ((10**17,), nn.ReLU(), 10**16, 10**25, "320000001.1 GB"),
+        ((10**12,), nn.ReLU(), 10**10, 8 * 10**9, "4.0 GB"),
+        ((10**9, 1), nn.MultiHeadAttention(1), 10**13, 10**25, "3000000030 s"),
+    ],
+    ids=str,
+)
+def test_what_a_check_may_take_grows_with_its_file(
+    shape, layer, size, available, limit, monkeypatch
+):
+    pages = {"SC_PHYS_PAGES": available // 4, "SC_PAGE_SIZE": 4}
+    monkeypatch.setattr(os, "sysconf", pages.get, raising=False)
+    file = SimpleNamespace(stat=lambda: SimpleNamespace(st_size=size))
+    with pytest.raises(DataError, match=f" more than {limit}"):
+        with _limited(file, model_for(shape, layer)):
+            pytest.fail("the check has begun")
 
 
 def test_every_command_takes_a_network_with_named_inputs_and_outputs():
