@@ -24,8 +24,8 @@ from click.testing import CliRunner
 
 from phitodeep import cli
 from phitodeep import layers as nn
-from phitodeep.cli.check import _limited
-from phitodeep.cli.digits import drawn, show_mistakes
+from phitodeep.cli.check import _at_most, _limited
+from phitodeep.cli.digits import build, drawn, show_mistakes
 from phitodeep.cli.generate import _pieces
 from phitodeep.cli.predict import _write_csv
 from phitodeep.core.config import register
@@ -218,7 +218,11 @@ def test_wrong_usage_warnings_bugs_and_ctrl_c(digits, monkeypatch):
 
 
 def test_demo_saves_what_the_other_commands_can_use(monkeypatch):
-    lines = phitodeep("demo", "--epochs", 1, "--show", 0).stdout.splitlines()
+    text = phitodeep("demo", "--epochs", 1, "--show", 0).stdout
+    lines, model = text.splitlines(), build(7)
+    for sizes in ("784, 128", "128, 64", "64, 10"):
+        assert f" Dense({sizes}) " in text
+    assert (model.batch_size, model.epochs) == (64, 7)
     assert lines[-3].endswith("of 1000 test digits are misread.")
     assert lines[-2].startswith("test accuracy 0.8")
     assert lines[-1].endswith("phitodeep demo --save digits.safetensors")
@@ -419,6 +423,7 @@ def test_check_passes_also_with_tokens(digits, writer):
     assert shown.endswith("All checks passed.\n")
     rows = [line.split() for line in shown.splitlines() if line.endswith(" ok")]
     assert [row[0] for row in rows] == ["1.W", "1.b", "3.W", "3.b", "input"]
+    assert "largest relative error, compared with central differences" in shown
     assert all(float(row[-2]) < 1e-7 for row in rows)
     assert "All checks passed." in phitodeep("check", writer, "--probes", 2).stdout
     categories = [
@@ -521,6 +526,21 @@ def test_what_a_check_may_take_grows_with_its_file(
     model = model_for(shape, layer)
     with pytest.raises(DataError, match=f" more than {limit}"), _limited(file, model):
         pytest.fail("the check has begun")
+
+
+@linux
+def test_a_limit_of_memory_counts_from_what_the_process_has_and_raises_none():
+    resource = pytest.importorskip("resource")
+    own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with _at_most(2**42):
+        most = resource.getrlimit(resource.RLIMIT_AS)
+        assert most == (pytest.approx(own + 2**42, abs=2**26), before[1])
+        with _at_most(2**43):
+            assert resource.getrlimit(resource.RLIMIT_AS) == most
+        with _at_most(2**41):
+            assert resource.getrlimit(resource.RLIMIT_AS)[0] < most[0]
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
 
 
 def test_every_command_takes_a_network_with_named_inputs_and_outputs():
