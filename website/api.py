@@ -75,6 +75,6 @@ def item(step: Step) -> str:
     if isinstance(step, Loop):
         order = "from the last step to the first" if step.reverse else "for each step t"
         return f"<li>{order}{listed(step.body)}</li>"
-    formula, words = layer_pages.typeset(step)
+    formula, words = parts.typeset(step, parts.BLOCK)
     said = f'<span class="pd-words">{escape(words)}</span>' if words else ""
     return f"<li>{formula}{said}</li>"

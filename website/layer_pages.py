@@ -14,18 +14,15 @@ import numpy as np
 from phitodeep import functional
 from phitodeep.core.call import calling
 from phitodeep.core.types import each
-from phitodeep.derivations.language.mathml import MATHML, MathML
-from phitodeep.derivations.language.step import Derivation, Given, Let, Loop, Step
+from phitodeep.derivations.language.step import Derivation, Let, Loop, Step
 from phitodeep.layers.base import Layer
 from phitodeep.model.builder import SequentialBuilder
-from website import arrays, options, parts
+from website import arrays, derived, options, parts
 from website.bench import Bench, inputs
 from website.layer_facts import ALIASES, FACTS, KINDS, Check, Facts, example
 from website.layer_pictures import picture
 from website.mistakes import mistakes, verdict
 from website.pages import Page, Section
-
-BLOCK = MathML("block")
 
 
 @cache
@@ -71,6 +68,7 @@ class LayerPage:
             self.prediction(),
             "## Derivation and code",
             *self.derivation(),
+            *derived.section(self.layer, self.Xs),
             "## Checks by eye",
             self.eye(),
             "## Break it",
@@ -179,7 +177,7 @@ class LayerPage:
             body = f'<ol class="wb-steps">{self.steps(step.body)}</ol>'
             return f'<li class="wb-loop"><p>{order}</p>{body}</li>'
         reads = " ".join((step.symbol, *step.operands))
-        formula, words = typeset(step)
+        formula, words = parts.typeset(step, parts.BLOCK)
         numbers = self.array(step.symbol, tall=False)
         short = np.size(self.bench[step.symbol]) == 1  # one number: all in one line
         look = "pd-words wb-short" if short else "pd-words"
@@ -266,15 +264,6 @@ def checked(checks: tuple[Check, ...]) -> list[Step]:
         found |= {step.symbol: step for step in check.before}
         found[f"check_{k}"] = Let(f"check_{k}", check.zero)
     return list(found.values())
-
-
-def typeset(step: Step) -> tuple[str, str]:
-    """A step as MathML, and what it means if the formula does not say it."""
-    if isinstance(step, Given) or not step.code:
-        return BLOCK.whole(MATHML.symbol(step.symbol)), step.words
-    if step.formula == f"{step.symbol} = {step.words}":  # words, which can go on a second line
-        return BLOCK.whole(MATHML.symbol(step.symbol) + "<mo>=</mo>"), step.words
-    return step.written(BLOCK), step.words if step.words not in step.formula else ""
 
 
 def summary(cls: type) -> str:

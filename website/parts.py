@@ -23,11 +23,12 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from phitodeep.core.checks import snake_case
-from phitodeep.derivations.language.mathml import MATHML
-from phitodeep.derivations.language.step import Step
+from phitodeep.derivations.language.mathml import MATHML, MathML
+from phitodeep.derivations.language.step import Given, Step
 from phitodeep.optimization.optimizers import OPTIMIZERS
 from website.pages import ROOT
 
+BLOCK = MathML("block")
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 WIDE = "---\nhide: [toc]\n---\n\n"  # a page without a table of contents, so that code fits
 
@@ -55,15 +56,21 @@ def formulas(steps: Iterable[Step], symbols: Any) -> str:
     """A list of steps: their formulas, what they mean, and their values in `symbols`."""
     rows = []
     for step in steps:
-        words = escape(step.words) if step.words and step.words not in step.formula else ""
-        formula = step.mathml
-        if not step.code:  # a value from outside the mathematics
-            formula, words = MATHML.whole(MATHML.symbol(step.symbol)), escape(step.words)
-        said = f'<span class="pd-words">{words}</span>' if words else ""
+        formula, words = typeset(step)
+        said = f'<span class="pd-words">{escape(words)}</span>' if words else ""
         value = escape(numbers(symbols[step.symbol]))
         rows.append(f"<tr><td>{formula}{said}</td><td><code>{value}</code></td></tr>")
     head = "<thead><tr><th>step</th><th>here</th></tr></thead>"
     return f'<table class="pd-steps">{head}<tbody>{"".join(rows)}</tbody></table>'
+
+
+def typeset(step: Step, style: MathML = MATHML, symbols: Any = None) -> tuple[str, str]:
+    """A step as MathML, and what it means if the formula does not say it."""
+    if isinstance(step, Given) or not step.code:
+        return style.whole(style.symbol(step.symbol)), step.words
+    if step.formula == f"{step.symbol} = {step.words}":  # words, which can go on a second line
+        return style.whole(style.symbol(step.symbol) + "<mo>=</mo>"), step.words
+    return step.written(style, symbols), step.words if step.words not in step.formula else ""
 
 
 def coded(sentence: str) -> str:
