@@ -32,9 +32,9 @@ TITLE = "## Derived, and by hand"
 INTRO = "[`derive`](../derive.md) finds the backward steps from the forward steps alone. "
 EQUAL = INTRO + "For this layer, it finds those by hand."
 DIFFERENT = INTRO + (
-    "Where it goes another way than the derivation by hand, the two stand next to each other. Both "
-    "ways lead to the same gradients: a test compares them for every layer. What both compute has "
-    "the same name here. At a kink, where there is no slope, they may choose different ones."
+    "Where they differ from those by hand, both are shown: two ways to the same gradients, which a "
+    "test compares for every layer. What both ways compute has the same name here. At a kink, which "
+    "has no slope, they may choose different values."
 )
 
 
@@ -54,7 +54,7 @@ def section(layer: Layer, Xs: Sequence[Array]) -> list[str]:
     rows = both.rows(both.steps, both.by_hand)
     if all(row.same for row in rows):
         return [TITLE, EQUAL]
-    return [TITLE, DIFFERENT, both.listed(rows)]
+    return [TITLE, DIFFERENT, f'<div class="wb-compared">{both.listed(rows)}</div>']
 
 
 class Comparison:
@@ -126,18 +126,17 @@ class Comparison:
             return f'<li class="wb-loop">{self.typeset(step)}{inner}</li>'
         if row.same:
             return f"<li>{self.typeset(step)}</li>"
-        ways = (("derived", row.derived), ("by hand", row.hand))
-        shown = (self.way(title, steps) for title, steps in ways if steps)
-        return f'<li class="wb-ways">{"".join(shown)}</li>'
+        return f"<li>{self.way('derived', row.derived)}{self.way('by hand', row.hand)}</li>"
 
     def way(self, title: str, steps: Sequence[Step]) -> str:
         body = "".join(map(self.typeset, steps))
-        return f'<div tabindex="0" role="group" aria-label="{title}"><p>{title}</p>{body}</div>'
+        box = f'<div tabindex="0" role="group" aria-label="{title}"><p>{title}</p>{body}</div>'
+        return box if steps else ""
 
     def typeset(self, step: Step) -> str:
         formula, words = typeset(step, BLOCK, self)
-        said = f' <span class="pd-words">{escape(words)}</span>' if words else ""
-        return f"<div>{formula}{said}</div>"
+        said = step.formula.endswith(words)  # the words of other steps are on the page already
+        return f"<div>{formula} {escape(words) if said else ''}</div>"
 
     def counts(self, step: Step) -> bool:
         """Whether a step computes numbers, rather than places."""

@@ -27,6 +27,7 @@ from phitodeep.derivations.language.mathml import MATHML, MathML
 from phitodeep.derivations.language.step import Given, Step
 from phitodeep.optimization.optimizers import OPTIMIZERS
 from website.pages import ROOT
+from website.playground.session.panel import Panel, short, svg, ticks
 
 BLOCK = MathML("block")
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
@@ -103,83 +104,6 @@ def data(values: Any) -> str:
     """Values for a script, in the page."""
     text = json.dumps(values, separators=(",", ":")).replace("</", "<\\/")
     return f'<script type="application/json">{text}</script>'
-
-
-def short(value: float) -> str:
-    """A number in the fewest digits that a label needs."""
-    return f"{value:.3g}".replace("-", "\u2212")
-
-
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """About `count` round numbers from low to high."""
-    rough = (high - low) / count
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = min((m * power for m in (1, 2, 5, 10)), key=lambda s: abs(s - rough))
-    first = math.ceil(low / step - 1e-9)
-    return [round(i * step, 10) + 0.0 for i in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-class Panel:
-    """A pair of axes in an SVG: it maps numbers to pixels."""
-
-    def __init__(
-        self,
-        box: tuple[float, float, float, float],
-        x: tuple[float, float],
-        y: tuple[float, float],
-    ) -> None:
-        self.left, self.top, self.width, self.height = box
-        self.x, self.y = x, y
-
-    def at(self, x: float, y: float) -> tuple[float, float]:
-        (x0, x1), (y0, y1) = self.x, self.y
-        return (
-            self.left + (x - x0) / (x1 - x0) * self.width,
-            self.top + (y1 - y) / (y1 - y0) * self.height,
-        )
-
-    def path(self, points: Iterable[Sequence[float]]) -> str:
-        """The `d` of a path through points."""
-        pixels = (self.at(*point) for point in points)
-        return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in pixels)
-
-    def axes(self, x_label: str, y_label: str, numbers: bool = True) -> str:
-        """A frame, the lines at 0, numbers and labels."""
-        left, top = self.left, self.top
-        right, bottom = left + self.width, top + self.height
-        parts = [
-            f'<rect class="pd-frame" x="{left}" y="{top}" '
-            f'width="{self.width}" height="{self.height}"/>'
-        ]
-        for axis, (low, high) in (("x", self.x), ("y", self.y)):
-            if low < 0 < high:
-                ends = [(0, self.y[0]), (0, self.y[1])]
-                ends = ends if axis == "x" else [(self.x[0], 0), (self.x[1], 0)]
-                parts.append(f'<path class="pd-zero" d="{self.path(ends)}"/>')
-        for value in ticks(*self.x) if numbers else []:
-            x = self.at(value, self.y[0])[0]
-            parts.append(
-                f'<text x="{x:.1f}" y="{bottom + 14}" class="pd-mid">{short(value)}</text>'
-            )
-        for value in ticks(*self.y, 4):
-            y = self.at(self.x[0], value)[1]
-            parts.append(
-                f'<text x="{left - 5}" y="{y + 4:.1f}" class="pd-end">{short(value)}</text>'
-            )
-        if x_label:
-            parts.append(
-                f'<text x="{right}" y="{bottom + 29}" class="pd-end pd-label">{x_label}</text>'
-            )
-        parts.append(f'<text x="{left + 6}" y="{top + 15}" class="pd-label">{y_label}</text>')
-        return "".join(parts)
-
-
-def svg(width: float, height: float, title: str, *parts: str) -> str:
-    """A picture with a title, which a screen reader reads."""
-    return (
-        f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(title)}">'
-        f"{''.join(parts)}</svg>"
-    )
 
 
 def see_also(cls: type, title: str, links: dict[str, str], api: str, derived: str = "") -> str:

@@ -193,12 +193,11 @@ _NEAR = "np.clip(X, -40, 40)"  # beyond it, exp(-x^2 / 2) is 0 even in float64
 
 
 def _sigmoid(symbol: str) -> Let:
-    code = "np.exp(np.minimum(X, 0)) / (1 + np.exp(-np.abs(X)))"
-    return Let(symbol, code, "sigmoid(x) = 1 / (1 + exp(-x)), without overflow")
+    return Let(symbol, "sigmoid(X)", "sigmoid(x) = 1 / (1 + exp(-x)), without overflow")
 
 
 def _softplus(symbol: str) -> Let:
-    return Let(symbol, "np.logaddexp(0, X)", "softplus(x) = log(1 + exp(x)), without overflow")
+    return Let(symbol, "softplus(X)", "softplus(x) = log(1 + exp(x)), without overflow")
 
 
 # --- along an axis -----------------------------------------------------------------------------

@@ -12,11 +12,14 @@ import lzma
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from phitodeep.data import load_mnist
+from website.facts import read
 from website.pages import ROOT, Page
+from website.playground.session.formula import derived
 from website.playground.session.session import Session
 
 FOLDER = "assets/playground"
@@ -50,7 +53,15 @@ def assets() -> list[Page]:
         session,
         Page(f"{FOLDER}/config.json", json.dumps(config)),
         *_recorded(presets()["moons"]),
+        Page(f"{FOLDER}/formulas.json", json.dumps(formulas())),
     ]
+
+
+def formulas() -> dict[str, Any]:
+    """The examples of the page of formulas, with what is derived from them."""
+    return {
+        name: row | {"result": derived(**row, name=name)} for name, row in read("formulas").items()
+    }
 
 
 def presets() -> dict[str, str]:

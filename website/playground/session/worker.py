@@ -9,7 +9,7 @@ import numpy as np
 
 from phitodeep.errors import PhitodeepError
 
-from . import points, program
+from . import formula, points, program
 from .game import Game
 from .session import Session
 
@@ -92,6 +92,9 @@ class Worker:
 
     def export(self) -> str:
         return program.script(self.session.code)
+
+    def derive(self, text: str, given: str, name: str) -> dict[str, Any]:
+        return formula.derived(text, given, name)
 
     # --- break the gradient ------------------------------------------------------------------
 
