@@ -1,4 +1,4 @@
-"""The twelve lessons as pages: each cell runs in the build, and its output and pictures are shown.
+"""The lessons as pages: each cell runs in the build, and its output and pictures are shown.
 
 The pages are made from the files in course/lessons/, like the notebooks (course/make_notebooks.py).
 A cell that raises, or a solution that does not get full points, fails the build.
@@ -230,7 +230,7 @@ def index(every: list[Lesson]) -> str:
 
 INDEX = """# Lessons
 
-Twelve lessons lead from one neuron to a GPT. You need calculus and Python, but no deep learning.
+Thirteen lessons lead from one neuron to a GPT. You need calculus and Python, but no deep learning.
 Each lesson asks a question, lets you predict the answer, and leaves one backward pass blank. You
 write it, and `phitodeep.teach.grade` says what is right, what is wrong, and probably why. Start
 with the first: each one builds on those before.

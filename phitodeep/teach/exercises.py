@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from phitodeep.core.types import Shape
-from phitodeep.layers import LSTM, Conv2D, Dense, Layer, LayerNorm, MultiHeadAttention, ReLU
+from phitodeep.layers import (
+    LSTM, Conv2D, Dense, Layer, LayerNorm, MultiHeadAttention, ReLU, RMSNorm,
+)  # fmt: skip
 from phitodeep.loss import Loss, SoftmaxCrossEntropy
 from phitodeep.teach.references import Chain, Neuron, ScaledDense, Swish, TwoPaths
 
@@ -195,3 +197,9 @@ def attention(rng: np.random.Generator) -> list[Case]:
 
     ordinary = [drawn() for _ in range(3)]
     return [*ordinary, drawn(ONE), drawn("one position"), drawn("causal", causal=True)]
+
+
+@_exercise(RMSNorm)
+def rms_norm(rng: np.random.Generator) -> list[Case]:
+    """RMSNorm(eps=1e-5): the backward pass, directly and through the length of a row."""
+    return layer_norm(rng)

@@ -15,6 +15,7 @@ GATE = "return np.where(X > 0, dY, 0)"
 P_T = "(np.exp(self.log_softmax(P)) - T) / N"
 OVERFLOWS = "(np.exp(P) / np.exp(P).sum(axis=-1, keepdims=True) - T) / N"
 NORM = "r * (g - through_mean - through_r)"
+LENGTH = "return r * (g - X_hat * (g * X_hat).mean(axis=-1, keepdims=True))"
 TAPS = "self.under(i, j, dX)[...] += dY @ self.W[i, j].T"
 CROP = "return dX[:, p : dX.shape[1] - p, p : dX.shape[2] - p]"
 CELL = "dc = dc_later + dh * o * (1 - tanh_c**2)"
@@ -89,6 +90,8 @@ MISTAKES = [  # lesson, the right code, the wrong code, the check that fails, an
     ("layer_norm", MEAN, "g.mean()", "dX", "one mean of the whole batch"),
     ("layer_norm", "rows = tuple(range(dY.ndim - 1))", "rows = 0", "rank 3", "could not broadcast"),
     ("layer_norm", "+ self.eps", "+ 1e-5", "a larger eps", "should be"),
+    ("rms_norm", LENGTH, "return r * g", "dX", "without the term `- through_r`"),
+    ("rms_norm", LENGTH, LENGTH[:7] + LENGTH[11:], "dX", "without the factor `r`"),
     ("conv2d", TAPS, TAPS.replace("+=", "="), "dX", r"with = instead of \+="),
     ("conv2d", TAPS, TAPS.replace("i, j]", "-1 - i, -1 - j]"), "dX", "`W` reversed along i and j"),
     ("conv2d", CROP, "return dX", "padding", "shape"),

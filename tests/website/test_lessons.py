@@ -14,7 +14,7 @@ from website.lessons import AHA
 pytestmark = [long, pytest.mark.xdist_group("lessons")]  # they run once; `make docs` runs them too
 
 GROUND = "fill: #ffffff"
-each = pytest.mark.parametrize("number", range(1, 13))
+each = pytest.mark.parametrize("number", range(1, 14))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -71,16 +71,16 @@ def test_a_page_has_its_parts_pictures_and_neighbours(number):
         # readable on light and dark pages: it follows the scheme, or has a ground of its own
         svg = str(picture.content)
         assert "prefers-color-scheme: dark" in svg or 'fill="#ffffff"' in svg or GROUND in svg
-    made = {page.path for page in lessons.assets()} | {page_of(k).path for k in range(13)}
+    made = {page.path for page in lessons.assets()} | {page_of(k).path for k in range(14)}
     linked = set(re.findall(r"\]\(([\w/]+\.\w+)\)", text))
     assert {f"lessons/{path}" for path in linked} <= made
-    for other in {number - 1, number + 1} & set(range(1, 13)):
+    for other in {number - 1, number + 1} & set(range(1, 14)):
         assert f"{lesson_of(other).file}.md" in linked
     assert {f"{lesson.file}.ipynb", f"solutions/{lesson.file}.ipynb"} < linked
     assert re.findall(r'aria-current="step">(\d+)<', text) == [str(number)]
 
 
-def test_the_index_is_the_way_from_1_to_12():
+def test_the_index_is_the_way_from_the_first_to_the_last():
     text = str(page_of(0).content)
     assert [*EXERCISES] == [lesson.name for lesson in lessons.lessons()]
     places = [text.index(f'<a href="{lesson.file}/">') for lesson in lessons.lessons()]

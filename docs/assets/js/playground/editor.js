@@ -23,15 +23,19 @@ export function paste(event, longest, say) {
 
 export class Editor {
   // `changed(code)` is called when the reader stops typing, or presses Ctrl+Enter.
-  constructor(element, changed, wait = 600) {
-    Object.assign(this, { changed, wait, line: null });
+  constructor(
+    element,
+    changed,
+    { wait = 600, label = "The model's Python program", rows = 16 } = {},
+  ) {
+    Object.assign(this, { changed, wait, rows, line: null });
     this.numbers = make("pre", { class: "lines", "aria-hidden": "true" });
     this.text = make("textarea", {
       spellcheck: "false",
       maxlength: LONGEST,
       autocapitalize: "off",
       autocomplete: "off",
-      "aria-label": "The model's Python program",
+      "aria-label": label,
       input: () => this.typed(),
       paste: (event) =>
         paste(event, LONGEST, (size) => this.mark(null, `The program has ${size}.`)),
@@ -89,6 +93,6 @@ export class Editor {
     this.message.className = `message ${message ? kind : ""}`;
     this.message.textContent = message ? `${line ? `line ${line}: ` : ""}${message}` : "";
     this.text.setAttribute("aria-invalid", kind === "error" && message ? "true" : "false");
-    this.text.rows = Math.min(26, Math.max(16, lines));
+    this.text.rows = Math.min(26, Math.max(this.rows, lines));
   }
 }

@@ -17,10 +17,12 @@ export async function explore(client, root) {
 }
 
 // The program as a script that runs anywhere.
-export async function download(client) {
-  const script = await client.ask("export");
-  const source = URL.createObjectURL(new Blob([script], { type: "text/x-python" }));
-  make("a", { href: source, download: "playground.py" }).click();
+export const download = async (client) => save(await client.ask("export"), "playground.py");
+
+// Give the reader a file of Python.
+export function save(text, name) {
+  const source = URL.createObjectURL(new Blob([text], { type: "text/x-python" }));
+  make("a", { href: source, download: name }).click();
 }
 
 // Where the first number that is not finite arose, and what usually helps.
