@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from html import escape
 from typing import Any
 
-from website import parts
 from website.pages import ROOT
+from website.playground.session.panel import svg
 
 MARK = re.compile(r"^<!-- chart: (\w+) -->$", re.MULTILINE)
 WHAT = {  # benchmarks/workloads.py describes the networks; a test compares
@@ -66,7 +66,7 @@ def bars(title: str, rows: Iterable[tuple[str, float, str]], goal: float | None 
         x = goal * scale
         shapes.append(f'<path class="pd-goal" d="M{x:.1f},0V{height}"/>')
     spoken = "; ".join(f"{label}: {text}" for label, _, text in rows)
-    drawn = parts.svg(WIDTH, height, f"{title}. {spoken}", *shapes)
+    drawn = svg(WIDTH, height, f"{title}. {spoken}", *shapes)
     return (
         f'<figure class="pd-chart"><figcaption><strong>{escape(title)}</strong></figcaption>'
         f"{drawn}</figure>"

@@ -32,9 +32,9 @@ TITLE = "## Derived, and by hand"
 INTRO = "[`derive`](../derive.md) finds the backward steps from the forward steps alone. "
 EQUAL = INTRO + "For this layer, it finds those by hand."
 DIFFERENT = INTRO + (
-    "Where they differ from those by hand, both are shown: two ways to the same gradients, which a "
-    "test compares for every layer. What both ways compute has the same name here. At a kink, which "
-    "has no slope, they may choose different values."
+    "Where they differ from those by hand, both are shown: two ways to the same gradients, which "
+    "a test compares for every layer. What both ways compute has the same name here. At a kink, "
+    "which has no slope, they may choose different values."
 )
 
 

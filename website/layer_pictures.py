@@ -10,7 +10,7 @@ import numpy as np
 from phitodeep.core.call import calling
 from phitodeep.core.types import Array
 from phitodeep.layers.base import Layer
-from website import parts
+from website.playground.session.panel import Panel, svg
 
 WIDTH, HEIGHT = 200, 80
 BY_ROW = ("Softmax", "LogSoftmax")  # activations that are no function of one number
@@ -22,7 +22,7 @@ def picture(name: str, layer: Layer, Xs: Sequence[Array], curve: bool) -> str:
     with calling(step=0, training=True):
         Y = layer.forward(*Xs)
     width = 84 / len(Xs)
-    return parts.svg(
+    return svg(
         WIDTH,
         HEIGHT,
         f"What {name} makes of the example",
@@ -39,14 +39,14 @@ def _curve(name: str, layer: Layer) -> str:
     X = np.repeat(x[:, None], layer.output_shape[-1], axis=1)
     Y = layer.forward(X)
     slope = layer.backward(np.ones_like(X))
-    panel = parts.Panel((4, 4, WIDTH - 8, HEIGHT - 8), (-4, 4), (-1.6, 3))
+    panel = Panel((4, 4, WIDTH - 8, HEIGHT - 8), (-4, 4), (-1.6, 3))
     lines = []
     for kind, A in (("pd-L", Y[:, 0]), ("pd-slope wb-slope", slope[:, 0])):
         inside = (panel.y[0] <= A) & (panel.y[1] >= A)
         points = panel.path(zip(x[inside], A[inside], strict=True))
         lines.append(f'<path class="{kind}" d="{points}"/>')
     zero = f'<path class="pd-zero" d="{panel.path([(-4, 0), (4, 0)])}"/>'
-    return parts.svg(WIDTH, HEIGHT, f"The curve of {name} and its slope", zero, *lines)
+    return svg(WIDTH, HEIGHT, f"The curve of {name} and its slope", zero, *lines)
 
 
 def _tiles(A: Array, left: float, width: float) -> str:

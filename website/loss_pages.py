@@ -17,6 +17,7 @@ from phitodeep.training.shortcuts import FUSED
 from website import options, parts
 from website.loss_facts import FACTS, Facts
 from website.pages import Page, Section
+from website.playground.session.panel import Panel, svg
 
 FORWARD = ("each", "parts", "_unit", "_split", "log_probabilities", "value")
 BACKWARD = ("slope", "gradient", "value_and_gradient")
@@ -90,18 +91,18 @@ def picture(facts: Facts) -> str:
     title = f"The loss {name} and its slope, by the {facts.axis}"
     return (
         f'<figure class="pd-live pd-loss" data-axis="{escape(facts.axis)}">'
-        f"{parts.svg(400, 418, title, *drawn)}"
+        f"{svg(400, 418, title, *drawn)}"
         f"{parts.data(values)}<figcaption></figcaption></figure>"
     )
 
 
-def panel(values: dict[str, Any], name: str, top: float) -> parts.Panel:
+def panel(values: dict[str, Any], name: str, top: float) -> Panel:
     """Axes for the loss or the slope, wide enough for all targets."""
     every = np.concatenate([target[name] for target in values["targets"]])
     low, high = min(0.0, every.min()), max(0.0, every.max())
     space = 0.08 * (high - low)
     span = values["x"][0], values["x"][-1]
-    return parts.Panel((46, top, 346, 176), span, (low - space, high + space))
+    return Panel((46, top, 346, 176), span, (low - space, high + space))
 
 
 # --- the sections ------------------------------------------------------------------------------
@@ -207,9 +208,9 @@ def index() -> str:
         name = type(facts.loss).__name__
         every = values["targets"][0]
         low, high = min(every["L"]), max(every["L"])
-        box = parts.Panel((4, 4, 192, 72), (values["x"][0], values["x"][-1]), (low, high or 1))
+        box = Panel((4, 4, 192, 72), (values["x"][0], values["x"][-1]), (low, high or 1))
         curve = f'<path class="pd-L" d="{box.path(zip(values["x"], every["L"], strict=True))}"/>'
-        drawn = parts.svg(200, 80, f"The curve of {name}", curve)
+        drawn = svg(200, 80, f"The curve of {name}", curve)
         cards.append(parts.card(parts.link_of(name), drawn, name, escape(facts.question)))
     return (
         parts.WIDE

@@ -14,6 +14,7 @@ from phitodeep.optimization.optimizers import LBFGS
 from website import options, parts
 from website.optimizer_facts import FACTS, Facts, Line, Rule
 from website.pages import Page, Section
+from website.playground.session.panel import Panel, svg
 from website.valleys import VALLEYS, Valley, best, paths
 
 WIDTH, HEIGHT = 400.0, 270.0
@@ -66,7 +67,7 @@ def picture(index: int, name: str) -> str:
         if other != name
     )
     title = f"The path of {name} on {valley.name[0].lower()}{valley.name[1:]}, {valley.formula}"
-    drawn = parts.svg(WIDTH, HEIGHT, title, background(valley, box, index), others, *groups)
+    drawn = svg(WIDTH, HEIGHT, title, background(valley, box, index), others, *groups)
     rate = choices[shown]["rate"]
     return (
         f'<figure class="pd-live pd-valley" data-shown="{shown}">'
@@ -75,12 +76,12 @@ def picture(index: int, name: str) -> str:
     )
 
 
-def panel(valley: Valley) -> parts.Panel:
+def panel(valley: Valley) -> Panel:
     x0, x1, y0, y1 = valley.window
-    return parts.Panel((36, 6, WIDTH - 44, HEIGHT - 30), (x0, x1), (y0, y1))
+    return Panel((36, 6, WIDTH - 44, HEIGHT - 30), (x0, x1), (y0, y1))
 
 
-def background(valley: Valley, box: parts.Panel, index: int) -> str:
+def background(valley: Valley, box: Panel, index: int) -> str:
     """Axes, contours, the start and the bottom."""
     clip = (
         f'<clipPath id="pd-clip-{index}"><rect x="{box.left}" y="{box.top}" '
@@ -99,7 +100,7 @@ def background(valley: Valley, box: parts.Panel, index: int) -> str:
     return clip + f'<g clip-path="url(#pd-clip-{index})">{lines}</g>' + box.axes("", "") + marks
 
 
-def line(box: parts.Panel, path: Any, dots: bool = False) -> str:
+def line(box: Panel, path: Any, dots: bool = False) -> str:
     """A path, cut where it leaves the picture; dots mark its steps."""
     (x0, x1), (y0, y1) = box.x, box.y
     far = (path < (x0, y0)).any(axis=1) | (path > (x1, y1)).any(axis=1)
@@ -219,7 +220,7 @@ def index() -> str:
         legend.append(
             parts.card(parts.link_of(name), "", name, escape(facts.question), said, look=look)
         )
-    drawn = parts.svg(
+    drawn = svg(
         WIDTH, HEIGHT, "The paths of all optimizers on a narrow valley",
         background(VALLEYS[0], box, 0), *groups,
     )  # fmt: skip

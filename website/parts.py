@@ -9,10 +9,9 @@ import contextlib
 import inspect
 import io
 import json
-import math
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from phitodeep.derivations.language.mathml import MATHML, MathML
 from phitodeep.derivations.language.step import Given, Step
 from phitodeep.optimization.optimizers import OPTIMIZERS
 from website.pages import ROOT
-from website.playground.session.panel import Panel, short, svg, ticks
 
 BLOCK = MathML("block")
 ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})")

@@ -96,8 +96,8 @@ print(source[source.index("    def backward") : source.index("    def steps")])
 # Read it next to yours. `s` is the same sum in both, since `Y = gamma * X * r`: the program has
 # found that forward computed a part of it already.
 #
-# > **Aha.** A forward pass determines its backward pass: a few rules find it, and a check proves it,
-# > whoever wrote it.
+# > **Aha.** A forward pass determines its backward pass: a few rules find it, and a check proves
+# > it, whoever wrote it.
 #
 # Now break it, as a person might: forget the way through `r`.
 
@@ -145,10 +145,11 @@ for norm in (RMSNorm(), found.layer()):
 # %% [markdown]
 # ## Questions
 #
-# {{question Predict the backward pass of `Y = X * np.tanh(a * X)`, then let `derive` write it. Which
-# arrays does it keep?}}
-# Two paths, as in Swish: `dX = dY * h + a * du` with `du = dY * X * (1 - h**2)`, where `h` is the
-# tanh. It keeps `X` and `h`: the slope of a tanh needs only its result.
+# {{question Write another forward pass: `Y = X * np.tanh(a * X)`. Predict its backward pass, then
+# let `derive` write it, for `X=(4, 5), a=(5,)`. What did you expect, and what does it keep?}}
+# Two paths, as in Swish: with `h` for the tanh, `dX = dY * h + a * du`, where `du` is
+# `dY * X * (1 - h**2)`. It writes `dY * (X - h * Y)`, which is the same, since `Y = X * h`: so it
+# keeps `X`, `h` and `Y`.
 # {{end}}
 #
 # {{question Try `derive(forward, X=(5, 5), ...)`. Why are two axes of the same size refused?}}

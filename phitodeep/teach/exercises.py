@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from phitodeep.core.types import Shape
-from phitodeep.layers import (
-    LSTM, Conv2D, Dense, Layer, LayerNorm, MultiHeadAttention, ReLU, RMSNorm,
-)  # fmt: skip
+from phitodeep.layers import LSTM, Conv2D, Dense, Layer, LayerNorm, ReLU, RMSNorm
+from phitodeep.layers import MultiHeadAttention as Attention
 from phitodeep.loss import Loss, SoftmaxCrossEntropy
 from phitodeep.teach.references import Chain, Neuron, ScaledDense, Swish, TwoPaths
 
@@ -187,7 +186,7 @@ def lstm(rng: np.random.Generator) -> list[Case]:
     return [drawn(), drawn(), drawn(), drawn(ONE), drawn("one step")]
 
 
-@_exercise(lambda causal=False: MultiHeadAttention(1, causal=causal))
+@_exercise(lambda causal=False: Attention(1, causal=causal))
 def attention(rng: np.random.Generator) -> list[Case]:
     """Attention(causal=False): back through scores, softmax and average."""
 

@@ -1,0 +1,113 @@
+"""What is derived, next to the derivation by hand: each step is shown once, and differences are."""
+
+import re
+
+import numpy as np
+import pytest
+
+from phitodeep.derivations.language.step import Let, Loop
+from phitodeep.derivations.normalization import layer_norm
+from phitodeep.layers import LayerNorm
+from website import derived
+from website.derived import Comparison, section
+from website.layer_facts import FACTS, example
+
+
+def both(name):
+    layer, Xs, _ = example(FACTS[name])
+    return Comparison(layer, Xs)
+
+
+def rows_of(found):
+    return found.rows(found.steps, found.by_hand)
+
+
+def texts(steps):
+    return [step.formula for step in steps]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in FACTS if name not in ("Lambda", "GradientReversal")]
+)
+def test_each_step_is_shown_once_and_what_has_one_name_has_one_value(name):
+    found = both(name)
+
+    def check(derived_steps, by_hand):
+        rows = found.rows(derived_steps, by_hand)
+        assert sorted(map(id, derived_steps)) == sorted(id(s) for row in rows for s in row.derived)
+        shown = {id(s) for row in rows for s in row.hand}
+        assert shown <= {*map(id, by_hand)}
+        for step in by_hand:  # only places, which are no numbers, are left out
+            assert id(step) in shown or np.asarray(found.hand[step.symbol]).dtype.kind != "f", step
+        for row in rows:
+            assert row.derived or row.hand
+            if row.derived and isinstance(row.derived[-1], Loop):
+                check(row.derived[-1].body, row.hand[-1].body)
+            elif row.same:
+                assert row.derived[0].symbol == row.hand[0].symbol
+
+    check(found.steps, found.by_hand)
+    layer, Xs, _ = example(FACTS[name])
+    text = "".join(section(layer, Xs))
+    assert text.startswith(derived.TITLE)
+    assert (derived.EQUAL in text) != ('<div class="wb-compared">' in text)
+    assert "\n\n" not in text.partition("<div")[2]  # which would end the HTML
+
+
+def test_where_both_agree_the_page_says_so_in_one_line_whatever_the_order_and_the_letters():
+    for name in (
+        "Dense",
+        "Bilinear",
+        "TransformerBlock",
+        "Residual",
+        "Flatten",
+        "PositionalEmbedding",
+    ):
+        layer, Xs, _ = example(FACTS[name])
+        assert section(layer, Xs) == [derived.TITLE, derived.EQUAL]
+    for name in ("Lambda", "GradientReversal"):  # without steps, and against the slope
+        layer, Xs, _ = example(FACTS[name])
+        assert section(layer, Xs) == []
+
+
+def test_differences_are_aligned_at_what_both_compute():
+    rows = rows_of(both("LayerNorm"))
+    assert [(texts(row.derived), texts(row.hand)) for row in rows if not row.same] == [
+        ([], ["sum_g_n = Σ_d g_nd", "through_mu = sum_g / D"]),
+        (
+            ["dC = r · (g - s · X̂ / D)", "s_2,n = Σ_d dC_nd", "dX = dC - s_2 / D"],
+            ["through_r = X̂ · s / D", "dX = r · (g - through_mu - through_r)"],
+        ),
+    ]
+    assert [row.hand[0].symbol for row in rows if row.same] == ["dbeta", "dgamma", "g", "s"]
+    loop = next(row for row in rows_of(both("LSTM")) if isinstance(row.hand[0], Loop))
+    inner = both("LSTM").rows(loop.derived[0].body, loop.hand[0].body)
+    assert any(
+        row.derived and not row.hand for row in inner
+    )  # dx_t, which is after the loop by hand
+    layer, Xs, _ = example(FACTS["LSTM"])
+    text = section(layer, Xs)[-1]
+    assert text.count('<li class="wb-loop">') == 1
+    assert text.count('aria-label="derived"') > 5 < text.count('aria-label="by hand"')
+    assert re.search(r'<li><div tabindex="0" role="group" aria-label="derived">', text)
+
+
+def test_a_derivation_by_hand_that_is_wrong_stops_the_build(monkeypatch):
+    def wrong(layer):
+        found = layer_norm(layer)
+        return found._replace(backward=[*found.backward[:-1], Let("dX", "r * (g - through_mu)")])
+
+    monkeypatch.setattr(LayerNorm, "steps", wrong)
+    with pytest.raises(AssertionError, match="dX by hand and as derived differ"):
+        both("LayerNorm")
+
+
+def test_equal_numbers_are_not_taken_for_equal_formulas():
+    found = both("Dense")
+    step = found.by_hand[0]
+    other = Let(step.symbol, "2 * W")
+    assert not found.rows([other], [step])[0].same
+    assert derived.close(np.ones(2), np.ones(2) + 1e-14)
+    assert not derived.close(np.ones(2), np.ones(2) + 1e-6)
+    assert not derived.close(np.ones(2), np.ones((2, 1)))
+    assert not derived.close(None, None)
