@@ -15,8 +15,8 @@ from phitodeep.teach import grade
 # %% [markdown]
 # ## The forward pass, with numbers
 #
-# RMSNorm is a LayerNorm (lesson 9) that does not subtract the mean. It divides each row by its
-# length, here written as text, as the program will read it.
+# RMSNorm is a LayerNorm (lesson 9) that does not subtract the mean: it divides each row by the root
+# of its mean square. Here it is written as text, as the program will read it.
 
 # %%
 forward = """
@@ -93,8 +93,9 @@ source = found.source
 print(source[source.index("    def backward") : source.index("    def steps")])
 
 # %% [markdown]
-# Read it next to yours. `s` is the same sum in both, since `Y = gamma * X * r`: the program has
-# found that forward computed a part of it already.
+# Read it next to yours. There are two ways: directly, and through `r`. The second one removes what
+# lies along `X`, since a longer row gives the same `Y`. The program sums `dY * Y`, where you may
+# have summed `g * X_hat`: they are the same, and forward has computed `Y` already.
 #
 # > **Aha.** A forward pass determines its backward pass: a few rules find it, and a check proves
 # > it, whoever wrote it.
@@ -105,10 +106,10 @@ print(source[source.index("    def backward") : source.index("    def steps")])
 from phitodeep.testing import check_gradients
 
 batch = np.random.default_rng(0).standard_normal((3, 4))
-print(check_gradients(found.layer(), batch))
-(line,) = [line for line in source.splitlines() if "return r *" in line]
+broken = source.replace(" - r * s * X / D", "")
+assert broken != source
 scope = {}
-exec(source.replace(line, "        return r * dY * self.gamma"), scope)
+exec(broken, scope)
 try:
     check_gradients(scope["Derived"](), batch)
 except AssertionError as error:

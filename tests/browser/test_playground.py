@@ -357,11 +357,16 @@ def test_a_touch_does_what_a_pointer_does(play):
     act(page, "run")
 
 
-def test_without_a_download_the_recorded_run_stays_and_can_be_tried_again(play):
-    page = play()
+def cut_off(page):
+    """Let Pyodide not arrive."""
     headers = {"Access-Control-Allow-Origin": "*", "Content-Type": "text/javascript"}
     cut = {"body": "throw new Error('cut off')", "headers": headers}
     page.route("**/pyodide.mjs", lambda route: route.fulfill(**cut))
+
+
+def test_without_a_download_the_recorded_run_stays_and_can_be_tried_again(play):
+    page = play()
+    cut_off(page)
     act(page, "run")
     expect(page.locator(".slow")).to_contain_text("could not be loaded: cut off")
     page.unroute("**/pyodide.mjs")
@@ -384,79 +389,52 @@ MODES = [("phone", "light"), ("desktop", "dark"), ("phone", "dark"), ("desktop",
 
 @pytest.mark.parametrize(("size", "scheme"), few(MODES, 2))
 def test_no_barriers(play, size, scheme):
-    page = play(size=size, scheme=scheme)
-    assert axe(page, "#play") == []
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    for path in ("playground", "formula"):
+        page = play(path=path, size=size, scheme=scheme)
+        assert axe(page, "#play") == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 # --- the page of formulas ------------------------------------------------------------------------
 
 
-def answer(page):
-    return page.locator(".answer")
-
-
 def test_an_example_is_there_at_once_and_a_formula_of_ones_own_loads_python(play):
     page = play(path="formula")
+    answer, given, status = map(page.locator, (".answer", "#formula-given", ".status"))
     page.locator("#formula-example").select_option("RMSNorm")
-    expect(answer(page)).to_contain_text("class RMSNorm(Layer)")
-    expect(page.locator("#formula-given")).to_have_value("X=(4, 5), gamma=(5,), eps=1e-5")
-    assert page.evaluate(
-        "performance.getEntriesByType('resource').every(r => !/pyodide.mjs/.test(r.name))"
-    )
-    write(page, "u = a * X\nY = X * np.tanh(u)")
-    expect(page.locator(".status")).to_contain_text("Derive loads Python (17 MB")
-    expect(answer(page)).to_have_class("answer stale")
-    page.locator("#formula-given").fill("X=(4, 5), a=(5,)")
+    expect(answer).to_contain_text("class RMSNorm(Layer)")
+    expect(given).to_have_value("X=(4, 5), gamma=(5,), eps=1e-5")
+    text = "u = a * X\nY = X * np.tanh(u)"
+    write(page, text)
+    expect(status).to_contain_text("Derive loads Python (17 MB")  # none was loaded so far
+    expect(answer).to_have_class("answer stale")
+    given.fill("X=(4, 5), a=(5,)")
     page.locator("#formula-name").fill("TanhGate")
-    act(page, "derive")
-    expect(answer(page)).to_contain_text("class TanhGate(Layer)", timeout=LOADED)
-    expect(answer(page)).to_have_class("answer")
-    expect(page.locator(".stages")).to_be_hidden()
-    expect(answer(page)).to_contain_text("TanhGate(): worst errors of each gradient")
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Download tanh_gate.py").click()
-    assert download.value.suggested_filename == "tanh_gate.py"
-    source = download.value.path().read_text("utf-8")
-    assert source == derive(
-        "u = a * X\nY = X * np.tanh(u)", X=(4, 5), a=(5,), name="TanhGate"
-    ).source  # fmt: skip
-    # from now on, the page follows: an error marks its line, and the last answer stays, pale
-    write(page, "A = X * 2\nY = np.sinc(A)")
-    says(page, "line 2: 'Y = np.sinc(A)': no derivative is known for np.sinc", "error")
-    expect(page.locator(".lines .wrong")).to_have_text("2\n")
-    expect(answer(page)).to_have_class("answer stale")
-    page.locator("#formula-given").fill("4, 5")
-    says(page, "write the shapes as in X=(4, 5)", "error")
-    page.locator("#formula-example").select_option("Softmax")
-    expect(page.locator(".message")).to_have_text("")
-    expect(answer(page)).to_contain_text("class Softmax(Layer)")
-    write(page, "Y = np.exp(X)")
-    expect(answer(page)).to_contain_text("Y = np.exp(X)", timeout=LOADED)
-    assert axe(page, "#play") == []
-
-
-def test_without_a_download_the_page_of_formulas_says_so_and_can_try_again(play):
-    page = play(path="formula")
-    headers = {"Access-Control-Allow-Origin": "*", "Content-Type": "text/javascript"}
-    cut = {"body": "throw new Error('cut off')", "headers": headers}
-    page.route("**/pyodide.mjs", lambda route: route.fulfill(**cut))
+    cut_off(page)
     act(page, "derive")
     expect(page.locator(".slow")).to_contain_text("could not be loaded: cut off")
     page.unroute("**/pyodide.mjs")
     page.get_by_role("button", name="Try again").click()
-    expect(page.locator(".status")).to_contain_text("Python is loaded", timeout=LOADED)
-    expect(page.locator(".slow")).to_be_hidden()
-    expect(answer(page)).to_have_class("answer")
-
-
-@pytest.mark.parametrize(("size", "scheme"), few(MODES, 2))
-def test_the_page_of_formulas_has_no_barriers(play, size, scheme):
-    page = play(path="formula", size=size, scheme=scheme)
-    for name in page.locator("#formula-example option").all_inner_texts():
-        page.locator("#formula-example").select_option(name)
-        assert axe(page, "#play") == [], name
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    expect(answer).to_contain_text("TanhGate(): worst errors of each gradient", timeout=LOADED)
+    expect(answer).to_have_class("answer")
+    expect(page.locator(".stages")).to_be_hidden()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download tanh_gate.py").click()
+    assert download.value.suggested_filename == "tanh_gate.py"
+    source = download.value.path().read_text("utf-8")
+    assert source == derive(text, X=(4, 5), a=(5,), name="TanhGate").source
+    # from now on, the page follows: an error marks its line, and the last answer stays, pale
+    write(page, "A = X * 2\nY = np.sinc(A)")
+    says(page, "line 2: 'Y = np.sinc(A)': no derivative is known for np.sinc", "error")
+    expect(page.locator(".lines .wrong")).to_have_text("2\n")
+    expect(answer).to_have_class("answer stale")
+    given.fill("4, 5")
+    says(page, "write the shapes as in X=(4, 5)", "error")
+    page.locator("#formula-example").select_option("Softmax")
+    expect(page.locator(".message")).to_have_text("")
+    write(page, "Y = np.exp(X)")
+    expect(answer).to_contain_text("Y = np.exp(X)", timeout=LOADED)
+    assert axe(page, "#play") == []
 
 
 @long

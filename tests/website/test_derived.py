@@ -1,7 +1,5 @@
 """What is derived, next to the derivation by hand: each step is shown once, and differences are."""
 
-import re
-
 import numpy as np
 import pytest
 
@@ -12,33 +10,28 @@ from website import derived
 from website.derived import Comparison, section
 from website.layer_facts import FACTS, example
 
+NONE = ("Lambda", "GradientReversal")  # without steps, and against the slope
+
 
 def both(name):
-    layer, Xs, _ = example(FACTS[name])
-    return Comparison(layer, Xs)
+    return Comparison(*example(FACTS[name])[:2])
 
 
-def rows_of(found):
-    return found.rows(found.steps, found.by_hand)
+def shown(name):
+    return section(*example(FACTS[name])[:2])
 
 
-def texts(steps):
-    return [step.formula for step in steps]
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in FACTS if name not in ("Lambda", "GradientReversal")]
-)
+@pytest.mark.parametrize("name", [name for name in FACTS if name not in NONE])
 def test_each_step_is_shown_once_and_what_has_one_name_has_one_value(name):
     found = both(name)
 
     def check(derived_steps, by_hand):
         rows = found.rows(derived_steps, by_hand)
         assert sorted(map(id, derived_steps)) == sorted(id(s) for row in rows for s in row.derived)
-        shown = {id(s) for row in rows for s in row.hand}
-        assert shown <= {*map(id, by_hand)}
+        seen = {id(s) for row in rows for s in row.hand}
+        assert seen <= {*map(id, by_hand)}
         for step in by_hand:  # only places, which are no numbers, are left out
-            assert id(step) in shown or np.asarray(found.hand[step.symbol]).dtype.kind != "f", step
+            assert id(step) in seen or np.asarray(found.hand[step.symbol]).dtype.kind != "f", step
         for row in rows:
             assert row.derived or row.hand
             if row.derived and isinstance(row.derived[-1], Loop):
@@ -47,32 +40,23 @@ def test_each_step_is_shown_once_and_what_has_one_name_has_one_value(name):
                 assert row.derived[0].symbol == row.hand[0].symbol
 
     check(found.steps, found.by_hand)
-    layer, Xs, _ = example(FACTS[name])
-    text = "".join(section(layer, Xs))
+    text = "".join(shown(name))
     assert text.startswith(derived.TITLE)
     assert (derived.EQUAL in text) != ('<div class="wb-compared">' in text)
     assert "\n\n" not in text.partition("<div")[2]  # which would end the HTML
 
 
 def test_where_both_agree_the_page_says_so_in_one_line_whatever_the_order_and_the_letters():
-    for name in (
-        "Dense",
-        "Bilinear",
-        "TransformerBlock",
-        "Residual",
-        "Flatten",
-        "PositionalEmbedding",
-    ):
-        layer, Xs, _ = example(FACTS[name])
-        assert section(layer, Xs) == [derived.TITLE, derived.EQUAL]
-    for name in ("Lambda", "GradientReversal"):  # without steps, and against the slope
-        layer, Xs, _ = example(FACTS[name])
-        assert section(layer, Xs) == []
+    for name in ("Dense", "Bilinear", "TransformerBlock", "Residual", "Flatten", "Permute"):
+        assert shown(name) == [derived.TITLE, derived.EQUAL]
+    for name in NONE:
+        assert shown(name) == []
 
 
 def test_differences_are_aligned_at_what_both_compute():
-    rows = rows_of(both("LayerNorm"))
-    assert [(texts(row.derived), texts(row.hand)) for row in rows if not row.same] == [
+    found = both("LayerNorm")
+    rows = found.rows(found.steps, found.by_hand)
+    assert [tuple([s.formula for s in way] for way in row[:2]) for row in rows if not row.same] == [
         ([], ["sum_g_n = Σ_d g_nd", "through_mu = sum_g / D"]),
         (
             ["dC = r · (g - s · X̂ / D)", "s_2,n = Σ_d dC_nd", "dX = dC - s_2 / D"],
@@ -80,16 +64,9 @@ def test_differences_are_aligned_at_what_both_compute():
         ),
     ]
     assert [row.hand[0].symbol for row in rows if row.same] == ["dbeta", "dgamma", "g", "s"]
-    loop = next(row for row in rows_of(both("LSTM")) if isinstance(row.hand[0], Loop))
-    inner = both("LSTM").rows(loop.derived[0].body, loop.hand[0].body)
-    assert any(
-        row.derived and not row.hand for row in inner
-    )  # dx_t, which is after the loop by hand
-    layer, Xs, _ = example(FACTS["LSTM"])
-    text = section(layer, Xs)[-1]
+    text = shown("LSTM")[-1]
     assert text.count('<li class="wb-loop">') == 1
     assert text.count('aria-label="derived"') > 5 < text.count('aria-label="by hand"')
-    assert re.search(r'<li><div tabindex="0" role="group" aria-label="derived">', text)
 
 
 def test_a_derivation_by_hand_that_is_wrong_stops_the_build(monkeypatch):
@@ -100,14 +77,3 @@ def test_a_derivation_by_hand_that_is_wrong_stops_the_build(monkeypatch):
     monkeypatch.setattr(LayerNorm, "steps", wrong)
     with pytest.raises(AssertionError, match="dX by hand and as derived differ"):
         both("LayerNorm")
-
-
-def test_equal_numbers_are_not_taken_for_equal_formulas():
-    found = both("Dense")
-    step = found.by_hand[0]
-    other = Let(step.symbol, "2 * W")
-    assert not found.rows([other], [step])[0].same
-    assert derived.close(np.ones(2), np.ones(2) + 1e-14)
-    assert not derived.close(np.ones(2), np.ones(2) + 1e-6)
-    assert not derived.close(np.ones(2), np.ones((2, 1)))
-    assert not derived.close(None, None)
