@@ -47,9 +47,7 @@ def test_the_plot_has_the_values_and_the_slopes_of_what_moves():
 def test_what_is_not_finite_is_left_out_of_the_plot():
     assert ask("Y = 1 / X")["result"]["name"] == "Derived"  # without a name
     for text in ("Y = 1 / X", "Y = np.maximum(X, 9) - 9"):  # infinite at 0, and always 0
-        plot = ask(text)["result"]["plot"]
-        assert "nan" not in plot
-        assert "inf" not in plot
+        assert not re.search("nan|inf", ask(text)["result"]["plot"])
 
 
 REFUSED = [
