@@ -79,5 +79,5 @@ def test_a_derivation_by_hand_that_is_wrong_stops_the_build(monkeypatch):
         return found._replace(backward=[*found.backward[:-1], Let("dX", "r * (g - through_mu)")])
 
     monkeypatch.setattr(LayerNorm, "steps", wrong)
-    with pytest.raises(AssertionError, match="'dX'. by hand and as derived differ"):
+    with pytest.raises(AssertionError, match=r"'dX'. by hand and as derived differ"):
         both("LayerNorm")

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from phitodeep.derivations.language.step import Let, Sum
+from phitodeep.derivations.language.step import FUNCTIONS, Let, Sum
 from phitodeep.teach.mutations import mutations
 from tests.rows import few
 from website.playground import build
@@ -247,7 +247,7 @@ def test_lines_compute_what_the_mutations_compute():
     dealt = game.Game(0)
     written = 0
     for inner in dealt.scope.inside.values():
-        symbols = {**inner.values, "np": np, "einsum": np.einsum}
+        symbols = {**inner.values, **FUNCTIONS, "einsum": np.einsum}
         for step in inner.derivation.backward:
             if not isinstance(step, Let | Sum):
                 continue
@@ -261,7 +261,7 @@ def test_lines_compute_what_the_mutations_compute():
                     ]
                     assert any(_alike(got, expected) for expected in same), line
                     written += 1
-    assert written > 80
+    assert written > 70
 
 
 def _alike(A, B):

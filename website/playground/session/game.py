@@ -14,7 +14,7 @@ import numpy as np
 from phitodeep.data import make_moons
 from phitodeep.derivations.language.notation import PLAIN
 from phitodeep.derivations.language.run import Scope, backward, forward, run
-from phitodeep.derivations.language.step import Let, Step, Sum
+from phitodeep.derivations.language.step import FUNCTIONS, Let, Step, Sum
 from phitodeep.model import SequentialBuilder
 from phitodeep.teach.mutations import mutations
 from phitodeep.testing import check_gradients
@@ -188,7 +188,7 @@ def rewritten(kind: type, code: Any) -> type:
             run(forward(scope))
         finally:
             self.__class__ = own
-        symbols = scope.values | {"dY": dY, "np": np, "einsum": np.einsum}
+        symbols = scope.values | {"dY": dY, "einsum": np.einsum} | FUNCTIONS
         exec(code, symbols)
         for name in self.params:
             self.grad_array(name)[...] = symbols[f"d{name}"]
@@ -254,7 +254,7 @@ def _count(step: Sum, scope: Scope) -> str:
 
 def _computes(text: str, scope: Scope, wrong: Callable[..., Any]) -> bool:
     """Whether an expression gives what the mutation gives, of the same shape."""
-    symbols = scope.values | {"np": np, "einsum": np.einsum}
+    symbols = scope.values | {"einsum": np.einsum} | FUNCTIONS
     try:
         with np.errstate(all="ignore"):
             got, expected = eval(text, symbols), wrong(scope)
