@@ -30,7 +30,7 @@ from website.parts import BLOCK, typeset
 
 TITLE = "## Derived, and by hand"
 INTRO = "[`derive`](../derive.md) finds the backward steps from the forward steps alone. "
-EQUAL = INTRO + "For this layer, it finds those by hand."
+EQUAL = INTRO + "For this layer, it finds the steps of the derivation by hand."
 DIFFERENT = INTRO + (
     "Where they differ from those by hand, both are shown: two ways to the same gradients, which "
     "a test compares for every layer. What both ways compute has the same name here. At a kink, "

@@ -21,7 +21,7 @@ class Formula {
     this.parts.slow = make("p", { class: "slow", role: "alert", hidden: true });
     this.parts.stages = make("ol", { class: "stages", hidden: true });
     this.fields(root);
-    this.loading = new Loading(this.parts, found.stages);
+    this.loading = new Loading(this.parts, found.stages, "your formula");
     const size = found.stages.reduce((sum, { MB }) => sum + MB, 0).toFixed(0);
     this.offer = `Derive loads Python (${size} MB, kept by the browser); then the page follows what you write.`;
     this.loading.say("The examples are derived already. Choose one, or change its text.");
@@ -86,7 +86,8 @@ class Formula {
 
   edited() {
     this.parts.answer.classList.add("stale");
-    return this.live ? this.derive() : this.loading.say(this.offer);
+    if (this.live) this.derive();
+    else if (!this.loading.busy) this.loading.say(this.offer);
   }
 
   choose(name) {
@@ -100,17 +101,18 @@ class Formula {
   }
 
   async derive() {
-    const asked = { text: this.editor.code, given: this.given.value, name: this.name.value };
-    this.asked = asked;
+    let asked = null;
     this.parts.answer.classList.add("stale");
     try {
       if (!this.live) await this.load();
+      asked = { text: this.editor.code, given: this.given.value, name: this.name.value };
+      this.asked = asked;
       const result = await this.client.ask("derive", asked);
       if (this.asked !== asked) return;
       this.editor.mark(null, "");
       this.show(result);
     } catch (error) {
-      if (this.asked === asked && !error.stopped) this.refuse(error.message);
+      if (asked && this.asked === asked && !error.stopped) this.refuse(error.message);
     }
   }
 
@@ -124,7 +126,7 @@ class Formula {
     } catch (error) {
       this.loading.end("");
       this.loading.offer(`Python could not be loaded: ${error.message}`, "derive", "Try again");
-      throw Object.assign(error, { stopped: true });
+      throw error;
     }
   }
 
@@ -144,7 +146,7 @@ class Formula {
       make(
         "div",
         { tabindex: "0", role: "group", "aria-label": title },
-        make("h3", {}, title),
+        make("h2", {}, title),
         make(
           "ol",
           { class: "pd-rule" },
@@ -161,16 +163,16 @@ class Formula {
         listed("Forward", result.forward),
         listed("Backward, from the last step to the first", result.backward),
       ),
-      make("h3", {}, "Values and slopes"),
+      make("h2", {}, "Values and slopes"),
       make(
         "figure",
         { class: "plot pd-chart" },
         html("div", result.plot),
         make("figcaption", {}, result.caption),
       ),
-      make("h3", {}, "Its check"),
+      make("h2", {}, "Its check"),
       make("pre", { tabindex: "0" }, make("code", {}, result.check)),
-      make("h3", {}, "The layer"),
+      make("h2", {}, "The layer"),
       make("p", {}, make("button", { type: "button", "data-act": "save" }, `Download ${file}`)),
       make("pre", { tabindex: "0" }, make("code", {}, result.source)),
     );

@@ -3,8 +3,9 @@
 import { make } from "../../explorer/dom.js";
 
 export class Loading {
-  constructor({ stages, status, slow }, list) {
-    Object.assign(this, { element: stages, status, offered: slow, list, busy: false });
+  // `own` is the last stage: what the reader waits for.
+  constructor({ stages, status, slow }, list, own = "your model") {
+    Object.assign(this, { element: stages, status, offered: slow, list, own, busy: false });
     const total = list.reduce((sum, { MB }) => sum + MB, 0);
     this.say(
       "A recorded run. Start here: move the slider under the picture, or choose a coloured cell " +
@@ -29,7 +30,7 @@ export class Loading {
     this.offer("");
     this.say("Loading. The recorded run stays in use meanwhile.");
     this.element.hidden = false;
-    this.items = [...this.list, { name: "your model" }].map(({ name }) => make("li", {}, name));
+    this.items = [...this.list, { name: this.own }].map(({ name }) => make("li", {}, name));
     this.element.replaceChildren(...this.items);
     this.stage(0, 0);
   }
