@@ -80,19 +80,17 @@ class Comparison:
             self.derived["dY"] = dY
             run(perform(steps, self.derived, "backward"))
         self.by_hand = self.hand.derivation.backward
-        names, symbols = self.names(steps), {step.symbol for step in flat(self.by_hand)}
-        derived = {step.symbol for step in flat(steps) if not isinstance(step, Loop)}
-        if wrong := ({f"d{name}" for name in wanted} | derived) & symbols - {*names}:
+        derived, symbols = map(symbols_of, (steps, self.by_hand))
+        names = self.names(derived, symbols)
+        if wrong := {*derived, *(f"d{name}" for name in wanted)} & {*symbols} - {*names}:
             raise AssertionError(f"{layer!r}: {wrong} by hand and as derived differ.")
         self.steps = [renamed(step, names) for step in steps]
 
-    def names(self, steps: Sequence[Step]) -> dict[str, str]:
+    def names(self, derived: Sequence[str], hand: Sequence[str]) -> dict[str, str]:
         """The name by hand of each symbol that both compute: the same one, if it can be."""
-        symbols = [step.symbol for step in flat(self.by_hand) if not isinstance(step, Loop)]
-        derived = [step.symbol for step in flat(steps) if not isinstance(step, Loop)]
         found: dict[str, str] = {}
-        for name, other in (*zip(derived, derived, strict=True), *product(derived, symbols)):
-            free = name not in found and other in symbols and other not in found.values()
+        for name, other in (*zip(derived, derived, strict=True), *product(derived, hand)):
+            free = name not in found and other in hand and other not in found.values()
             if free and close(self.derived.find(name), self.hand.find(other)):
                 found[name] = other
         return found
@@ -167,6 +165,10 @@ class Comparison:
             case Loop():
                 return [self.form(inner) for inner in step.body]
         return step.code
+
+
+def symbols_of(steps: Sequence[Step]) -> list[str]:
+    return [step.symbol for step in flat(steps) if not isinstance(step, Loop)]
 
 
 def close(A: Any, B: Any) -> bool:
