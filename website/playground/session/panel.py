@@ -49,31 +49,24 @@ class Panel:
         """A frame, the lines at 0, numbers and labels."""
         left, top = self.left, self.top
         right, bottom = left + self.width, top + self.height
-        parts = [
-            f'<rect class="pd-frame" x="{left}" y="{top}" '
-            f'width="{self.width}" height="{self.height}"/>'
-        ]
-        for axis, (low, high) in (("x", self.x), ("y", self.y)):
-            if low < 0 < high:
-                ends = [(0, self.y[0]), (0, self.y[1])]
-                ends = ends if axis == "x" else [(self.x[0], 0), (self.x[1], 0)]
-                parts.append(f'<path class="pd-zero" d="{self.path(ends)}"/>')
+        frame = f'x="{left}" y="{top}" width="{self.width}" height="{self.height}"'
+        parts = [f'<rect class="pd-frame" {frame}/>']
+        (x0, x1), (y0, y1) = self.x, self.y
+        zero = [[(0, y0), (0, y1)]] * (x0 < 0 < x1) + [[(x0, 0), (x1, 0)]] * (y0 < 0 < y1)
+        parts += [f'<path class="pd-zero" d="{self.path(ends)}"/>' for ends in zero]
         for value in ticks(*self.x) if numbers else []:
             x = self.at(value, self.y[0])[0]
-            parts.append(
-                f'<text x="{x:.1f}" y="{bottom + 14}" class="pd-mid">{short(value)}</text>'
-            )
+            parts.append(text(x, bottom + 14, "pd-mid", short(value)))
         for value in ticks(*self.y, 4):
             y = self.at(self.x[0], value)[1]
-            parts.append(
-                f'<text x="{left - 5}" y="{y + 4:.1f}" class="pd-end">{short(value)}</text>'
-            )
+            parts.append(text(left - 5, y + 4, "pd-end", short(value)))
         if x_label:
-            parts.append(
-                f'<text x="{right}" y="{bottom + 29}" class="pd-end pd-label">{x_label}</text>'
-            )
-        parts.append(f'<text x="{left + 6}" y="{top + 15}" class="pd-label">{y_label}</text>')
-        return "".join(parts)
+            parts.append(text(right, bottom + 29, "pd-end pd-label", x_label))
+        return "".join([*parts, text(left + 6, top + 15, "pd-label", y_label)])
+
+
+def text(x: float, y: float, look: str, said: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{look}">{said}</text>'
 
 
 def svg(width: float, height: float, title: str, *parts: str) -> str:
