@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 LIMITS = {  # lines of code, but for tests, where every line counts
     # 33,713 at the end of the networks of named values, and 2,200 for what derives.
     "phitodeep": 35_913,
-    "tools, website, course, references, benchmarks": 10_469,
+    "tools, website, course, references, benchmarks": 10_470,
     "tests": 47_500,
 }
 SILENT = {

@@ -52,13 +52,14 @@ class Panel:
         frame = f'x="{left}" y="{top}" width="{self.width}" height="{self.height}"'
         parts = [f'<rect class="pd-frame" {frame}/>']
         (x0, x1), (y0, y1) = self.x, self.y
-        zero = [[(0, y0), (0, y1)]] * (x0 < 0 < x1) + [[(x0, 0), (x1, 0)]] * (y0 < 0 < y1)
-        parts += [f'<path class="pd-zero" d="{self.path(ends)}"/>' for ends in zero]
+        zero = ((x0 < 0 < x1, (0, y0), (0, y1)), (y0 < 0 < y1, (x0, 0), (x1, 0)))
+        zeros = (self.path(ends) for inside, *ends in zero if inside)
+        parts += [f'<path class="pd-zero" d="{path}"/>' for path in zeros]
         for value in ticks(*self.x) if numbers else []:
-            x = self.at(value, self.y[0])[0]
+            x, _ = self.at(value, y0)
             parts.append(text(x, bottom + 14, "pd-mid", short(value)))
         for value in ticks(*self.y, 4):
-            y = self.at(self.x[0], value)[1]
+            _, y = self.at(x0, value)
             parts.append(text(left - 5, y + 4, "pd-end", short(value)))
         if x_label:
             parts.append(text(right, bottom + 29, "pd-end pd-label", x_label))
