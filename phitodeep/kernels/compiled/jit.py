@@ -93,9 +93,9 @@ def _stamp() -> str:
 STAMP = _stamp()
 
 
-def jit(function: Callable[..., Any], **options: bool) -> Callable[..., Any]:
+def jit(function: Callable[..., Any], **own: bool) -> Callable[..., Any]:
     """Compile the function on its first call, and cache the result on disk for later runs."""
-    options = OPTIONS | options
+    options: dict[str, Any] = OPTIONS | own
     try:
         compiled = numba.njit(cache=True, **options)(function)
     except RuntimeError as error:  # Numba found no writable folder
