@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from phitodeep.layers.base import Layer as Layer
     from phitodeep.layers.base import Param as Param
     from phitodeep.layers.base import State as State
+    from phitodeep.layers.pde import PDE as PDE
     from phitodeep.loss import *
     from phitodeep.model.builder import SequentialBuilder as SequentialBuilder
     from phitodeep.model.network import Network as Network
@@ -43,6 +44,7 @@ _HOME = {
     **dict.fromkeys(["get_threads", "set_threads"], "core.threads"),
     **dict.fromkeys(["PhitodeepError", "PhitodeepWarning"], "errors"),
     **dict.fromkeys(["Layer", "Param", "State"], "layers.base"),
+    "PDE": "layers.pde",
     "Network": "model.network",
     "SequentialBuilder": "model.builder",
     **dict.fromkeys(["Sequential", "load"], "model.sequential"),

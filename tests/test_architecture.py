@@ -40,6 +40,7 @@ WHOLE = {  # modules that are themselves imported where used, and the command li
 }
 LATE = {  # import tools where they are first used, so that a program that only trains does not
     "inspect.methods": "inspect.",
+    "layers.pde": "derivations.derive.",
     "distributed": "distributed.",  # which need mpi4py
     "model.model": "exchange.",
     **dict.fromkeys(["training.history", "training.rate_finder", "plots.recorder"], "plots."),

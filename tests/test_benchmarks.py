@@ -38,8 +38,8 @@ def test_rows_reach_what_they_must_and_are_written(results, tmp_path):
     assert "| a spiral | 1 | 1 | yes | 0.0 |" in written
     assert "on: not recorded." in written
     without = {"mnist", "mnist_datasets", "manual_loop", "custom_layer"}  # they show how
-    # Their results are in docs/lora.md, docs/sweeps.md and docs/distributed.md.
-    without |= {"lora", "sweep_dask", "distributed_mnist"}
+    # Their results are in docs/lora.md, docs/sweeps.md, docs/distributed.md and docs/pde.md.
+    without |= {"lora", "sweep_dask", "distributed_mnist", "differential_equations"}
     scripts = {path.stem for path in (ROOT / "examples").glob("*.py")} - without
     tasks = [*results.TABLES["scripts"], *results.TABLES["networks"]]
     assert scripts == {task.__name__ for task in tasks}

@@ -195,6 +195,15 @@ def test_diffusion_turns_noise_into_moons(tmp_path, capsys):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_differential_equations_are_solved_and_drawn(tmp_path, capsys):
+    size = {} if LONG else {"points": 200, "iterations": 200}
+    errors = load("differential_equations").main(**size, picture=str(tmp_path / "solutions.png"))
+    assert [*errors] == ["heat", "Burgers", "Poisson"]
+    assert max(errors.values()) < (0.01 if LONG else 0.15)
+    assert capsys.readouterr().out.count("% from the reference") == 3
+    assert (tmp_path / "solutions.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_every_example_is_tested():
     tests = "".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
     for path in EXAMPLES.glob("*.py"):

@@ -2,6 +2,7 @@
 
 from phitodeep.layers import activation as activation
 from phitodeep.layers import base as base
+from phitodeep.layers import pde as pde
 from phitodeep.layers.activation import *
 from phitodeep.layers.attention import *
 from phitodeep.layers.base import *

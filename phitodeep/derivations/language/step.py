@@ -372,7 +372,8 @@ def names_in(code: str) -> tuple[str, ...]:
 def evaluate(code: str, symbols: Any) -> Any:
     """The value of an expression of `np`, `erf` and the symbols; what overflows is infinity.
 
-    The text is always part of a derivation or typed by the user, never read from a file.
+    The text is part of a derivation or typed by the user. That of an equation in a model file was
+    written from steps which `Reader` has read: arithmetic of known names.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         return eval(_compiled(code), FUNCTIONS, symbols)
