@@ -33,6 +33,7 @@ WHOLE = {  # modules that are themselves imported where used, and the command li
         f"sklearn.{path.stem}": {"sklearn", "scipy"} for path in (ROOT / "sklearn").glob("[!_]*.py")
     },
     **{f"distributed.{name}": {"mpi4py"} for name in ("exchange", "group", "job")},
+    "inspect.operators": {"scipy"},
     "kernels.compiled.blas": {"numba", "llvmlite"},
     "kernels.compiled.jit": {"numba"},
     "kernels.compiled.scalar": {"numba"},

@@ -222,6 +222,15 @@ def max_pool(layer: Any) -> Derivation:
     )
 
 
+def at_winners(layer: Any, tX: Array) -> Array:
+    """Return how the maxima move: as the winner of each window in the last forward pass does."""
+    winner, windows = layer.saved("winner", "windows")
+    padded, tY = windows.pad(tX, layer.buffer), np.zeros(winner.shape, tX.dtype)
+    for k, tap in enumerate(windows.taps):
+        tY += windows.at(padded, tap) * (winner == k)
+    return tY
+
+
 def _tap(layer: Any, axis: int) -> Given:
     count = layer.pool[axis]
     later = (1,) * (layer.rank - 1 - axis)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from phitodeep.core.checks import keywords
 from phitodeep.core.types import Array
-from phitodeep.errors import DivergenceError
+from phitodeep.errors import DivergenceError, extra
 from phitodeep.training.objective import Trainable
 from phitodeep.training.shortcuts import plan
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from phitodeep.inspect.debugger.debugger import Debugger
     from phitodeep.inspect.diagnosis.findings import Diagnosis
     from phitodeep.inspect.hooks import Hook, Hooks
+    from phitodeep.inspect.operators import Curvature
     from phitodeep.inspect.profile import Profile
     from phitodeep.inspect.samples import SampleGradients
     from phitodeep.inspect.summary import Summary
@@ -225,6 +226,59 @@ class Inspectable(Trainable, registered=False):
         from phitodeep.inspect.curvature import hvp
 
         return hvp(self, X, y, weights, sample_weight=sample_weight, lengths=lengths)
+
+    def hessian(
+        self, X: Any, y: Any, *, params: str = "*", batch_size: int | None = None,
+        sample_weight: Any = None, lengths: Any = None,
+    ) -> Curvature:  # fmt: skip
+        """Return the Hessian of the loss by the parameters, (D, D), as SciPy's LinearOperator.
+
+            H = model.hessian(X, y)
+            v = np.ones(H.shape[0])
+            H @ v                                # (D,), the product with a vector
+            H.trace(), H.diagonal(), H.largest(3)
+
+        params        a pattern of paths, as for `groups` of an optimizer: the other parameters do
+                      not move
+        batch_size    samples at a time, to save memory; by default all are one batch
+
+        The loss is that of `hvp`, without penalties. BatchNorm sees each batch alone. See
+        `Curvature` for the other methods.
+        """
+        return self._curvature("hessian", X, y, params, batch_size, sample_weight, lengths)
+
+    def ggn(
+        self, X: Any, y: Any, *, params: str = "*", batch_size: int | None = None,
+        sample_weight: Any = None, lengths: Any = None,
+    ) -> Curvature:  # fmt: skip
+        """Return the generalized Gauss-Newton matrix J^T H_P J, (D, D), as `hessian` does.
+
+        J is the Jacobian of the predictions P, and H_P the Hessian of the loss by P. If the loss is
+        convex in P, no eigenvalue is negative. Source: Schraudolph 2002, "Fast curvature
+        matrix-vector products for second-order gradient descent".
+        """
+        return self._curvature("ggn", X, y, params, batch_size, sample_weight, lengths)
+
+    def fisher(
+        self, X: Any, y: Any, *, params: str = "*", batch_size: int | None = None,
+        sample_weight: Any = None, lengths: Any = None,
+    ) -> Curvature:  # fmt: skip
+        """Return the Fisher information matrix, (D, D), as `hessian` does.
+
+        It is the mean of g g^T for targets that the model itself would draw for X, where g is the
+        gradient of a sample's loss. It is computed exactly, nothing is drawn, and scaled as the
+        loss is. It is not the "empirical" Fisher matrix of the targets y, of which only the shape
+        and weights count. The loss must be minus the log of a probability of the targets. For
+        logits and squares, this matrix is the `ggn`. Source: Martens 2020, "New insights and
+        perspectives on the natural gradient method", JMLR 21, sec. 5, 9.2 and 11.
+        """
+        return self._curvature("fisher", X, y, params, batch_size, sample_weight, lengths)
+
+    def _curvature(self, kind: str, *given: Any) -> Curvature:
+        with extra("lbfgs", "scipy", kind):
+            from phitodeep.inspect.operators import Curvature
+
+        return Curvature(self, kind, *given)
 
     @keywords({"index": "write target="})
     def attributions(

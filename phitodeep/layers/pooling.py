@@ -80,6 +80,7 @@ class _MaxPool(_Pool):
     """
 
     steps = derived.max_pool
+    tangent = derived.at_winners
 
     def forward(self, X: Array) -> Array:
         windows = self._windows_on(X)

@@ -20,7 +20,7 @@ the symbols that they left in the scopes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,12 +48,15 @@ from phitodeep.errors import DerivationError
 Directions = Mapping[tuple[Any, str], Array]  # of parameters: (layer, name) -> tangent
 
 
-def tangents(derivation: Derivation, moving: set[str], owner: str = "") -> Derivation:
-    """Return the steps of the tangents of both passes, for the symbols that move.
+def tangents(derivation: Derivation, moving: Iterable[str], owner: str = "") -> Derivation:
+    """Return the steps of the tangents of both passes.
 
-    `moving` holds the names of X, dY and parameters that move; other symbols that move are added.
+        print(tangents(Dense(4, 3).steps(), moving=("X", "W")))
+
+    moving    the names of X, dY and parameters that move; the others are constants
+    owner     what errors call the layer
     """
-    return _Tangents(derivation, moving, owner).found()
+    return _Tangents(derivation, {*moving}, owner).found()
 
 
 class _Tangents:
@@ -171,7 +174,7 @@ class Inside(Step):
     def value(self, symbols: Any) -> Any:
         inner, step = symbols.inside[self.step.child], self.step
         if step.runs:
-            names = _received(inner, "dY" if step.back else "X")
+            names = received(inner, "dY" if step.back else "X")
             for name, of in zip(names, step.operands, strict=False):  # a loss receives no dY
                 if (moved := symbols.find(f"t{of}")) is not None:
                     inner[f"t{name}"] = moved
@@ -185,31 +188,33 @@ class Inside(Step):
 
 def perform(scope: Scope, direction: str) -> None:
     """Run the tangents of a pass in a scope in which that pass has run."""
-    if direction == "forward":
+    if scope.tangents is None:
         given = {*scope.values} - {step.symbol for step in scope.derivation.every()}
         moving = {name for name in given if f"t{name}" in scope.values}
-        moving |= {*_received(scope, "dY")}
+        moving |= {*received(scope, "dY")}
         scope.tangents = tangents(scope.derivation, moving, repr(scope.layer))
-    assert scope.tangents is not None
-    for name in _received(scope, "dY"):
+    for name in received(scope, "dY"):
         if name in scope.values and f"t{name}" not in scope.values:
             scope[f"t{name}"] = np.zeros_like(scope[name])
     steps = scope.tangents.forward if direction == "forward" else scope.tangents.backward
     run.run(run.perform(steps, scope, direction))
 
 
-def _received(scope: Scope, symbol: str) -> list[str]:
+def received(scope: Scope, symbol: str) -> list[str]:
     """The symbols of what a pass of a layer receives; the backward pass of a loss receives none."""
     if hasattr(scope.layer, "params"):
         return run.symbols_of(scope.layer, symbol)
     return [] if symbol == "dY" else run.names_of(scope, "P")
 
 
+def owned(layer: Any) -> dict[str, tuple[Any, str]]:
+    """The parameters that a layer uses by their names in it: whose each is, and its name there."""
+    return {name: (layer, name) for name in layer.params} | layer.tied
+
+
 def seed(scope: Scope, directions: Directions) -> None:
     """Give the parameters of a layer, and of those inside, their tangents; 0 by default."""
-    layer = scope.layer
-    owned = {name: (layer, name) for name in layer.params} | layer.tied
-    for name, (owner, own) in owned.items():
+    for name, (owner, own) in owned(scope.layer).items():
         moved = directions.get((owner, own))
         scope[f"t{name}"] = np.zeros_like(scope[name]) if moved is None else moved
     for inner in scope.inside.values():

@@ -305,7 +305,7 @@ def _inside(step: Through, scope: Scope) -> Program:
     if not hasattr(scope.layer, "params"):  # one of several losses, which has its own targets
         loss, path = scope.layer.children()[step.child], path_inside(scope.path, step.child)
         own = scope.values[step.child] | {"P": given}
-        inner = Scope(loss, path, call=scope.call, dtype=scope.dtype, **own)
+        inner = type(scope)(loss, path, call=scope.call, dtype=scope.dtype, **own)
         scope.inside[step.child] = inner
         yield from forward(inner, "P")
         return
@@ -313,7 +313,7 @@ def _inside(step: Through, scope: Scope) -> Program:
     layer = scope.layer.children()[step.child]
     first = scope.call.first * (scope[step.each] if step.each else 1)
     path, call = path_inside(scope.path, step.child), scope.call._replace(mask=mask, first=first)
-    inner = Scope(layer, path, call=call, dtype=scope.dtype, **numbered("X", given))
+    inner = type(scope)(layer, path, call=call, dtype=scope.dtype, **numbered("X", given))
     scope.inside[step.child] = inner
     yield from forward(inner)
 
