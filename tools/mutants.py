@@ -80,7 +80,10 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     ),
     "loss/*.py": ("loss/test_loss.py", ["training/test_shortcuts.py", "model/test_network.py"]),
     "derivations/language/*.py": ("derivations/test_contract.py", ["derivations"]),
-    "derivations/derive/*.py": ("derivations/test_derive.py", ["testing/test_derived.py"]),
+    "derivations/derive/*.py": (
+        "derivations/test_derive.py",
+        ["testing/test_derived.py", "testing/test_derived_loops.py"],
+    ),
     "inspect/explorer/document.py": ("inspect/explorer/test_engine_edges.py", []),
     "teach/*.py": ("teach/test_mistakes.py", ["teach/test_grading.py"]),
     "inspect/attributions.py": ("inspect/test_attributions.py", []),

@@ -7,6 +7,7 @@ import linecache
 import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
@@ -53,28 +54,32 @@ def derive(source: Source, /, *, name: str = "Derived", **given: Any) -> Derived
     rng = np.random.default_rng(1)
     values: dict[str, Any] = {n: rng.standard_normal(shape) for n, shape in shapes.items()}
     values |= settings
+    lines: dict[str, str] = {}  # where a symbol is computed
     if isinstance(source, str) or callable(source):
-        forward = Reader(**values).read(source)
+        reader = Reader(**values)
+        forward, lines = reader.read(source), reader.lines
     elif isinstance(source, Sequence) and all(isinstance(step, Step) for step in source):
         forward = [*source]
     else:
         raise ArgumentTypeError(f"derive takes a function, a text or steps, got {source!r}.")
-    trial = _Trial(forward)
-    scope = Scope(trial, **values)
-    try:
-        run.run(run.forward(scope))
-    except (NameError, LookupError, TypeError, ValueError) as error:
-        raise DerivationError(f"the steps do not run: {error}.") from error
+    scope = _performed(forward, values, lines)
     if "Y" not in scope:
         raise DerivationError("the steps compute no Y.")
     if np.shape(scope["Y"])[:1] != shapes["X"][:1]:
         raise DerivationError(
-            f"Y has shape {np.shape(scope['Y'])} for X of shape {shapes['X']}: a layer keeps the "
-            "samples, which are the first axis."
+            f"{lines.get('Y', 'the steps')}: Y has shape {np.shape(scope['Y'])} for X of shape "
+            f"{shapes['X']}, but a layer keeps the samples, which are the first axis: sum along "
+            "other axes, such as axis=-1."
         )
+    more = {"X": np.concatenate([values["X"], values["X"][:1]])}
+    _performed(forward, values | more, lines, ": write the number of samples as X.shape[0]")
     back = reverse(forward, scope, shapes)
     if missing := [n for n in shapes if f"d{n}" not in {step.symbol for step in back}]:
-        raise DerivationError(f"Y does not depend on {', '.join(missing)}: leave it out.")
+        raise DerivationError(
+            f"Y does not depend on {', '.join(missing)}, so that there is no gradient: leave out "
+            "parameters that are not used, and compute Y from X."
+        )
+    _refuse_chance(forward, values, shapes)
     scope["dY"] = rng.standard_normal(np.shape(scope["Y"]))
     run.run(run.perform(back, scope, "backward"))
     return Derived(
@@ -124,6 +129,45 @@ def _is_shape(value: Any) -> bool:
     return found and all(isinstance(n, int) and n > 0 for n in value)
 
 
+def _performed(
+    forward: Sequence[Step], values: dict[str, Any], lines: dict[str, str], remedy: str = ""
+) -> Scope:
+    """Run forward steps; an error names the line, or the step."""
+    scope = Scope(_Trial(forward), **values)
+    program = run.forward(scope)
+    position = next(program)
+    try:
+        while True:
+            position = program.send(position.value())
+    except StopIteration:
+        return scope
+    except (NameError, LookupError, TypeError, ValueError) as error:
+        where = lines.get(position.step.symbol, repr(position.step))
+        words = f"{where}: with {len(values['X'])} samples, {error}{remedy}."
+        raise DerivationError(words) from error
+
+
+def _refuse_chance(
+    forward: Sequence[Step], values: dict[str, Any], shapes: dict[str, Shape]
+) -> None:
+    """Refuse parameters that have a size of X without need: it would be taken for that of X."""
+    for k, n in enumerate(shapes["X"][1:], 1):
+        places = [(p, a) for p in shapes if p != "X" for a, m in enumerate(shapes[p]) if m == n]
+        for some in chain.from_iterable(combinations(places, r) for r in (1, 2, 3)):
+            larger = dict(values)
+            for p, a in some:
+                larger[p] = np.repeat(larger[p], 3, axis=a)
+            try:
+                _performed(forward, larger, {})
+            except DerivationError:
+                continue
+            p, a = some[0]
+            raise DerivationError(
+                f"axis {a} of {p} has the size {n} of axis {k} of X, and need not: give it a "
+                "size of its own, so that the axes can be told apart."
+            )
+
+
 class _Trial(Layer):
     """A layer that is its forward steps."""
 
@@ -154,14 +198,14 @@ class Derived:
         X = self._scope["X"].shape
         text = self._written()
         self._check(text)
-        try:  # the same layer, for samples with one axis more
-            self._try(text, (3, 2, *X[1:]), 4)
-        except DerivationError:
-            text = self._written(fixed=True)
+        twice = [[n * (1 + (a == k)) for a, n in enumerate(X)] for k in range(1, len(X))]
+        same = [k for k, shape in enumerate(twice) if self._fault(text, (2, *shape[1:]), k + 2)]
+        if same or self._fault(text, (3, 2, *X[1:]), 4):  # samples with one axis more
+            text = self._written(fixed=same)
         return text
 
     @np.errstate(all="ignore")
-    def _written(self, fixed: bool = False) -> str:
+    def _written(self, fixed: Sequence[int] | None = None) -> str:
         parts = self.steps, self._scope, self.name, self._params, self._settings
         return Writer(*parts, fixed=fixed).source()
 
@@ -172,9 +216,13 @@ class Derived:
 
     def write(self, path: str | Path) -> Path:
         """Write the source to a file, which must not exist."""
+        if not isinstance(path, str | Path):
+            raise ArgumentTypeError(f"write takes the path of a file as text, got {path!r}.")
         path, source = Path(path), self.source
-        if path.exists():
-            raise ArgumentError(f"{path} exists already, and derive does not overwrite files.")
+        if path.exists() or not path.parent.is_dir():
+            raise ArgumentError(
+                f"{path} must be a new file in a folder that is there: derive does not overwrite."
+            )
         with atomic_write(path) as file:
             file.write(source.encode())
         return path
@@ -203,15 +251,15 @@ class Derived:
         if not np.allclose(same, self._scope["Y"], rtol=1e-11, atol=1e-13, equal_nan=True):
             raise DerivationError(f"{self.name}: the code that was written computes another Y.")
         for n in (2, 3):
-            self._try(text, (n, *X.shape[1:]), n)
+            if fault := self._fault(text, (n, *X.shape[1:]), n):
+                raise DerivationError(f"{self.name} does not pass check_gradients: {fault}")
 
     @np.errstate(all="ignore")
-    def _try(self, text: str, shape: Shape, seed: int) -> None:
+    def _fault(self, text: str, shape: Shape, seed: int) -> str:
+        """What is wrong with the text for X of this shape; "" if nothing is."""
         A: Array = seed * np.random.default_rng(seed).standard_normal(shape)
         try:
             check_gradients(self._class(text)(), A)
         except (PhitodeepError, ValueError, IndexError, TypeError) as error:
-            raise DerivationError(
-                f"{self.name} does not pass check_gradients for X of shape {shape}: "
-                f"{str(error).splitlines()[0]}"
-            ) from error
+            return f"for X of shape {shape}, {' '.join(str(error).splitlines()[:2])}"
+        return ""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,17 +16,23 @@ from phitodeep.derivations.language.returning import Returned, ToLargest
 from phitodeep.derivations.language.run import Scope
 from phitodeep.derivations.language.step import (
     Arrange,
+    Carry,
     Derivation,
     Join,
     Let,
+    Loop,
     Max,
     Size,
     Step,
     Sum,
     evaluate,
+    flat,
+    is_round,
+    listed,
 )
 from phitodeep.errors import ArgumentError, DerivationError
 
+WIDTH = 92  # of a line of code in a method
 TEMPLATE = '''\
 """{name}: derived from its forward pass, and checked by `check_gradients`."""
 
@@ -66,7 +74,6 @@ class {name}(Layer):
             ],
         )
 '''
-PRODUCTS = {"...i,ij->...j": "{0} @ {1}", "...j,ij->...i": "{0} @ {1}.T"}
 
 
 class Writer:
@@ -74,31 +81,34 @@ class Writer:
 
     params      the names of the parameters
     settings    numbers by name, which become arguments of the constructor
-    fixed       whether X must have as many axes as here
+    fixed       None if X may have any number of axes; else, the axes of a sample whose sizes must
+                be those of the example
     """
 
     def __init__(
         self, found: Derivation, scope: Scope, name: str, params: Sequence[str],
-        settings: Mapping[str, float], fixed: bool = False,
+        settings: Mapping[str, float], fixed: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         self.found, self.scope, self.name, self.fixed = found, scope, name, fixed
         self.params, self.settings = params, settings
+        owned = {name: f"self.{name}" for name in (*params, *settings)}
+        self.series = self.arrays({*owned})
+        self.written = owned | self.series  # how symbols are written
         self.X = np.shape(scope["X"])
-        shapes = [np.shape(scope[p]) for p in params] + [np.shape(scope["Y"])[1:]]
-        new = sorted({n for shape in shapes for n in shape} - {*self.X[1:], 1})
+        new = sorted({n for p in params for n in np.shape(scope[p])} - {*self.X[1:], 1})
         free = [f"units{k}" for k in ("", *range(2, 99)) if f"units{k}" not in {*params, *settings}]
         self.units = dict(zip(new, free, strict=False))  # sizes that the user chooses
 
     def source(self) -> str:
         forward = [self.line(step, "X") for step in self.found.forward]
         backward = "\n".join([self.line(step, "dY") for step in self.found.backward]).split("\n")
-        made = ["X", *(step.symbol for step in self.found.forward)]
-        read = {n for step in self.found.backward for n in step.operands}
-        kept = [n for n in made if n in read]
+        made = ["X", *(s.symbol for s in flat(self.found.forward) if not isinstance(s, Loop))]
+        read = {n.id for n in ast.walk(ast.parse("\n".join(backward))) if isinstance(n, ast.Name)}
+        kept = [n for n in dict.fromkeys(self.series.get(n, n) for n in made) if n in read]
         if kept:
-            forward.append(f"self.save_for_backward({', '.join(f'{n}={n}' for n in kept)})")
-            names = ", ".join(f'"{n}"' for n in kept)
-            backward.insert(0, f"{', '.join(kept)} = self.saved({names})")
+            forward.append(_call("self.save_for_backward", [f"{n}={n}" for n in kept]))
+            saved = _call(f"{', '.join(kept)} = self.saved", [f'"{n}"' for n in kept])
+            backward.insert(0, saved)
         last = backward[-1]
         if last.startswith("dX = "):
             backward[-1] = f"return {last.removeprefix('dX = ')}"
@@ -113,8 +123,8 @@ class Writer:
             name=self.name,
             given=" with the parameters " * bool(self.params) + ", ".join(self.params),
             imports=imports,
-            forward_formulas=_lines(8, [step.formula for step in self.found.forward]),
-            backward_formulas=_lines(8, [step.formula for step in self.found.backward]),
+            forward_formulas=_lines(8, [*listed(self.found.forward, "")]),
+            backward_formulas=_lines(8, [*listed(self.found.backward, "")]),
             params="".join(f"    {p} = Param()\n" for p in self.params) + "\n" * bool(self.params),
             constructor=self.constructor(),
             create=_lines(8, self.create()),
@@ -126,10 +136,10 @@ class Writer:
 
     def imports(self, body: str) -> str:
         used = [f for f in ("erf", "sigmoid", "softplus") if re.search(rf"\b{f}\(", body)]
-        kinds = {type(step) for step in (*self.found.forward, *self.found.backward)}
+        kinds = {type(step) for step in self.found.every()}
         modules = {
             "phitodeep.core.types": ["Array", "Shape"],
-            "phitodeep.errors": ["ShapeError"] * self.fixed,
+            "phitodeep.errors": ["ShapeError"] * (self.fixed is not None),
             "phitodeep.functional": used,
             "phitodeep.layers": ["Layer", *["Param"] * bool(self.params)],
             "phitodeep.layers.initialization": ["Xavier"] * ("Xavier()" in "".join(self.create())),
@@ -151,10 +161,12 @@ class Writer:
     def create(self) -> list[str]:
         """What makes the parameters: initial values are what a person may want to change."""
         made, axes = list[str](), len(self.X) - 1
-        if self.fixed:
-            words = f"takes samples of {axes} ax{'i' if axes == 1 else 'e'}s, got shape {{shape}}."
-            made.append(f"if len(shape) != {axes}:")
-            made.append(f'    raise ShapeError(f"{{self!r}} {words}")')
+        if self.fixed is not None:
+            same = [f"shape[{k}] {{}}= {self.X[k + 1]}" for k in self.fixed]
+            wrong = " or ".join([f"len(shape) != {axes}", *same]).replace("{}", "!")
+            words = [f"takes samples of {axes} ax{'i' if axes == 1 else 'e'}s", *same]
+            given = f'f"{{self!r}} {", ".join(words).replace("{}", "=")}, got shape {{shape}}."'
+            made += [f"if {wrong}:", f"    raise ShapeError({given})"]
         for p in self.params:
             shape = np.shape(self.scope[p])
             sizes = [self.size(n) for n in shape]
@@ -168,7 +180,10 @@ class Writer:
         """A size in terms of the shape of X and of the constructor's arguments."""
         if n in self.X[1:]:
             return f"shape[{self.X[1:].index(n) - len(self.X[1:])}]"
-        return f"self.{self.units[n]}" if n in self.units else str(n)
+        chosen = {value: name for name, value in self.settings.items()} | self.units
+        times, rest = divmod(n, self.X[-1])
+        multiple = str(n) if rest else f"{times} * shape[-1]"
+        return f"self.{chosen[n]}" if n in chosen else multiple
 
     def returned(self, shape: Shape) -> str:
         if shape == self.X[1:]:
@@ -182,6 +197,8 @@ class Writer:
 
     def line(self, step: Step, like: str) -> str:
         """The statements that compute a step, in the dtype of `like`."""
+        if isinstance(step, Loop):
+            return self.loop(step, like)
         target = step.symbol
         if target.startswith("d") and target[1:] in self.params:
             target = f'self.grads["{target[1:]}"]'
@@ -192,9 +209,16 @@ class Writer:
                 code = f"{step.operands[0]}.max{_axes(step.code)}"
             case Returned():
                 of, g = step.step.of, step.gradient
-                if re.fullmatch(rf"{of}\[[-\d:., ]*\]", step.step.code):  # a part, each once
-                    part = step.step.code.removeprefix(of)
-                    return self.own(f"{target} = np.zeros_like({of})\n{target}{part} = {g}")
+                if taken := re.fullmatch(
+                    rf"{of}(\[[-\d:., ]*(\[[-\d, ]*\])?[-\d:., ]*\])", step.step.code
+                ):
+                    once = f"{target}{taken[1]} = {g}"  # each element once, or some again
+                    back = f"np.add.at({target}, np.s_{taken[1]}, {g})" if taken[2] else once
+                    return self.own(f"{target} = np.zeros_like({of})\n{back}")
+                if found := re.fullmatch(rf"np\.repeat\({of}, \w+, axis=(\d+)\)", step.step.code):
+                    a = int(found[1]) + 1
+                    rows = f"{g}.reshape(*{of}.shape[:{a}], -1, *{of}.shape[{a}:])"
+                    return self.own(f"{target} = {rows}.sum(axis={a})")
                 places = re.sub(rf"\b{of}\b", "places", step.step.code)
                 return self.own(
                     f"places = np.arange(1, {of}.size + 1).reshape({of}.shape)  # 0: nobody's\n"
@@ -216,32 +240,88 @@ class Writer:
                 code = f"{step.of}.shape[{step.axis}]"
             case Let():
                 tree = ast.parse(step.code, mode="eval")
-                code = ast.unparse(_Typed(self.scope.values, like).visit(tree))
+                code = ast.unparse(_Typed(self.scope, step.operands, like).visit(tree))
             case Arrange() | Join():
                 code = step.code
             case _:
                 raise DerivationError(f"{step!r}: no NumPy code for a {type(step).__name__} yet.")
-        return f"{target} = {self.own(code)}"
+        text = self.own(code)
+        long = len(target + text) > WIDTH - 3
+        return _broken(f"{target} = ", text) if long else f"{target} = {text}"
 
     def own(self, code: str) -> str:
-        """Code with `self.` before parameters and settings."""
-        owned = {*self.params, *self.settings}
+        """Code with `self.` before parameters and settings, and arrays for symbols of loops."""
         lines = [line.encode() for line in code.split("\n")]
-        found = [n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Name) and n.id in owned]
+        found = [n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Name)]
         for n in sorted(found, key=lambda n: -n.col_offset):
-            line = lines[n.lineno - 1]
-            lines[n.lineno - 1] = line[: n.col_offset] + b"self." + line[n.col_offset :]
+            line, end = lines[n.lineno - 1], n.col_offset + len(n.id.encode())
+            text = self.written.get(n.id, n.id).encode()
+            lines[n.lineno - 1] = line[: n.col_offset] + text + line[end:]
         return b"\n".join(lines).decode()
+
+    # --- loops over time -----------------------------------------------------------------------
+
+    def arrays(self, taken: set[str]) -> dict[str, str]:
+        """The arrays (N, T, ...) of what loops compute and steps outside read, by symbol."""
+        steps, found = [*self.found.every()], dict[str, str]()
+        taken |= {name for step in steps for name in (step.symbol, *step.operands)}
+        for loop in steps:
+            body = loop.body if isinstance(loop, Loop) else ()
+            read = {name for step in steps if step not in body for name in step.operands}
+            for step in body:
+                if step.symbol in read:
+                    base = step.symbol.removesuffix("_t")
+                    array = f"{step.symbol}_all" if base in taken else base
+                    found[step.symbol] = step.of if is_round(step) else array
+                    taken.add(array)
+        return found
+
+    def loop(self, loop: Loop, like: str) -> str:
+        """The statements of a loop: states are variables, and what others read fills arrays."""
+        carries = [step for step in loop.body if isinstance(step, Carry)]
+        before = _together([(c.of, self.own(c.start)) for c in carries])
+        read = {name for step in loop.body for name in step.operands}
+        read -= {step.symbol for step in loop.body}
+        body = [f"{n} = {array}[:, t]" for n, array in self.series.items() if n in read]
+        body += _together([(c.symbol, c.of) for c in carries])
+        outside, arrays = (self.scope, self.written), dict[str, list[str]]()
+        self.scope = self.scope.at(0)
+        self.written = {n: text for n, text in self.written.items() if n not in self.series}
+        for step in loop.body:
+            array = "" if is_round(step) else self.series.get(step.symbol, "")
+            line = step.symbol if step in carries else self.line(step, like)
+            if array:
+                arrays.setdefault(self.new(outside[0], step.symbol, like), []).append(array)
+                body += [line] * ("\n" in line)  # several statements
+                line = f"{array}[:, t] = {step.symbol if line in body else line}"
+            body += [line] * (line != step.symbol)
+        self.scope, self.written = outside
+        for new, names in arrays.items():
+            left, n = f"{', '.join(names)} = ", len(names)
+            before.append(_call(left, [f"{new} for _ in range({n})"]) if n > 1 else left + new)
+        T = f"range({loop.along}.shape[1])"
+        head = f"for t in {f'reversed({T})' if loop.reverse else T}:"
+        return "\n".join([*before, head, _lines(4, body)])
+
+    def new(self, scope: Scope, name: str, like: str) -> str:
+        """An empty array for all rounds of a symbol: sizes are those of X and of parameters."""
+        shape = np.shape(scope[name])
+        if shape == np.shape(scope[like]):
+            return f"np.empty_like({like})"
+        of = {n: f"X.shape[{k}]" for k, n in enumerate(self.X)}
+        for p in self.params:
+            of |= {n: f"self.{p}.shape[{k}]" for k, n in enumerate(np.shape(scope[p]))} | of
+        sizes = ", ".join(["*X.shape[:2]", *(of.get(n, str(n)) for n in shape[2:])])
+        return f"np.empty_like({like}, shape=({sizes}))"
+
+    # --- sums ----------------------------------------------------------------------------------
 
     def total(self, step: Sum) -> str:
         """A sum of products as a person would write it."""
         parts, _, out = step.code.replace(" ", "").partition("->")
         given, names = parts.split(","), step.operands
-        if step.code in PRODUCTS:
-            return PRODUCTS[step.code].format(*names)
-        if re.fullmatch(r"\.\.\.(\w),\.\.\.(?!\1)(\w)->\1\2", step.code):
-            rows = [f"{n}.reshape(-1, {n}.shape[-1])" for n in names]
-            return f"{rows[0]}.T @ {rows[1]}"
+        if len(names) == 2 and (code := _matrices(given, out, names)):
+            return code
         if len({*given}) == 1:
             square = len(names) == 2 and names[0] == names[1]
             inside = f"{names[0]} ** 2" if square else " * ".join(names)
@@ -266,9 +346,9 @@ class Writer:
 class _Typed(ast.NodeTransformer):
     """Gives np.sqrt(5) and np.where(X > 0, 1, 0), which are float64, the dtype of `like`."""
 
-    def __init__(self, values: Mapping[str, Any], like: str) -> None:
+    def __init__(self, scope: Scope, names: Sequence[str], like: str) -> None:
         self.like = like
-        self.values = {name: _single(value) for name, value in values.items()}
+        self.values = {name: _single(scope[name]) for name in (like, *names)}
 
     def visit(self, node: ast.AST) -> ast.AST:
         self.generic_visit(node)
@@ -288,6 +368,29 @@ def _single(value: Any) -> Any:
     return value if value.dtype == bool else value.astype(np.float32)
 
 
+def _matrices(given: Sequence[str], out: str, names: Sequence[str]) -> str:
+    """A sum of two factors as a product of matrices; "" if it is none."""
+    both = [(part.replace("...", "."), name) for part, name in zip(given, names, strict=True)]
+    out = out.replace("...", ".")
+    for (a, A), (b, B) in (both, both[::-1]):
+        for (left, one), (right, other) in product(_turned(a, A), _turned(b, B)):
+            lead = left[:-1]
+            same = left[-1:] == right[-2:-1] and out[-1:] == right[-1:] and out[:-1] == lead
+            if same and right[:-2] in ("", lead[:-1]) and out[-1] not in left:
+                return f"{one} @ {other}"
+        if a[:-1] == b[:-1] and a != b and out == a[-1:] + b[-1:]:
+            return f"{A}.reshape(-1, {A}.shape[-1]).T @ {B}.reshape(-1, {B}.shape[-1])"
+    return ""
+
+
+def _turned(part: str, name: str) -> list[tuple[str, str]]:
+    """The indices of an array and of its transpose, with their code."""
+    if len(part) < 2 or "." in part[-2:]:
+        return [(part, name)]
+    turned = f"{name}.T" if len(part) == 2 else f"{name}.swapaxes(-1, -2)"
+    return [(part, name), (part[:-2] + part[:-3:-1], turned)]
+
+
 def _axes(code: str) -> str:
     """The arguments of a sum or a maximum along axes; "" if it is over all samples."""
     part, _, out = code.replace(" ", "").partition("->")
@@ -302,6 +405,23 @@ def _axes(code: str) -> str:
     return f"(axis={axis}{', keepdims=True' * ('1' in out)})"
 
 
+def _together(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """One assignment of values to names; none without names."""
+    return [" = ".join(map(", ".join, zip(*pairs, strict=True)))] * bool(pairs)
+
+
+def _call(function: str, arguments: Sequence[str]) -> str:
+    """A call, in several lines if it is long."""
+    one = f"{function}({', '.join(arguments)})"
+    return one if len(one) <= WIDTH else _broken(function, ", ".join(arguments))
+
+
+def _broken(head: str, code: str) -> str:
+    """Long code in brackets, in several lines."""
+    whole = textwrap.TextWrapper(WIDTH - 4, break_long_words=False, break_on_hyphens=False)
+    return f"{head}(\n{_lines(4, whole.wrap(code))}\n)"
+
+
 def _constructed(step: Step) -> str:
     """The code that makes a step."""
     match step:
@@ -310,6 +430,12 @@ def _constructed(step: Step) -> str:
         case Returned() | ToLargest():
             inner = _constructed(step.step).rstrip(",")
             return f'{type(step).__name__}("{step.symbol}", "{step.gradient}", {inner}),'
+        case Loop():
+            body = _lines(8, [_constructed(inner) for inner in step.body])
+            back = "    reverse=True,\n" * step.reverse
+            return f'Loop(\n    "{step.along}",\n    [\n{body}\n    ],\n{back}),'
+        case Carry():
+            args = [step.symbol, step.of, step.start]
         case Join():
             args = [step.symbol, *step.operands]
         case Arrange():

@@ -48,6 +48,10 @@ def attention(X):
     return np.einsum("nqk,nkd->nqd", P, X)
 
 
+def unit(X, eps):
+    return X / np.sqrt((X * X).sum(axis=-1, keepdims=True) + eps)
+
+
 FORMS = {  # the backward pass that each must have: form is a promise
     softmax: (
         {"X": X2},
@@ -84,13 +88,21 @@ FORMS = {  # the backward pass that each must have: form is a promise
         {"X": X3},
         """
         X, P = self.saved("X", "P")
-        dP = np.einsum("nqd,nkd->nqk", dY, X)
-        dX_Y = np.einsum("nqk,nqd->nkd", P, dY)
+        dP = dY @ X.swapaxes(-1, -2)
+        dX_Y = P.swapaxes(-1, -2) @ dY
         s = (dP * P).sum(axis=-1, keepdims=True)
         dproduct_X = P * (dP - s) / float(np.sqrt(5))
-        dX_product_X = np.einsum("nqk,nkd->nqd", dproduct_X, X)
-        dX_product_X_2 = np.einsum("nqd,nqk->nkd", X, dproduct_X)
+        dX_product_X = dproduct_X @ X
+        dX_product_X_2 = dproduct_X.swapaxes(-1, -2) @ X
         return dX_Y + dX_product_X + dX_product_X_2
+        """,
+    ),
+    unit: (
+        {"X": X2, "eps": 1e-5},
+        """
+        X, sum_X = self.saved("X", "sum_X")
+        s = (dY * X).sum(axis=-1, keepdims=True)
+        return (dY - s * X / (sum_X + self.eps)) / np.sqrt(sum_X + self.eps)
         """,
     ),
     swish: (
@@ -161,6 +173,16 @@ RIGHT = [  # forward passes, with the shapes of X and of parameters, and setting
     ("Y = np.exp2(X) * np.tan(X / 9) + np.floor(X)", {"X": X2}),
     ("Y = sigmoid(β * X)", {"X": X2, "β": (5,)}),
     ("Y = X @ V * units", {"X": X2, "V": (5, 3), "units": 2.0}),
+    ("Y = X * X.max()", {"X": X3}),
+    ("Y = X * b - X.max(axis=(1, 3), keepdims=True)", {"X": (4, 6, 5, 7), "b": (7,)}),
+    ("Y = X[:, [0, 2, 2]] * b", {"X": X3, "b": (5,)}),
+    ("Y = np.repeat(X, 3, axis=1) * b", {"X": X3, "b": (5,)}),
+    ("Y = np.concatenate([X / n**2, X * b, X[..., ::-1]], axis=-1)", {"X": X2, "b": (5,), "n": 3}),
+    ("Y = np.einsum('ntd,d->nt', np.tanh(X @ W), w)", {"X": X3, "W": (5, 7), "w": (7,)}),
+    ("D = X[:, None, :] - c\nY = np.exp(-(D * D).sum(axis=-1))", {"X": X2, "c": (3, 5)}),
+    ("Y = X / np.sqrt((X * X).mean(axis=-1, keepdims=True) + b * b)", {"X": X2, "b": (1,)}),
+    ("Y = " + "np.sin(" * 120 + "X" + ")" * 120, {"X": X2}),  # long parts have names
+    ("Z = X @ W\nY = Z[:, :k] * Z[:, k:]", {"X": X2, "W": (5, 6), "k": 3}),
 ]
 
 
@@ -201,7 +223,11 @@ WRONG = [
     ("Y = X @ W", {"X": X2, "W": (4, 3)}, "W has an axis of 4, as many as there are samples"),
     ("Y = X", {"X": (4, 5, 5)}, "give each axis a size of its own"),
     ("Y = X", {"X": (4, 1)}, "above 1"),
-    ("Y = X.reshape(4, 30)", {"X": X3}, r"for X of shape \(2, 6, 5\).*cannot reshape"),
+    (
+        "Y = X.reshape(4, 30)",
+        {"X": X3},
+        r"line 1, .*with 5 samples, cannot reshape.* X\.shape\[0\]",
+    ),
     ("Y = X.sum(axis=0)", {"X": X2}, "a layer keeps the samples"),
     ("Y = X.sum()", {"X": X2}, "a layer keeps the samples"),
     ("Y = X.mean(axis=5)", {"X": X2}, "X has 2 axes, and no axis 5"),
@@ -221,6 +247,19 @@ WRONG = [
     ("Y = X + X * X" + " + X * X" * 900, {"X": X2}, "too deep"),
     ("Y = X" + ".T" * 500, {"X": X2}, "too deep"),
     ("Y = X * 10**10**10", {"X": X2}, r"'10 \*\* 10 \*\* 10': write the number"),
+    ("Y = X * a**a", {"X": X2, "a": 10**50}, r"'a \*\* a': write the number"),
+    ("Y = X * a**999999999", {"X": X2, "a": 3}, "write the number"),
+    ("b = a * a\nY = X * b", {"X": X2, "a": 10**50}, "line 1, 'b = .* numbers are at most 1e"),
+    (
+        "A = X @ W\nY = A * A.mean(axis=-1, keepdims=True)",
+        {"X": X2, "W": (5, 5)},
+        "axis 1 of W has",
+    ),
+    ("A = X @ W + b\nY = A * 2", {"X": X3, "W": (5, 6), "b": (6,)}, "size 6 of axis 1 of X"),
+    ("A = X[:, 1:] - s\nY = A[:, 0] * A", {"X": (6, 7, 5), "s": (5,)}, "line 2, .* with 7 samples"),
+    ("Y = np.log(X - 100)", {"X": X2}, "nan or infinity"),
+    ("Y = X > 0", {"X": X2}, "compute Y from X"),
+    ("Y = X // 2", {"X": X2}, r"not arithmetic of np and the names so far, which is \+ -"),
     ("Y = X * 1e400", {"X": X2}, "numbers are at most 1e"),
     ("Y = X * 0x" + "F" * 4000, {"X": X2}, "numbers are at most 1e"),
     ("Y = X.repeat(4096 * 4096, axis=1)", {"X": X2}, "too large for an example"),
@@ -296,6 +335,19 @@ def test_a_written_layer_is_a_file_that_trains(tmp_path):
     losses = net.train(A, A[:, :1] ** 2, epochs=30, verbose=0)
     assert losses[-1][0] < 0.7 * losses[0][0]
     assert "derive" not in re.sub(r'""".*?"""', "", path.read_text(), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("path", [b"swish.py", ".", "none/swish.py"])
+def test_a_path_must_be_that_of_a_new_file(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PhitodeepError, match=r"path of a file|must be a new file in a folder"):
+        derive("Y = X * 2", X=X2).write(path)
+
+
+def test_a_layer_that_needs_its_sizes_says_so():
+    layer = derive("Y = X[..., :3] * X[..., 3:]", X=(4, 6), name="Halves").layer()
+    with pytest.raises(ShapeError, match=r"samples of 1 axis, shape\[0\] == 6, got shape \(8,\)"):
+        layer.build((8,))
 
 
 def test_a_layer_that_needs_its_axes_says_so():

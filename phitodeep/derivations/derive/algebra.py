@@ -12,6 +12,8 @@ a call, a choice, or a sum inside a product or a power. Nothing is multiplied ou
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import cast
@@ -85,6 +87,16 @@ def times(p: Poly, q: Poly) -> Poly:
         for b, k in q.items():
             out = add(out, canonical({product(a, b): j * k}))
     return out
+
+
+def quotient(p: Poly, q: Poly) -> Poly:
+    """The product m of names with p = m q; nothing if there is none."""
+    b, k = next(iter(q.items()), ((), Fraction(1)))
+    for a, j in p.items():
+        m = {divided(a, b): j / k}
+        if all(e > 0 for _, e in divided(a, b)) and times(m, q) == p:
+            return m
+    return {}
 
 
 def power(p: Poly, k: int | Fraction) -> Poly:
@@ -192,7 +204,9 @@ def _moved(text: str, moves: Mapping[str, Poly]) -> Poly:
     given = dict(zip("abc", map(ast.unparse, node.args), strict=False)) | {"y": text}
     if name in DIRECTIONAL:
         given |= {f"t{k}": show(t) if t else "0.0" for k, t in zip("abc", arguments, strict=False)}
-        return parse(put(DIRECTIONAL[name], given))
+        return parse(
+            re.sub(r"np\.where\([^(),]+, 0\.0, 0\.0\)", "0.0", put(DIRECTIONAL[name], given))
+        )
     if name not in SLOPES:
         raise DerivationError(
             f"no derivative is known for {ast.unparse(node.func)}: add it to SLOPES in "
@@ -228,14 +242,25 @@ def show(p: Poly) -> str:
 
 
 def _sum(p: Poly) -> str:
+    counts = Counter(name for powers in p for name, k in powers if k > 0 and name.isidentifier())
+    name = max(counts, key=lambda name: counts[name], default="")
+    part = {powers: c for powers, c in p.items() if dict(powers).get(name, 0) > 0}
+    shared = show(part) if 1 < len(part) < len(p) else ""  # with a factor that only some have
+    alone = [(k, c) for k, c in p.items() if not (shared and k in part)]
+    terms = [(c < 0, _term(powers, abs(c))) for powers, c in alone]
+    terms += [(shared.startswith("-"), shared.removeprefix("-"))] * bool(shared)
     out = ""
-    for powers, c in sorted(p.items(), key=lambda term: term[1] < 0):  # begins without a minus
-        term = _term(powers, abs(c))
-        out += f" {'-' if c < 0 else '+'} {term}" if out else "-" * (c < 0) + term
+    for minus, term in sorted(terms, key=lambda term: term[0]):  # begins without a minus
+        out += f" {'-' if minus else '+'} {term}" if out else "-" * minus + term
     return out
 
 
 def _term(powers: Powers, c: Fraction) -> str:
+    for factor in powers:  # a slope that is 1 or 0
+        found = re.fullmatch(r"np\.where\((.*), 1, 0\.0\)", factor[0])
+        if found and factor[1] == 1 and len(powers) > 1:
+            return f"np.where({found[1]}, {_term(divided(powers, (factor,)), c)}, 0)"
+    powers = tuple(pair for name, k in powers for pair in _without_roots(name, k))
     above = [_factor(name, k) for name, k in powers if k > 0]
     below = [_factor(name, -k) for name, k in powers if k < 0]
     if c.denominator > 4096:  # not a fraction that a person would write
@@ -245,6 +270,12 @@ def _term(powers: Powers, c: Fraction) -> str:
     if c.denominator != 1:
         below.insert(0, str(c.denominator))
     return " / ".join([" * ".join(above), *below])
+
+
+def _without_roots(text: str, k: Fraction) -> Powers:
+    """A factor, without the square of a root."""
+    whole = Fraction(int(k / 2)) if text.startswith("np.sqrt(") else Fraction(0)
+    return tuple(pair for pair in ((text[8:-1], whole), (text, k - 2 * whole)) if pair[1])
 
 
 def _factor(text: str, k: Fraction) -> str:

@@ -51,6 +51,8 @@ def _back(name: str, g: str, before: str, code: str, args: list[str]) -> str:
         if isinstance(widths, tuple) and all(isinstance(w, tuple) for w in widths):
             ends = [f"{a or ''}:{f'-{b}' if b else ''}" for a, b in widths]
             return f"{g}[{', '.join(ends)}]"
+    if re.fullmatch(r"(:|None|\.\.\.)(, (:|None|\.\.\.))*", code.removeprefix(f"{before}[")[:-1]):
+        return f"{g}.reshape({before}.shape)"
     if code == f"{before}.T":
         return f"{g}.T"
     if re.fullmatch(r"(:, |\.\.\., )*::-1(, :)*", code.removeprefix(f"{before}[")[:-1]):

@@ -29,6 +29,7 @@ from phitodeep.derivations.language.step import (
     Size,
     Step,
     Sum,
+    names_in,
 )
 from phitodeep.errors import DerivationError
 
@@ -40,6 +41,7 @@ VALUES = OWN | {"tanh": "h", "exp": "E"}  # names of values that the slope of a 
 LONGEST = 20_000  # characters of a forward pass
 GREATEST = 1e60  # of numbers in a forward pass: their squares do not overflow
 DEEPEST = 160  # parts inside each other
+CALLS = 5  # of functions in a part that has no name
 LARGEST = 2**22  # elements of an example
 # What has another meaning in the layer that is written.
 RESERVED = {"X", "np", "self", "places", "t", "super", *FUNCTIONS}
@@ -53,6 +55,8 @@ class Reader:
 
     def __init__(self, **values: Any) -> None:
         self.values, self.steps = values, list[Step]()
+        self.lines: dict[str, str] = {}  # in which each symbol is computed
+        self.chosen: set[str] = set()  # names for parts
         self.line = ""  # which is read now, for errors
 
     def read(self, source: str | Callable[..., Any]) -> list[Step]:
@@ -94,7 +98,7 @@ class Reader:
             self.put(symbol, value)
 
     def refused(self, reason: str) -> DerivationError:
-        return DerivationError(f"{self.line}: {reason}.")
+        return DerivationError(f"{self.line}: {reason.rstrip('. ')}.")
 
     def add(self, step: Step) -> str:
         """Append a step, and run it."""
@@ -107,11 +111,14 @@ class Reader:
         except NameError as error:
             raise self.refused(f"{error.name} has no value here: assign it before") from None
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-            raise self.refused(f"{step!r} does not fit its shapes: {error}") from None
+            given = ", ".join(f"{n} {np.shape(self.values.get(n, 0))}" for n in step.operands)
+            raise self.refused(f"{step!r} does not fit its shapes ({given}): {error}") from None
+        if isinstance(value, int) and abs(value) > GREATEST:
+            raise self.refused(f"numbers are at most {GREATEST:g} here")
         if not np.size(value):
             raise self.refused(f"{step.symbol} has no elements")
         self.steps.append(step)
-        self.values[step.symbol] = value
+        self.values[step.symbol], self.lines[step.symbol] = value, self.line
         return step.symbol
 
     def put(self, symbol: str, node: ast.expr) -> str:
@@ -131,15 +138,21 @@ class Reader:
     # --- elementwise expressions ---------------------------------------------------------------
 
     def elementwise(self, node: ast.expr, inside: bool = False) -> ast.expr:
-        """The expression, with a name for each part that is not elementwise."""
+        """The expression, with a name for each part that is not elementwise, or is long."""
+        found = self.elementary(node, inside)
+        if inside and sum(isinstance(n, ast.Call) for n in ast.walk(found)) > CALLS:
+            return ast.Name(self.add(Let(self.free("u"), ast.unparse(found))))
+        return found
+
+    def elementary(self, node: ast.expr, inside: bool) -> ast.expr:
         part = self.elementwise
         match node:
             case ast.Constant(value=int() | float()) | ast.Name():
                 return node
-            case ast.BinOp(op=ast.Pow()) if not any(
-                isinstance(n, ast.Name) for n in ast.walk(node)
-            ):
-                raise self.refused(f"{ast.unparse(node)!r}: write the number")
+            case ast.BinOp(left, ast.Pow(), k) if all(map(self.is_whole, ast.walk(node))):
+                if not isinstance(left, ast.Name) or ast.unparse(k) not in [*"0123456789"]:
+                    raise self.refused(f"{ast.unparse(node)!r}: write the number")
+                return node
             case ast.Attribute(value=ast.Name(id="np"), attr="pi" | "e" | "inf"):
                 return node
             case ast.UnaryOp(op=ast.USub() | ast.Invert(), operand=operand):
@@ -169,9 +182,15 @@ class Reader:
                     return ast.Name(self.name(node))
         raise self.refused(self.reason(node))
 
+    def is_whole(self, node: ast.AST) -> bool:
+        """Whether a part is no name, or that of an integer, whose powers may be huge."""
+        return not isinstance(node, ast.Name) or isinstance(self.values.get(node.id), int)
+
     def reason(self, node: ast.expr) -> str:
         """Why a part cannot be read, and what to do."""
         text = ast.unparse(node)
+        if isinstance(node, ast.Call) and called(node) in {*SLOPES, *DIRECTIONAL}:
+            return f"{text!r}: {called(node)} takes no options here"
         if isinstance(node, ast.Call):
             return (
                 f"no derivative is known for {ast.unparse(node.func)}: write it with functions of "
@@ -180,7 +199,10 @@ class Reader:
             )
         if isinstance(node, ast.IfExp | ast.BoolOp):
             return f"{text!r}: write choices as np.where(condition, a, b), with & and |"
-        return f"{text!r} is not arithmetic of np and the names so far"
+        return (
+            f"{text!r} is not arithmetic of np and the names so far, which is + - * / ** @, "
+            "comparisons of two, & and |, numbers, slices and functions of np"
+        )
 
     def broadcasts(self, node: ast.expr) -> bool:
         """Whether a symbol of an expression has fewer elements than another."""
@@ -189,7 +211,9 @@ class Reader:
 
     def free(self, base: str) -> str:
         names = (base, *(f"{base}_{k}" for k in range(2, 1000)))
-        return next(name for name in names if name not in self.values)
+        found = next(name for name in names if name not in {*self.values, *self.chosen})
+        self.chosen.add(found)
+        return found
 
     def name(self, node: ast.expr) -> str:
         """The symbol of a part; a new one if it has no name yet."""
@@ -247,7 +271,9 @@ class Reader:
             minus = self.add(Let(self.free(f"minus_{symbol}"), f"-{self.name(of)}"))
             top = self.along(self.free(f"max_{minus}"), [minus], "max", **options)
             return self.add(Let(symbol, f"-{top}"))
-        names = [self.name(factor) for factor in _factors(of, kind)]
+        factors = _factors(of, kind)
+        parts = factors if all(names_in(ast.unparse(part)) for part in factors) else [of]
+        names = [self.name(part) for part in parts]
         if len({np.shape(self.values[n]) for n in names}) > 1:
             names = [self.name(of)]
         return self.along(symbol, names, kind, **options)
@@ -270,6 +296,11 @@ class Reader:
         kept = [one if a in axes else letters[a] for a in range(lead, rank)]
         samples = "..." * (lead > 0)
         code = f"{','.join([samples + letters[lead:]] * len(names))}->{samples}{''.join(kept)}"
+        if kind == "max" and len(axes) > 1:  # of the maxima along the last axis
+            inner = self.along(
+                self.free(f"{symbol}_{letters[axes[-1]]}"), names, kind, axes[-1], keepdims
+            )
+            return self.along(symbol, [inner], kind, (*axes[:-1],), keepdims)
         if kind == "max":
             return self.add(Max(symbol, code, *names))
         if kind == "sum":

@@ -9,18 +9,19 @@ Each step passes what arrives at its result on to its operands:
     Through    the backward pass of the layer inside
     Max        to the largest; nothing if the result does not depend on it, as in a softmax
     Loop       a loop in reverse; a Carry hands the gradient of the state to the round before.
-               What reads no state, such as the gradient of W, is one sum after the loop.
+               What reads no state, such as x_t, and W have their gradients after the loop.
 
 The names of the forward steps are kept: dA is the gradient of A. A gradient that is read once is
 not named, but written where it is read. Then the rules of `Known` shorten what the forward pass has
 computed already.
+
+Long because the rules of all kinds of steps share what has arrived, and in which loop.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
@@ -38,6 +39,7 @@ from phitodeep.derivations.derive.algebra import (
     common,
     divided,
     parse,
+    quotient,
     show,
     slope,
     times,
@@ -60,6 +62,7 @@ from phitodeep.derivations.language.step import (
     Through,
     evaluate,
     flat,
+    is_round,
     names_in,
     ones_in,
 )
@@ -67,6 +70,7 @@ from phitodeep.derivations.language.terms import Replaced
 from phitodeep.errors import DerivationError
 
 SHIFTS = (0.25, 30.0, -30.0)  # small ones could stay on one side of a kink
+LONG = 60  # characters of an expression that is not repeated inside another
 AXES = "nthwuvzcd"
 
 
@@ -86,15 +90,22 @@ class _Reverse:
     arriving    what has arrived at each symbol so far
     parts       the same for symbols that are read column by column: the gradients of the columns
     shapes      of each symbol of the backward pass, and whether a loop computes it
+    lets        the symbols of the backward pass by their expression
     active      the symbols that the wanted ones move
-    reads       how often a symbol is read
-    inside      the symbols of the loop that is walked through
+    reads       how often an active step reads a symbol
+    timed       the symbols of loops
+    inside      those of the loop that is walked through which read its states
+    whole       what stands for all rounds of a symbol: X for x_t = X[:, t]
     """
 
     def __init__(self, forward: Sequence[Step], scope: Scope, wanted: Iterable[str]) -> None:
         self.forward, self.scope, self.wanted = forward, scope, [*wanted]
         self.known, self.inside, self.looping = Known(forward), set[str](), False
+        self.whole = {step.symbol: step.of for step in flat(forward) if is_round(step)}
         self.out: list[Step] = []
+        self.lets: dict[str, str] = {}
+        loops = [step for step in forward if isinstance(step, Loop)]
+        self.timed = {"t"} | {step.symbol for loop in loops for step in loop.body}
         self.parts: dict[str, dict[str, str]] = {}
         self.after: list[Callable[[], None]] = []  # what waits for the end of a loop
         ends = [step.symbol for step in forward if OUTPUT.fullmatch(step.symbol)]
@@ -105,14 +116,16 @@ class _Reverse:
         self.ends = ends or ["L"]
         self.active, self.reads = {*self.wanted}, Counter(self.ends)
         for step in flat(forward):
-            self.reads.update(step.operands)
             if isinstance(step, Carry) or (self.moves(step) and not self.only_shifts(step)):
                 self.active.add(step.symbol)
+                self.reads.update(_moved(step))
 
     def moves(self, step: Step) -> bool:
         """Whether the result of a step depends on what is wanted."""
+        if isinstance(step, Arrange) and step in self.forward and not self.places(step).any():
+            return False
         value = self.scope.find(step.symbol)
-        return not self.active.isdisjoint(step.operands) and np.asarray(value).dtype.kind == "f"
+        return not self.active.isdisjoint(_moved(step)) and np.asarray(value).dtype.kind == "f"
 
     def steps(self) -> list[Step]:
         self.back(self.forward)
@@ -141,27 +154,55 @@ class _Reverse:
             elif step.symbol in self.active and (g := self.arrived(step.symbol)):
                 self.pass_back(step, g)
 
-    def pass_back(self, step: Step, g: Poly) -> None:
+    def pass_back(self, step: Step, g: Poly, looped: bool = False) -> None:
         """Pass what arrives at the result of a step on to its operands."""
-        read = (step.of,) if isinstance(step, Arrange) else step.operands
-        operands = [name for name in dict.fromkeys(read) if name in self.active]
+        operands = [name for name in dict.fromkeys(_moved(step)) if name in self.active]
         outside = [name for name in operands if self.inside and name not in self.inside]
-        if len(operands) > 1 or outside or not _scales(step):
-            g = atom(self.named(step.symbol, self.known.shorten(g)))
+        merged = looped and step.symbol in self.whole
+        named = len(operands) > 1 or outside or not _scales(step) or len(show(g)) > LONG
+        if not merged and named:
+            g = atom(self.named(step.symbol, g))
+        parts = dict.fromkeys(operands, g)
+        if isinstance(step, Let):
+            parts = self.parts_of(step, g, operands, outside)
         for name in operands:
             if name in outside:  # after the loop, all rounds at once
-                self.after.append(partial(self.pass_on, step, name, g, looped=True))
+                self.after.append(partial(self.pass_on, step, name, parts[name], looped=True))
             else:
-                self.pass_on(step, name, g)
+                self.pass_on(step, name, parts[name], looped)
+
+    def parts_of(
+        self, step: Let, g: Poly, operands: Sequence[str], outside: Sequence[str]
+    ) -> dict[str, Poly]:
+        """What arrives times each slope; a factor that several have is named after an operand."""
+        slopes = {name: self.slope(step, name) for name in operands}
+        parts = {name: times(g, p) for name, p in slopes.items()}
+        for name, shared in slopes.items():
+            alike = {n: m for n, p in slopes.items() if (m := quotient(p, shared))}
+            here = name not in outside or name in self.timed
+            alone = self.reads[name] == 1 and here and {*shared} != {()}
+            if alone and len(alike) > 1 and self.shape(name) == self.shape(step.symbol):
+                d = atom(self.named(name, parts[name]))
+                return parts | {n: times(d, m) for n, m in alike.items()}
+        return parts
 
     def pass_on(self, step: Step, name: str, g: Poly, looped: bool = False) -> None:
-        """Add what an operand receives through a step; `looped`: after the loop around the step."""
+        """Add what an operand receives through a step; of a Let, g includes its slope.
+
+        `looped` says that this happens after the loop around the step, for all its rounds.
+        """
+        still = [n for n in step.operands if n not in self.timed and len(self.shape(n)) > 1]
+        if looped and not isinstance(step, Sum) and still and step.symbol not in self.whole:
+            raise DerivationError(
+                f"{step!r}: a loop reads {still[0]} as {still[0]}[:, t] or in a Sum: take parts of "
+                "it, reverse it or repeat it for each t before the loop."
+            )
         match step:
             case Let():
-                part = self.reduced(times(g, self.slope(step, name)), step.symbol, name)
+                part = self.reduced(g, step.symbol, name)
             case Sum():
                 part = self.through_sum(step, name, g, looped)
-            case Arrange() if looped and re.fullmatch(rf"{name}\[:, t\]", step.code):
+            case Arrange() if step.symbol in self.whole:
                 part = g  # after the loop, it stands for all t
             case Arrange():
                 part = self.returned(step, name, show(g))
@@ -169,7 +210,9 @@ class _Reverse:
                 part = {}
                 for k in [k for k, operand in enumerate(step.operands) if operand == name]:
                     start = " + ".join(f"{n}.shape[-1]" for n in step.operands[:k]) or "0"
-                    code = f"{show(g)}[..., {start}:][..., :{name}.shape[-1]]"
+                    last = k == len(step.operands) - 1
+                    parts = f"{start}:" * (k > 0), f":{name}.shape[-1]" * (not last)
+                    code = show(g) + "".join(f"[..., {part}]" for part in parts if part)
                     columns = Arrange(
                         self.free(name, step), code, show(g), f"the columns of {name}"
                     )
@@ -237,6 +280,8 @@ class _Reverse:
         if step.symbol in self.columns_of(name):
             self.parts.setdefault(name, {})[step.symbol] = g
             return {}
+        if step.code.startswith(f"np.broadcast_to({name}, "):
+            return self.reduced(atom(g), step.symbol, name)
         symbol, code = self.free(name, step), undone(step, g)
         if code:
             return self.emit(Arrange(symbol, code, g, f"{g} as in {name}"), name)
@@ -250,7 +295,8 @@ class _Reverse:
         shape, found = self.shape(name), []
         numbered = np.arange(math.prod(shape)).reshape(shape)
         for s in readers:
-            places = evaluate(s.code, Replaced(self.at, name, numbered))
+            assert isinstance(s, Arrange)
+            places = self.places(s) - 1
             start = int(places.flat[0]) if places.ndim == len(shape) else -1
             end = start + places.shape[-1] if places.ndim else 0
             if start < 0 or not np.array_equal(places, numbered[..., start:end]):
@@ -261,11 +307,17 @@ class _Reverse:
         whole = [*(start for start, _, _ in found), shape[-1] if shape else 0] == edges
         return [symbol for _, _, symbol in found] if found and whole else []
 
+    def places(self, step: Arrange) -> Any:
+        """Where each element comes from, counted from 1; 0 is nobody's."""
+        shape = self.shape(step.of)
+        numbered = np.arange(1, math.prod(shape) + 1).reshape(shape)
+        return evaluate(step.code, Replaced(self.at, step.of, numbered))
+
     # --- sums ----------------------------------------------------------------------------------
 
     def reduced(self, p: Poly, big: str, name: str) -> Poly:
         """The sum over the axes along which `name` was broadcast; constant factors stay outside."""
-        p, full, small = self.known.shorten(p), self.shape(big), self.shape(name)
+        p, full, small = self.shorten(p), self.shape(big), self.shape(name)
         rank, small = len(small), (0,) * (len(full) - len(small)) + small
         axes = [a for a, (m, n) in enumerate(zip(full, small, strict=True)) if m != n]
         if not axes or not p:
@@ -328,23 +380,25 @@ class _Reverse:
         """What an operand of a sum of products receives, from each place where it stands."""
         parts, _, out = step.code.replace(" ", "").partition("->")
         given = parts.split(",")
-        if looped:  # after the loop, its symbols have an axis t behind the samples
+        if looped and "..." not in parts:  # its symbols have an axis t behind the samples
+            t = next(letter for letter in "t" + AXES if letter not in parts)
             given = [
-                part[:1] + "t" + part[1:] if operand in self.body else part
+                part[:1] + t + part[1:] if operand in self.timed else part
                 for part, operand in zip(given, step.operands, strict=True)
             ]
-            out = out[:1] + "t" + out[1:]
+            out = out[:1] + t + out[1:]
         total: Poly = {}
-        for i, operand in enumerate(step.operands):
-            if operand != name:
-                continue
+        places = {given[i]: i for i, operand in enumerate(step.operands) if operand == name}
+        for i in places.values():  # equal ones are counted
             others = [n for k, n in enumerate(step.operands) if k != i]
+            same = [k for k, n in enumerate(step.operands) if (n, given[k]) == (name, given[i])]
+            count: Poly = {(): Fraction(len(same))}
             alike = all(part == given[i] for part in given)
             if alike and _broadcasts(out, given[i]):
                 part = g
                 for other in others:
                     part = times(part, atom(other))
-                total = add(total, part)
+                total = add(total, times(part, count))
                 continue
             names, codes = [*step.operands], [*given]
             names[i], codes[i] = show(g), out.replace("1", "")
@@ -367,7 +421,7 @@ class _Reverse:
                 wide = f"np.broadcast_to(np.expand_dims({one}, {axes}), {name}.shape)"
                 words = f"{one}, the same along each axis that was summed"
                 part = self.emit(Arrange(self.free(name, step), wide, one, words), name)
-            total = add(total, part)
+            total = add(total, times(part, count))
         return total
 
     def only_shifts(self, step: Step) -> bool:
@@ -391,48 +445,72 @@ class _Reverse:
     # --- loops ---------------------------------------------------------------------------------
 
     def loop(self, loop: Loop) -> None:
-        self.body = {step.symbol for step in loop.body}
         carries = [step for step in loop.body if isinstance(step, Carry)]
-        before, inner = self.out, list[Step]()
-        for symbol in [
-            step.symbol for step in loop.body
-        ]:  # what arrives at all rounds from outside
-            if (whole := self.arriving.pop(symbol, None)) is not None:
-                self.arriving[symbol] = self.round_of(symbol, whole, inner)
-        self.out, self.inside, self.looping = inner, self.body, True
+        free = self.stateless(loop)
+        before, inner, wholes = self.out, list[Step](), dict[Shape, str]()
+        for step in loop.body:  # what arrives at all rounds from outside
+            if step not in free and (g := self.arriving.pop(step.symbol, None)) is not None:
+                whole, self.arriving[step.symbol] = self.round_of(step.symbol, g, inner)
+                wholes[np.shape(self.scope.at(0)[step.symbol])] = whole
+        self.out, self.looping = inner, True
+        self.inside = {step.symbol for step in loop.body if step not in free}
         for c in carries:
-            state = c.of.removesuffix("_t")
-            words = "what arrives from the round after"
-            later = self.emit(
-                Carry(f"d{state}_later", f"d{c.symbol}", f"d{state}_end", words), c.of
+            state, words = c.of.removesuffix("_t"), "nothing follows the last round"
+            end = f"d{state}_end"
+            if whole := wholes.get(self.shape(c.of), ""):
+                before.append(Arrange(end, f"np.zeros_like({whole}[:, 0])", whole, words))
+            else:
+                before.append(Let(end, f"0 * {c.start}", words))
+            later = Carry(
+                f"d{state}_later", f"d{c.symbol}", end, "what arrives from the round after"
             )
-            before.append(Let(f"d{state}_end", f"0 * {c.start}", "nothing follows the last round"))
-            self.arriving[c.of] = add(self.arriving.get(c.of, {}), later)
-        self.back([step for step in loop.body if not isinstance(step, Carry)])
+            self.arriving[c.of] = add(self.arriving.get(c.of, {}), self.emit(later, c.of))
+        self.back([step for step in loop.body if step not in (*carries, *free)])
         for c in carries:
-            self.named(c.symbol, self.arriving.pop(c.symbol), always=True)
-        before.append(Loop(loop.along, self.out, reverse=not loop.reverse))
+            self.named(c.symbol, self.arriving.pop(c.symbol, {}), always=True)
+        if self.out:
+            before.append(Loop(loop.along, self.out, reverse=not loop.reverse))
         self.out, self.inside, self.looping = before, set(), False
         for task in self.after:
             task()
         self.after = []
+        for step in reversed(free):
+            if step.symbol in self.active and (g := self.arrived(step.symbol)):
+                self.pass_back(step, g, looped=True)
+        for c in carries:
+            if c.start in self.active:
+                first = f"d{c.symbol}[:, {'-1' if loop.reverse else '0'}]"
+                words = "before the first round"
+                start = Arrange(self.free(c.start, c), first, f"d{c.symbol}", words)
+                self.receive(c.start, self.emit(start, c.start))
 
-    def round_of(self, symbol: str, whole: Poly, inner: list[Step]) -> Poly:
-        """One round of what arrives at a symbol of a loop from outside, in the loop's body."""
+    def stateless(self, loop: Loop) -> list[Step]:
+        """The steps of a loop that all rounds could make at once: they read no state."""
+        found: list[Step] = []
+        for step in loop.body:
+            read = {s.symbol for s in loop.body if s not in found}.intersection(step.operands)
+            whole = all(isinstance(s, Let | Sum) for s in loop.body if step.symbol in s.operands)
+            if whole and not read and (isinstance(step, Let | Sum) or is_round(step)):
+                found.append(step)
+        return found
+
+    def round_of(self, symbol: str, whole: Poly, inner: list[Step]) -> tuple[str, Poly]:
+        """What arrives at a symbol of a loop from outside, and one round of it, in the loop."""
         name = show(self.known.shorten(whole))
         if not name.isidentifier() or self.shape(name) != self.shape(symbol):
             wide = self.unique(f"d{symbol.removesuffix('_t').upper()}")
             name = show(self.emit(Let(wide, name), symbol))
-        at = self.unique(f"{name.lower()}_t")
+        at = f"{name.lower()}_t"
+        at = self.unique(at if at != f"d{symbol}" else "dy_t")
         inner.append(Arrange(at, f"{name}[:, t]", name, f"step t of {name}"))
         self.shapes[at] = np.shape(self.scope.at(0)[symbol]), True
-        return atom(at)
+        return name, atom(at)
 
     # --- names and shapes ----------------------------------------------------------------------
 
     def named(self, name: str, g: Poly, always: bool = False) -> str:
         """The symbol that holds the gradient of `name`; a new step unless it is one already."""
-        g = self.known.shorten(g) or {((name, Fraction(1)), ("0.0", Fraction(1))): Fraction(1)}
+        g = self.shorten(g) or {((name, Fraction(1)), ("0.0", Fraction(1))): Fraction(1)}
         text, full = show(g), self.shape_of(g) == self.shape(name)
         if text.isidentifier() and full and (not always or text == f"d{name}"):
             return text
@@ -442,15 +520,28 @@ class _Reverse:
         wide = f"np.broadcast_to({one}, {name}.shape)"
         return show(self.emit(Arrange(f"d{name}", wide, one, "the same for each"), name))
 
+    def shorten(self, p: Poly) -> Poly:
+        """The same value, in terms of what either pass has computed."""
+        p = self.known.shorten(p)
+        symbol = self.lets.get(show(p), "")
+        usable = symbol and (self.shapes[symbol][1] or not self.looping)
+        return atom(symbol) if usable else p
+
     def emit(self, step: Step, like: str = "", shape: Shape = ()) -> Poly:
         """Append a step and return its symbol; `like` names a symbol with the same shape."""
         self.out.append(step)
+        if isinstance(step, Let):
+            self.lets.setdefault(step.code, step.symbol)
         self.shapes[step.symbol] = self.shape(like) if like else shape, self.looping
         return atom(step.symbol)
 
     def free(self, name: str, step: Step) -> str:
         """The name dA if A is read once, else dA_B, for what A receives through B."""
         alone = self.reads[name] == 1 and name not in self.arriving
+        if not self.looping and name in self.timed:  # all rounds
+            whole = self.whole.get(name, "")
+            alone = alone and self.reads[whole] < 2
+            name = whole or name.removesuffix("_t").upper()
         return f"d{name}" if alone else self.unique(f"d{name}_{step.symbol}")
 
     def unique(self, name: str) -> str:
@@ -475,6 +566,11 @@ class _Reverse:
     def shape_of(self, p: Poly) -> Shape:
         names = {name for powers in p for text, _ in powers for name in names_in(text)}
         return np.broadcast_shapes(*map(self.shape, names))
+
+
+def _moved(step: Step) -> Sequence[str]:
+    """The operands whose elements a step takes: those of an Arrange that say where do not move."""
+    return (step.of,) if isinstance(step, Arrange) else step.operands
 
 
 def _scales(step: Step) -> bool:

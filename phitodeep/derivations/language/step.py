@@ -26,7 +26,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -108,7 +108,7 @@ class Derivation(NamedTuple):
 
     def __str__(self) -> str:
         """A list of all formulas."""
-        forward, backward = map(_listed, self)
+        forward, backward = map(listed, self)
         return "\n".join(["forward", *forward, "backward", *backward])
 
 
@@ -129,13 +129,18 @@ def flat(steps: Sequence[Step]) -> Iterator[Step]:
             yield from flat(step.body)
 
 
-def _listed(steps: Sequence[Step], space: str = "  ") -> Iterator[str]:
+def is_round(step: Step) -> TypeGuard[Arrange]:
+    """Whether a step of a loop takes round t of an array."""
+    return isinstance(step, Arrange) and step.code == f"{step.of}[:, t]"
+
+
+def listed(steps: Sequence[Step], space: str = "  ") -> Iterator[str]:
     """Yield the formulas, each with the words that it does not contain."""
     for step in steps:
         said = f"  ({step.words})" if step.words and step.words not in step.formula else ""
         yield space + step.formula + said
         if isinstance(step, Loop):
-            yield from _listed(step.body, space + "  ")
+            yield from listed(step.body, space + "  ")
 
 
 class Given(Step):
