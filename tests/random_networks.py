@@ -50,6 +50,15 @@ class Scale(Layer):
         return dY * self.gain
 
 
+class Closed(Scale):
+    """The same layer, whose derivation nobody knows."""
+
+    independent_samples, time_steps = True, "independent"
+
+    def steps(self):
+        return None
+
+
 class Gate(Container):
     """Y = value(X) * gate(X): a container of a user's own, which holds layers by name."""
 

@@ -44,6 +44,7 @@ LATE = {  # import tools where they are first used, so that a program that only 
     "layers.pde": "derivations.derive.",
     "distributed": "distributed.",  # which need mpi4py
     "model.model": "exchange.",
+    **dict.fromkeys(["layers.base", "layers.tying"], "derivations.derive."),
     **dict.fromkeys(["training.history", "training.rate_finder", "plots.recorder"], "plots."),
 }
 OPTIONAL = {

@@ -50,13 +50,11 @@ def formulas(cls: type) -> str:
     for loss in (facts.loss for facts in loss_facts.FACTS if type(facts.loss) is cls):
         return both(loss.steps())
     layer, _, _ = layer_facts.example(layer_facts.FACTS[cls.__name__])
-    return both(layer.steps())
+    return "" if cls is layers.Lambda else both(layer.steps())
 
 
-def both(derivation: tuple[Iterable[Step], Iterable[Step]] | None) -> str:
+def both(derivation: tuple[Iterable[Step], Iterable[Step]]) -> str:
     """The formulas of a derivation: its forward and its backward pass."""
-    if derivation is None:
-        return ""
     passes = "".join(
         f"<div><p><strong>{title}</strong></p>{listed(steps)}</div>"
         for title, steps in zip(("Forward", "Backward"), derivation, strict=True)

@@ -21,9 +21,10 @@ from phitodeep.core.types import Array
 from phitodeep.derivations.derive.algebra import parse
 from phitodeep.derivations.derive.reverse import reverse
 from phitodeep.derivations.language.returning import Returned
-from phitodeep.derivations.language.run import Scope, backward, forward, has_steps, perform, run
+from phitodeep.derivations.language.run import Scope, backward, forward, perform, run
 from phitodeep.derivations.language.step import Arrange, Given, Let, Loop, Max, Step, Sum, flat
 from phitodeep.errors import DerivationError
+from phitodeep.layers import Lambda
 from phitodeep.layers.base import Layer
 from website.bench import inputs
 from website.parts import BLOCK, typeset
@@ -48,7 +49,7 @@ class Row(NamedTuple):
 
 def section(layer: Layer, Xs: Sequence[Array]) -> list[str]:
     """The blocks of a page: none if there is nothing to derive."""
-    if not has_steps(layer) or layer.surrogate:
+    if isinstance(layer, Lambda) or layer.surrogate:
         return []
     both = Comparison(layer, Xs)
     rows = both.rows(both.steps, both.by_hand)

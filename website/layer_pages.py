@@ -120,19 +120,13 @@ class LayerPage:
             for title, symbols in lanes.items()
         )
         movable = self.bench.movable()
-        document = self.bench.document() if movable else None
-        data = {"document": document, "movable": movable, "blank": self.facts.blank}
+        data = {"document": self.bench.document(), "movable": movable, "blank": self.facts.blank}
         return (
             f'<section class="wb" aria-label="{self.name} with numbers">{rows}'
             f'<p class="wb-help">{self.help(movable)}</p>{parts.data(data)}</section>'
         )
 
     def help(self, movable: list[str]) -> str:
-        if not movable:
-            return (
-                "These are the numbers of a real pass. They cannot be dragged here, because "
-                f"{self.name} runs functions that only Python knows."
-            )
         names = [f"<code>{name}</code>" for name in movable]
         names = [", ".join(names[:-1]) + " or " + names[-1]] if len(names) > 1 else names
         return (
@@ -144,11 +138,8 @@ class LayerPage:
 
     def prediction(self) -> str:
         symbol, k = self.facts.blank
-        A = np.asarray(self.bench[symbol])
-        place = ", ".join(map(str, np.unravel_index(k, A.shape)))
+        place = ", ".join(map(str, np.unravel_index(k, np.shape(self.bench[symbol]))))
         asked = f"{symbol}[{place}]"
-        if not self.bench.movable():
-            return f"What is `{asked}`? Compute it first: it is {arrays.number(A.flat[k])}."
         return (
             f"One number above is hidden: `{asked}`. Compute it from the others, to one decimal."
             f'\n\n<form class="wb-blank" data-sym="{symbol}" data-k="{k}" hidden>'
@@ -198,10 +189,6 @@ class LayerPage:
         return f'<ul class="wb-checks">{"".join(rows)}</ul>'
 
     def broken(self) -> str:
-        if self.layer.steps() is None:
-            return (
-                "The derivation belongs to the functions that you give, so you check it yourself."
-            )
         if self.layer.surrogate:
             return "The checker expects the slope of Y: it cannot tell mistakes from the purpose."
         found = mistakes(self.layer, self.Xs, self.bench.derivation, self.facts.mistakes)

@@ -15,18 +15,22 @@ from phitodeep.cli.app import Failure, output_file
 @click.argument("formula")
 @click.argument("given", nargs=-1, metavar="NAME=SIZES|NUMBER...")
 @click.option("--name", default="Derived", show_default=True, help="Name of the class.")
-@output_file("FILE.py", "Write the layer to a new file instead of the terminal.")
+@output_file("FILE.py", "Write the class to a new file instead of the terminal.")
 def derive(formula: str, given: tuple[str, ...], name: str, output: Path | None) -> None:
-    """Derive the backward pass of a layer from its forward pass.
+    """Derive a layer's backward pass, or a loss, from a formula.
 
-    The layer is checked, and printed or written as source. FORMULA computes Y with NumPy;
+    The class is checked, and printed or written as source. FORMULA computes Y with NumPy;
     statements stand on lines of their own or between semicolons. After it come the shapes of
     X (samples first) and of the parameters; numbers with a point are settings. Give every axis a
     size of its own: the sizes say which axes belong together.
 
+    The formula of a loss computes L from predictions P and targets T, which have one shape;
+    T=labels stands for rows that are made of labels.
+
     \b
     Example:
       phitodeep derive "Y = X * sigmoid(beta * X / k)" X=4,5 beta=5 k=2.0 --name Swish
+      phitodeep derive "L = ((P - T) ** 2).sum(axis=-1)" P=4,5 T=4,5 --name SquaredLength
     """
     found = testing.derive(formula, name=name, **dict(map(_pair, given)))
     if output is None:
@@ -38,6 +42,8 @@ def derive(formula: str, given: tuple[str, ...], name: str, output: Path | None)
 def _pair(text: str) -> tuple[str, Any]:
     """Read X=4,5 as a shape, and eps=1e-5 as a number."""
     name, _, value = text.partition("=")
+    if text == "T=labels":
+        return name, value
     try:
         sizes = tuple([int(size) for size in value.split(",") if size])
         return name, sizes if sizes else float(value)

@@ -5,6 +5,7 @@ Every loss starts from P and T, and from w (the weights, 1 without any) and shar
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,16 @@ def heads(loss: Any) -> Derivation:
         back.append(Let(f"d{k}", f"c_{name} * d_{name}"))
     whole = " + ".join(f"c_{name} * L_{name}" for name in trained)
     return Derivation.of(*forward, Let("L", whole or "0.0"), *back)
+
+
+def weighted(each: Sequence[Step], slope: Sequence[Step], axes: int) -> Derivation:
+    """The weighted mean of `each`, whose derivative by P is `slope`.
+
+    A term compares the last `axes` axes of P, which have length 1 in `each`.
+    """
+    if not axes:
+        return elementwise(*each, *slope)
+    return _rowwise(*each, *slope, _pass_on("dP", "slope"), axes=axes)
 
 
 # --- regression --------------------------------------------------------------------------------
@@ -284,9 +295,9 @@ def elementwise(*steps: Step) -> Derivation:
     return Derivation.of(*each, *weighted_mean("w"), _arrives("w"), *slope, _pass_on("dP", "slope"))
 
 
-def _rowwise(*steps: Step) -> Derivation:
+def _rowwise(*steps: Step, axes: int = 1) -> Derivation:
     """The weighted mean of `each`, which has one number per row; v holds the rows' weights."""
-    v = Arrange("v", "w[..., None]", "w", "the weights of the rows")
+    v = Arrange("v", f"w[...{', None' * axes}]", "w", "the weights of the rows")
     each, backward = split(steps, "each")
     return Derivation.of(v, *each, *weighted_mean("v"), _arrives("v"), *backward)
 

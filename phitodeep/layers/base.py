@@ -288,8 +288,13 @@ class Layer(Seeded, Checked, Configurable, registered=False):
         It holds the steps of both passes, from X to Y and from dY to dX and the gradients of all
         parameters, as `derivations/language/step.py` explains. The tools that show backpropagation
         read it. For a layer without it, they show only X, Y, dY, dX and gradients.
+
+        By default, they are read from the source of `forward`, if `derive` can read it and the
+        steps give the values of both passes; otherwise, the layer has none.
         """
-        return None
+        from phitodeep.derivations.derive.own import steps_of
+
+        return steps_of(self, self.forward)
 
     def compute_mask(self, *masks: Any) -> Array | None:
         """Return the mask of Y (N, T'), given the mask of X (N, T), or None if Y has no steps.

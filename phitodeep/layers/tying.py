@@ -13,6 +13,7 @@ from phitodeep.core.checks import check_count, check_flag, check_option
 from phitodeep.core.frame import Frame
 from phitodeep.core.types import Array, Shape, each, one
 from phitodeep.derivations import dense as derived
+from phitodeep.derivations.language.step import Derivation
 from phitodeep.errors import ArgumentTypeError, ShapeError
 from phitodeep.layers.base import Layer, PerStep
 from phitodeep.layers.containers import Around, Container
@@ -141,6 +142,11 @@ class Lambda(Layer):
             )
         found = [dX if dX is None else dX.astype(dY.dtype, copy=False) for dX in dXs]
         return one(found, self.inputs == 1)
+
+    def steps(self) -> Derivation | None:
+        from phitodeep.derivations.derive.own import steps_of
+
+        return steps_of(self, self.function)
 
     def __repr__(self) -> str:
         names = (getattr(f, "__name__", "?") for f in (self.function, self.derivative))

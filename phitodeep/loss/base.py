@@ -17,6 +17,7 @@ from phitodeep.core.settings import Checked
 from phitodeep.core.types import Array, DType, Shape
 from phitodeep.derivations.language.step import Derivation
 from phitodeep.errors import ArgumentError, ShapeError
+from phitodeep.functional import one_hot
 
 __all__ = ["Elementwise", "Loss"]
 
@@ -226,16 +227,36 @@ class Elementwise(Loss, registered=False):
 
 
 class Rowwise(Elementwise, registered=False):
-    """A loss that compares rows along the last axis.
+    """A loss that compares rows along the last axis, or arrays along the last `axes` axes.
 
     Shapes: P and its `slope` are (N, ..., D); `each` and the weights are (N, ...).
     """
 
+    axes: ClassVar[int] = 1
+
     def positions(self, shape: Shape) -> Shape:
-        return shape[:-1]
+        return shape[: -self.axes]
 
     def gradient(self, P: Array, T: Array, w: Array | None, total: float | None) -> Array:
-        return super().gradient(P, T, None if w is None else w[..., None], total)
+        w = None if w is None else np.expand_dims(w, tuple(range(-self.axes, 0)))
+        return super().gradient(P, T, w, total)
+
+
+class OneHot(Rowwise, registered=False):
+    """A loss that compares rows of K classes with targets, which are labels or rows.
+
+    Shapes: P is (N, ..., K), and y (N, ...) or (N, ..., K). T, which `each` and `slope` get, has
+    rows: that of label k is 1 for class k, else 0.
+    """
+
+    def classes(self, shape: Shape) -> tuple[int, ...]:
+        return tuple(range(shape[-1]))
+
+    def targets(self, y: Any, shape: Shape, name: str = "y") -> Array:
+        T = as_real(y, f"{type(self).__name__} {name}")
+        if T.shape in (shape[:-1], (*shape[:-1], 1)):
+            T = one_hot(T.reshape(shape[:-1]), shape[-1])
+        return super().targets(T, shape, name)
 
 
 def class_weights(given: Any, classes: Sequence[int], dtype: DType = np.float64) -> Array:

@@ -6,7 +6,7 @@ import ast
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -34,44 +34,39 @@ from phitodeep.errors import ArgumentError, DerivationError
 
 WIDTH = 92  # of a line of code in a method
 TEMPLATE = '''\
-"""{name}: derived from its forward pass, and checked by `check_gradients`."""
+"""{0.name}: derived from its {0.source_of}, and checked by `check_gradients`."""
 
 from __future__ import annotations
-
-import numpy as np
 
 {imports}
 
 
-class {name}(Layer):
-    """Y from X{given}.
+class {0.name}({0.base}):
+    """{0.summary}
 
     Forward:
 
-{forward_formulas}
+{formulas[0]}
 
     Backward, from the last step to the first:
 
-{backward_formulas}
+{formulas[1]}
     """
 
-{params}{constructor}    def create(self, shape: Shape) -> Shape:
-{create}
+{head}    def {0.passes[0]}: Array) -> Array:
+{bodies[0]}
 
-    def forward(self, X: Array) -> Array:
-{forward}
-
-    def backward(self, dY: Array) -> Array:
-{backward}
+    def {0.passes[1]}: Array) -> Array:
+{bodies[1]}
 
     def steps(self) -> Derivation:
-        return Derivation(
+        return {0.call}(
             [
-{forward_steps}
+{steps[0]}
             ],
             [
-{backward_steps}
-            ],
+{steps[1]}
+            ],{0.more}
         )
 '''
 
@@ -85,11 +80,16 @@ class Writer:
                 be those of the example
     """
 
+    source_of, base, call, more = "forward pass", "Layer", "Derivation", ""
+    passes = "forward(self, X", "backward(self, dY"
+
     def __init__(
         self, found: Derivation, scope: Scope, name: str, params: Sequence[str],
         settings: Mapping[str, float], fixed: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         self.found, self.scope, self.name, self.fixed = found, scope, name, fixed
+        self.told = found  # in the docstring
+        self.summary = f"Y from X{' with the parameters ' * bool(params)}{', '.join(params)}."
         self.params, self.settings = params, settings
         owned = {name: f"self.{name}" for name in (*params, *settings)}
         self.series = self.arrays({*owned})
@@ -109,45 +109,46 @@ class Writer:
             forward.append(_call("self.save_for_backward", [f"{n}={n}" for n in kept]))
             saved = _call(f"{', '.join(kept)} = self.saved", [f'"{n}"' for n in kept])
             backward.insert(0, saved)
-        last = backward[-1]
-        if last.startswith("dX = "):
-            backward[-1] = f"return {last.removeprefix('dX = ')}"
-        else:
-            backward.append("return dX")
-        imports = self.imports("\n".join([*forward, *backward]))
-        if self.name in {"np", "super", "int", "float", *re.findall(r"\w+", imports)}:
-            raise ArgumentError(
-                f"{self.name} has another meaning in the file: choose another name."
-            )
+        create = f"    def create(self, shape: Shape) -> Shape:\n{_lines(8, self.create())}\n\n"
+        params = "".join(f"    {p} = Param()\n" for p in self.params) + "\n" * bool(self.params)
+        head = params + self.constructor() + create
+        return self.file(head, [*forward, "return Y"], _returning("dX", backward))
+
+    def file(self, head: str, *bodies: Sequence[str]) -> str:
+        """The whole file, from what stands before the passes, and their bodies."""
         return TEMPLATE.format(
-            name=self.name,
-            given=" with the parameters " * bool(self.params) + ", ".join(self.params),
-            imports=imports,
-            forward_formulas=_lines(8, [*listed(self.found.forward, "")]),
-            backward_formulas=_lines(8, [*listed(self.found.backward, "")]),
-            params="".join(f"    {p} = Param()\n" for p in self.params) + "\n" * bool(self.params),
-            constructor=self.constructor(),
-            create=_lines(8, self.create()),
-            forward=_lines(8, [*forward, "return Y"]),
-            backward=_lines(8, backward),
-            forward_steps=_lines(16, [_constructed(step) for step in self.found.forward]),
-            backward_steps=_lines(16, [_constructed(step) for step in self.found.backward]),
+            self,
+            imports=self.imports("\n".join([head, *chain(*bodies)])),
+            formulas=[_lines(8, [*listed(steps, "")]) for steps in self.told],
+            head=head,
+            bodies=[_lines(8, body) for body in bodies],
+            steps=[_lines(16, [_constructed(s) for s in steps]) for steps in self.found],
         )
 
     def imports(self, body: str) -> str:
-        used = [f for f in ("erf", "sigmoid", "softplus") if re.search(rf"\b{f}\(", body)]
         kinds = {type(step) for step in self.found.every()}
-        modules = {
-            "phitodeep.core.types": ["Array", "Shape"],
-            "phitodeep.errors": ["ShapeError"] * (self.fixed is not None),
-            "phitodeep.functional": used,
-            "phitodeep.layers": ["Layer", *["Param"] * bool(self.params)],
-            "phitodeep.layers.initialization": ["Xavier"] * ("Xavier()" in "".join(self.create())),
-        }
+        modules = self.modules()
+        modules["phitodeep.functional"] = [
+            f for f in ("erf", "sigmoid", "softplus") if re.search(rf"\b{f}\(", body)
+        ]
         for kind in (*kinds, Derivation):
             modules.setdefault(kind.__module__, []).append(kind.__name__)
         lines = sorted((m, sorted(names)) for m, names in modules.items() if names)
-        return "\n".join(f"from {m} import {', '.join(names)}" for m, names in lines)
+        text = "\n".join(f"from {m} import {', '.join(names)}" for m, names in lines)
+        if self.name in {"np", "super", "int", "float", *re.findall(r"\w+", text)}:
+            raise ArgumentError(
+                f"{self.name} has another meaning in the file: choose another name."
+            )
+        return "import numpy as np\n\n" * ("np." in body) + text
+
+    def modules(self) -> dict[str, list[str]]:
+        """What the class itself imports, by module."""
+        return {
+            "phitodeep.core.types": ["Array", "Shape"],
+            "phitodeep.errors": ["ShapeError"] * (self.fixed is not None),
+            "phitodeep.layers": ["Layer", *["Param"] * bool(self.params)],
+            "phitodeep.layers.initialization": ["Xavier"] * ("Xavier()" in "".join(self.create())),
+        }
 
     def constructor(self) -> str:
         given = [f"{unit}: int = {n}" for n, unit in self.units.items()]
@@ -446,6 +447,13 @@ def _constructed(step: Step) -> str:
             args = [step.symbol, step.code]
     texts = ", ".join(f'"{a}"' for a in args)
     return f"{type(step).__name__}({texts}),"
+
+
+def _returning(name: str, lines: Sequence[str]) -> list[str]:
+    """Statements that compute a value and return it."""
+    if lines[-1].startswith(f"{name} = "):
+        return [*lines[:-1], f"return {lines[-1].partition(' = ')[2]}"]
+    return [*lines, f"return {name}"]
 
 
 def _lines(indent: int, lines: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from phitodeep.training.inputs import validate
 from tests.conftest import assert_weights, model_for
 from tests.inspect.shared import LABELS, LENGTHS, ROWS, YS, S, X, Y, gpt
 from tests.loss.test_loss import EXAMPLES as LOSSES
-from tests.random_networks import Scale
+from tests.random_networks import Closed, Scale
 from tests.rows import TOOLS, over
 
 WEIGHTS = np.array([0.0, 0.5, 1.0, 2.0, 0.1, 1.0])
@@ -121,6 +121,7 @@ def test_layers_that_mix_samples_unless_they_are_frozen_or_declare_that_they_do_
         model.sample_gradients(X, Y)
     norm.trainable = False
     assert_shares(model, X, Y)
+    assert_shares(Sequential(L.Dense(4, 3), Scale(), L.Dense(3, 2), dtype="float64"), X, Y)
     assert_shares(Sequential(L.Dense(4, 3), tanh(True), L.Dense(3, 2), dtype="float64"), X, Y)
 
 
@@ -136,7 +137,7 @@ def tanh(independent):
 @pytest.mark.parametrize(
     ("layer", "loss", "says"),
     [
-        (Scale(), None, r"layer 1, Scale\(\), has no steps\(\)"),
+        (Closed(), None, r"layer 1, Closed\(\), has no steps\(\)"),
         (tanh(False), None, "layer 1, Lambda.*set independent_samples = True.*Lambda"),
         (L.Tanh(), Undeclared(), r"Undeclared\(\) does not declare.*independent_samples = True"),
     ],

@@ -10,7 +10,7 @@ from website import derived
 from website.derived import Comparison, section
 from website.layer_facts import FACTS, example
 
-NONE = ("Lambda", "GradientReversal")  # without steps, and against the slope
+NONE = ("Lambda", "GradientReversal")  # nothing by hand, and against the slope
 
 
 def both(name):

@@ -18,7 +18,6 @@ from website.mistakes import broken, verdict
 
 pytestmark = pytest.mark.xdist_group("layer pages")  # which are made once
 NOT_LAYERS = {"Layer", "Param", "State"}
-FIXED = {"Lambda"}  # whose numbers a page cannot compute again
 KEPT = {"Embedding": {"X"}}  # symbols that other stored values follow from
 
 
@@ -40,7 +39,7 @@ def test_a_page_computes_what_the_fast_passes_compute(name):
     page = LayerPage(name)
     layer, dY, bench = page.layer, page.dY, page.bench
     assert type(layer).__name__ == name
-    wanted = set() if name in FIXED else {*bench.given, *layer.params} - KEPT.get(name, set())
+    wanted = {*bench.given, *layer.params} - KEPT.get(name, set())
     assert set(bench.movable()) == wanted  # all but some numbers can be dragged
     assert page.eye().count("True here") == len(page.facts.checks) > 0
     assert page.facts.question.endswith("?")

@@ -14,8 +14,8 @@ import inspect
 import math
 import re
 import textwrap
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -46,6 +46,7 @@ LARGEST = 2**22  # elements of an example
 # What has another meaning in the layer that is written.
 RESERVED = {"X", "np", "self", "places", "t", "super", *FUNCTIONS}
 PASSED = re.compile(r"dY|dX|(X|Y|dX|dY)\d+")
+Node = TypeVar("Node", bound=ast.AST)
 AXES = "nthwuvzcabefgijklmopqrsxy"
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.BitAnd, ast.BitOr)
 
@@ -53,14 +54,15 @@ ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.BitAnd, ast.BitO
 class Reader:
     """Turns statements into steps, one operation on many elements at a time, and runs them."""
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, end: str = "Y", taken: Collection[str] = (), /, **values: Any) -> None:
+        self.end, self.taken = end, {*RESERVED, *taken}
         self.values, self.steps = values, list[Step]()
         self.lines: dict[str, str] = {}  # in which each symbol is computed
         self.chosen: set[str] = set()  # names for parts
         self.line = ""  # which is read now, for errors
 
     def read(self, source: str | Callable[..., Any]) -> list[Step]:
-        """Return the steps of a text, or of a function, which ends with Y."""
+        """Return the steps of a text, or of a function, which ends with Y, or with L."""
         for node in statements(source):
             self.line = f"line {node.lineno}"
             if _depth(node) > DEEPEST:
@@ -72,18 +74,18 @@ class Reader:
             match node:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     self.begin(name, value)
-                case ast.Return(value=ast.Name(id="Y")) | ast.Expr(value=ast.Constant()):
+                case ast.Return(value=ast.Name(id=self.end)) | ast.Expr(value=ast.Constant()):
                     pass
                 case ast.Return(value=ast.expr() as value):
-                    self.begin("Y", value)
+                    self.begin(self.end, value)
                 case _:
                     raise self.refused(
                         "derive reads assignments of new names, and return. Write a choice as "
                         "np.where, and a change in place as a new name; for a loop over time, "
                         "pass steps with Loop and Carry"
                     )
-        if "Y" not in self.values:
-            raise DerivationError("the forward pass computes no Y: assign it, or return it.")
+        if self.end not in self.values:
+            raise DerivationError(f"the formula computes no {self.end}: assign it, or return it.")
         if clash := [name for name in self.values if f"d{name}" in self.values]:
             raise DerivationError(
                 f"d{clash[0]} is the gradient of {clash[0]}: give one of them another name."
@@ -104,7 +106,7 @@ class Reader:
         """Append a step, and run it."""
         if step.symbol in self.values:
             raise self.refused(f"{step.symbol} has a value already: give the new one another name")
-        if step.symbol in RESERVED or PASSED.fullmatch(step.symbol):
+        if step.symbol in self.taken or PASSED.fullmatch(step.symbol):
             raise self.refused(f"{step.symbol} has another meaning here: choose another name")
         try:
             value = step.value(self.values)
@@ -211,7 +213,9 @@ class Reader:
 
     def free(self, base: str) -> str:
         names = (base, *(f"{base}_{k}" for k in range(2, 1000)))
-        found = next(name for name in names if name not in {*self.values, *self.chosen})
+        found = next(
+            name for name in names if name not in {*self.values, *self.chosen, *self.taken}
+        )
         self.chosen.add(found)
         return found
 
@@ -223,7 +227,7 @@ class Reader:
             return node.id
         kind = "" if isinstance(node, ast.BinOp) else called(node)
         names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in self.values]
-        prefix = f"{kind}_" if kind in FOLDS else "moved_" if moves(node) else ""
+        prefix = f"{kind}_" if kind in (*FOLDS, *SLOPES) else "moved_" if moves(node) else ""
         prefix = "product_" if kind == "einsum" else prefix
         return self.put(self.free(prefix + "".join(dict.fromkeys(names))), node)
 
@@ -272,8 +276,10 @@ class Reader:
             top = self.along(self.free(f"max_{minus}"), [minus], "max", **options)
             return self.add(Let(symbol, f"-{top}"))
         factors = _factors(of, kind)
-        parts = factors if all(names_in(ast.unparse(part)) for part in factors) else [of]
-        names = [self.name(part) for part in parts]
+        known = all(names_in(ast.unparse(part)) for part in factors)
+        first, *others = factors if known else [of]
+        one = self.name(first)
+        names = [one, *(one if other is first else self.name(other) for other in others)]
         if len({np.shape(self.values[n]) for n in names}) > 1:
             names = [self.name(of)]
         return self.along(symbol, names, kind, **options)
@@ -344,7 +350,7 @@ class Reader:
             inside: Any = of.func if isinstance(of, ast.Call) else of
             of = of.args[0] if of_numpy(of) else inside.value
         name = self.name(of)
-        code = ast.unparse(_replaced(node, of, ast.Name(name)))
+        code = ast.unparse(replaced(node, {ast.unparse(of): ast.Name(name)}))
         for inner in ast.walk(ast.parse(code, mode="eval").body):
             if not self.may_move(inner):
                 raise self.refused(f"{code!r}: say where elements go with numbers and shapes alone")
@@ -384,6 +390,8 @@ MOVING += (ast.UnaryOp, ast.USub, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Flo
 def statements(source: str | Callable[..., Any]) -> list[ast.stmt]:
     """The statements of a text, or of a function's body."""
     try:
+        if getattr(source, "__name__", "") == "<lambda>":
+            return _returned(source)
         text = source if isinstance(source, str) else inspect.getsource(source)
         if len(text) > LONGEST:
             raise DerivationError(f"a forward pass has at most {LONGEST:,} characters.")
@@ -442,11 +450,21 @@ def _factors(node: ast.expr, kind: str) -> list[ast.expr]:
     return [node]
 
 
-def _replaced(node: ast.expr, old: ast.expr, new: ast.expr) -> ast.expr:
-    """Return the expression with one part replaced."""
+def replaced(node: Node, by: Mapping[str, ast.expr]) -> Node:
+    """The same, with other expressions in the places of these; of itself, only parts."""
 
     class Replace(ast.NodeTransformer):
         def visit(self, inner: ast.AST) -> ast.AST:
-            return new if inner is old else self.generic_visit(inner)
+            new = by.get(ast.unparse(inner)) if isinstance(inner, ast.expr) else None
+            return new or self.generic_visit(inner)
 
-    return cast(ast.expr, Replace().visit(node))
+    return cast(Node, Replace().visit(node))
+
+
+def _returned(function: Any) -> list[ast.stmt]:
+    """What a lambda returns: the positions of its code say where it stands."""
+    lines = [line.encode() for line in inspect.findsource(function)[0]]
+    spots = [p for p in function.__code__.co_positions() if p[3]]  # its begin has no column
+    (top, left), (end, right) = min((p[0], p[2]) for p in spots), max((p[1], p[3]) for p in spots)
+    text = b"".join([*lines[top - 1 : end - 1], lines[end - 1][:right]])[left:]
+    return ast.parse(b"return (" + text + b")").body

@@ -159,8 +159,8 @@ class _Reverse:
         operands = [name for name in dict.fromkeys(_moved(step)) if name in self.active]
         outside = [name for name in operands if self.inside and name not in self.inside]
         merged = looped and step.symbol in self.whole
-        named = len(operands) > 1 or outside or not _scales(step) or len(show(g)) > LONG
-        if not merged and named:
+        many = (len(operands) > 1 or outside) and g.keys() != {()}  # 1 needs no name
+        if not merged and (many or not _scales(step) or len(show(g)) > LONG):
             g = atom(self.named(step.symbol, g))
         parts = dict.fromkeys(operands, g)
         if isinstance(step, Let):

@@ -20,7 +20,7 @@ from phitodeep.model.architectures import gpt
 from phitodeep.optimization.optimizers import LBFGS, SGD
 from tests.inspect.explorer import checks
 from tests.inspect.shared import Plain
-from tests.random_networks import Gate, Scale
+from tests.random_networks import Closed, Gate
 from tests.rows import few
 
 RNG = np.random.default_rng(0)
@@ -78,10 +78,10 @@ def test_what_a_hook_returned_is_shown(js, model, given, y, key):
     "layers",
     [
         (L.Lambda(np.sin, lambda dY, X, Y: np.cos(X) * dY),),
-        (Scale(), L.Tanh()),
+        (Closed(), L.Tanh()),
         (Gate(L.Dense(4, 4), L.Dense(4, 4)),),
     ],
-    ids=["Lambda", "Scale", "Gate"],
+    ids=["Lambda", "Closed", "Gate"],
 )
 def test_layers_without_steps_are_recorded(js, layers):
     text = checks.check_all(js, dense(*layers), X, Y)
