@@ -364,3 +364,19 @@ def test_settings_are_arguments_and_steps_may_be_given():
     assert again.source == found.source
     assert "Squash" in repr(again)
     assert phitodeep.derive is derive
+
+
+@pytest.mark.parametrize(
+    ("text", "slope"),
+    [
+        ("Y = np.where(X > 0, X, np.expm1(np.minimum(X, 0)))", 1),  # ELU has no kink
+        ("Y = np.maximum(X, 0) + np.minimum(X, 0)", 1),
+        ("Y = np.maximum(0, X) + np.minimum(0, X)", 1),
+        ("Y = np.maximum(X, 0)", 0),
+        ("Y = np.maximum(0, X)", 0),
+    ],
+)
+def test_where_pieces_meet_the_slope_is_that_of_the_whole(text, slope):
+    layer = derive(text, X=(4, 5)).layer()
+    layer.forward(np.zeros((2, 5)))
+    np.testing.assert_array_equal(layer.backward(np.ones((2, 5))), np.full((2, 5), slope))

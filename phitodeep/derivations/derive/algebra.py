@@ -46,11 +46,12 @@ SLOPES = {
     "softplus": "sigmoid(u)",
     **dict.fromkeys(("sign", "signbit", "int64", "floor", "ceil", "round"), "0"),
 }
-# Functions of several arguments a, b, c, which move by ta, tb, tc. Of equal ones, the second moves.
+# Functions of several arguments a, b, c, which move by ta, tb, tc. Of equal ones, b moves in a maximum
+# and a in a minimum: so max(X, 0) has the slope 0 at 0, and max(X, 0) + min(X, 0) the slope 1.
 DIRECTIONAL = {
     "where": "np.where(a, tb, tc)",
     "maximum": "np.where(a > b, ta, tb)",
-    "minimum": "np.where(a < b, ta, tb)",
+    "minimum": "np.where(a > b, tb, ta)",
     "clip": "np.where((b < a) & (a < c), ta, np.where(a <= b, tb, tc))",
     "logaddexp": "np.exp(a - y) * ta + np.exp(b - y) * tb",
 }
@@ -201,6 +202,8 @@ def _moved(text: str, moves: Mapping[str, Poly]) -> Poly:
     arguments = [directional(parse(a), moves) for a in node.args]
     if not any(arguments):
         return {}
+    if name in ("maximum", "minimum") and isinstance(node.args[0], ast.Constant):
+        arguments, node.args = arguments[::-1], node.args[::-1]
     given = dict(zip("abc", map(ast.unparse, node.args), strict=False)) | {"y": text}
     if name in DIRECTIONAL:
         given |= {f"t{k}": show(t) if t else "0.0" for k, t in zip("abc", arguments, strict=False)}
