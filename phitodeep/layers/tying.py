@@ -83,7 +83,8 @@ class Lambda(Layer):
     """Your own function and its backward: Y = forward(X), dX = backward(dY, X, Y).
 
     Shapes: X, Y are (N, ...), as the functions require. The layer has no parameters. Test the two
-    functions with `check_gradients`.
+    functions with `check_gradients`. Where the source of `forward` can be read, traces and the
+    debugger show its formulas, and those of the backward pass that `derive` finds.
 
     inputs                 with 2, say, Y = forward(X1, X2), and backward(dY, X1, X2, Y) returns the
                            tuple of dX1 and dX2, None for one without a gradient
