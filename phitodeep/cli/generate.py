@@ -95,7 +95,7 @@ def _pieces(tokens: Iterable[int], decode: Callable[[list[int]], str]) -> Iterat
             yield text[len(shown) :]
             last = last[-BEFORE:]
             shown = decode(last)
-    yield decode(last)[len(shown) :] if last else ""
+    yield decode(last)[len(shown) :]
 
 
 def _numbers(prompt: str) -> list[int]:
