@@ -281,6 +281,7 @@ def test_info_shows_settings_and_reads_no_weights(digits, writer, monkeypatch):
     assert "holds           weights, the optimizer's memory\n" in shown
     assert "epochs trained  3\n" in shown
     assert "batch size      4\n" in shown
+    assert "input       unknown\n" in phitodeep("info", saved(Sequential(nn.Tanh()))).stdout
 
     def fail(*_, **__):
         raise AssertionError("weights are not needed")
@@ -860,8 +861,12 @@ def test_opsets_formats_and_weights_of_a_large_onnx_file(digits, monkeypatch):
     Path("digits.onnx.data").write_text("mine")
     assert "digits.onnx.data exists" in mistake("export", digits, "--to", "onnx")
     assert not Path("digits.onnx").exists()
-    shown = phitodeep("export", digits, "--to", "onnx", "--force").stdout
-    assert re.findall("Wrote ([^,]*),", shown) == ["digits.onnx", "digits.onnx.data"]
+    for form, files in {
+        "onnx": ["digits.onnx", "digits.onnx.data"],
+        "numpy": ["digits.py", "digits.npz"],
+    }.items():
+        shown = phitodeep("export", digits, "--to", form, "--force").stdout
+        assert re.findall("Wrote ([^,]*),", shown) == files
 
 
 @register
@@ -878,6 +883,12 @@ def test_an_export_names_the_layer_that_it_cannot_write(form):
     model = model_for((3,), nn.Dense(3, 2), Doubled())
     assert "Doubled()" in mistake("export", saved(model), "--to", form)
     assert sorted(p.name for p in Path().iterdir()) == ["m.safetensors"]
+
+
+def test_export_to_torch_says_what_it_needs(digits, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    message = mistake("export", digits, "--to", "torch")
+    assert message == 'to_torch needs torch: pip install "phitodeep[torch]".'
 
 
 def test_export_to_torch(digits):
