@@ -30,7 +30,7 @@ def read_inputs(path: Path) -> Array:
 
 def sample_shapes(model: Model) -> dict[str, Shape]:
     """Return the shape of one sample of each input by name, or {} if the model knows none."""
-    known = model.known_input() if model.inputs == 1 else None
+    known = model.known_input()
     shapes = model._ins() or (() if known is None else (known,))
     return dict(zip(model.takes, shapes, strict=False))
 

@@ -6,6 +6,7 @@ import os
 import re
 import runpy
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -593,6 +594,8 @@ def expected(digits):
 def test_what_predict_prints_and_writes_and_how_exact_it_is(digits, expected, writer):
     shown = phitodeep("predict", digits, "x.npy").stdout
     np.testing.assert_array_equal(read_csv(shown).astype(np.float32), expected)
+    shutil.copy("x.npy", "run=1.npy")
+    assert phitodeep("predict", digits, "run=1.npy").stdout == shown
     shown = phitodeep("predict", digits, "x.npy", "--classes").stdout
     assert [int(line) for line in shown.splitlines()] == expected.argmax(axis=1).tolist()
     result = phitodeep("predict", digits, "x.npy", "--output", "out.npy")
@@ -607,9 +610,10 @@ def test_what_predict_prints_and_writes_and_how_exact_it_is(digits, expected, wr
     assert len(shown.split(",")) == 8
     Path("x.csv").write_text("0,1,2,3,4,5,6,0.5\n")
     np.save("x.npy", np.full((2, 8), 0.5))
-    for name in ("x.csv", "x.npy"):
+    np.save("truth.npy", np.ones((2, 8), bool))
+    for name, kind in {"x.csv": "float64", "x.npy": "float64", "truth.npy": "bool"}.items():
         message = mistake("predict", writer, name)
-        assert message.endswith("float64: all numbers in INPUT must be integers from 0.")
+        assert message.endswith(f"{kind}: all numbers in INPUT must be integers from 0.")
     for dtype in (np.float32, np.float64):
         P = np.random.default_rng(0).standard_normal((200, 2)).astype(dtype)
         stream = io.StringIO()
@@ -697,9 +701,13 @@ def test_tokens_of_a_csv_are_whole_numbers(here):
     expected = model.predict(np.array([[250, 3], [1, 2]]))
     phitodeep("predict", "m.safetensors", "x.csv", "--output", "y.npy")
     np.testing.assert_array_equal(np.load("y.npy"), expected)
-    for number in ("1e300", "-1e300", "0.5"):
+    for number, said in {
+        **dict.fromkeys(["1e300", "-1e300", "0.5"], "must be integers from 0"),
+        str(2**53 - 1): f"got {2**53 - 1} at X[0, 0]",
+        str(2**53 + 1): "must be integers from 0",  # a float would make another number of it
+    }.items():
         (here / "x.csv").write_text(f"{number},3\n")
-        assert "must be integers from 0" in mistake("predict", "m.safetensors", "x.csv")
+        assert said in mistake("predict", "m.safetensors", "x.csv")
 
 
 class Reader:
@@ -739,11 +747,15 @@ def test_inputs_are_regular_files(digits):
 
 
 def test_samples_and_csv_files_at_the_limits(writer, digits, monkeypatch):
-    np.save("x.npy", np.ones(3))
+    np.save("x.npy", np.ones(2))
+    message = mistake("predict", saved(Sequential(nn.Dense(2, 1))), "x.npy")
+    assert "must be an array of shape (1, 2)" in message
     message = mistake("predict", saved(Sequential(nn.Dense(3, 1))), "x.npy")
-    assert "must be an array of shape (1, 3)" in message
-    shown = phitodeep("predict", saved(Sequential(nn.Dense(1, 1))), "x.npy").stdout
-    assert len(shown.splitlines()) == 3
+    assert message.startswith("x.npy has 1 number per row")
+    for count in (1, 2):
+        np.save("x.npy", np.ones(count))
+        shown = phitodeep("predict", saved(Sequential(nn.Dense(1, 1))), "x.npy").stdout
+        assert len(shown.splitlines()) == count
     Path("a.csv").write_text("1,2,1e30\n")
     assert "takes integer tokens" in mistake("predict", writer, "a.csv")
     Path("a.csv").touch()
