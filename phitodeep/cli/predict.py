@@ -107,8 +107,7 @@ def _write_csv(stream: IO[str] | IO[bytes], P: dict[str, Array]) -> None:
     for name, A in P.items():
         columns.append(A.reshape(len(A), -1))
         width = columns[-1].shape[1]
-        digits = "%d" if A.dtype.kind != "f" else "%.9g" if A.dtype == np.float32 else "%.17g"
-        formats += [digits] * width
+        formats += ["%.9g" if A.dtype == np.float32 else "%.17g"] * width
         names += [name] if width == 1 else [f"{name} {k}" for k in range(width)]
     header = ",".join(names) if len(P) > 1 else ""
     np.savetxt(stream, np.hstack(columns), formats, ",", header=header, comments="")

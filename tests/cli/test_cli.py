@@ -554,6 +554,7 @@ def test_every_command_takes_a_network_with_named_inputs_and_outputs():
     file, A = saved(model), np.random.default_rng(0).random((3, 2, 2)).astype(np.float32)
     words = np.arange(12).reshape(3, 4) % 9
     np.save("a.npy", A)
+    np.save("b.npy", np.zeros((3, 4, 2), int))
     np.savetxt("w.csv", words, "%d", ",")
     P = model.predict({"a": A, "words": words})
     shown = phitodeep("info", file).stdout
@@ -567,17 +568,26 @@ def test_every_command_takes_a_network_with_named_inputs_and_outputs():
     head, rows = phitodeep("predict", file, "words=w.csv", "a=a.npy").stdout.split("\n", 1)
     assert head == "kind 0,kind 1,kind 2,box 0,box 1"
     np.testing.assert_array_equal(read_csv(rows).astype("f"), np.hstack([P["kind"], P["box"]]))
-    said = phitodeep("predict", file, "a=a.npy", "words=w.csv", "--classes", "-o", "out.npy").stderr
+    classes = P["kind"].argmax(1)
+    for losses in ({"kind": "softmax_cross_entropy"}, model.loss.losses):
+        model.setloss(losses)
+        given = saved(model), "a=a.npy", "words=w.csv", "--classes"
+        head, rows = phitodeep("predict", *given).stdout.split("\n", 1)
+        assert head == "kind,box 0,box 1"
+        np.testing.assert_array_equal(read_csv(rows).astype("f"), np.c_[classes, P["box"]])
+    said = phitodeep("predict", *given, "-o", "out.npy").stderr
     assert said.startswith("Wrote out-kind.npy: shape (3,), int64.")
-    np.testing.assert_array_equal(np.load("out-kind.npy"), P["kind"].argmax(1))
+    np.testing.assert_array_equal(np.load("out-kind.npy"), classes)
     np.testing.assert_array_equal(np.load("out-box.npy"), P["box"])
-    for given, message in {
+    for wrong, message in {
         "a.npy": "INPUT (a=FILE words=FILE) must hold a, words; it lacks 'words'.",
+        "a.npy w.csv": "lacks 'a', 'words' and has the unknown 'a.npy', 'w.csv'",
         "a=a.npy b=w.csv": "lacks 'words' and has the unknown 'b'",
         "a=a.npy a=a.npy words=w.csv": "a, a, words: an input is given twice",
         "a=w.csv words=a.npy": "words'] takes integer tokens",
+        "a=a.npy words=b.npy": "b.npy has samples of shape (4, 2), but the model takes (4,)",
     }.items():
-        assert message in mistake("predict", file, *given.split())
+        assert message in mistake("predict", file, *wrong.split())
     np.save("out-box.npy", A)
     message = mistake("predict", file, "a=out-box.npy", "words=w.csv", "-o", "out.npy")
     assert message.startswith("out-box.npy is a file that this command reads")
@@ -614,17 +624,21 @@ def test_what_predict_prints_and_writes_and_how_exact_it_is(digits, expected, wr
     for name, kind in {"x.csv": "float64", "x.npy": "float64", "truth.npy": "bool"}.items():
         message = mistake("predict", writer, name)
         assert message.endswith(f"{kind}: all numbers in INPUT must be integers from 0.")
-    for dtype in (np.float32, np.float64):
+    for dtype, tenth in ((np.float32, "0.100000001"), (np.float64, "0.10000000000000001")):
         P = np.random.default_rng(0).standard_normal((200, 2)).astype(dtype)
-        stream = io.StringIO()
+        P[0, 0], stream = 0.1, io.StringIO()
         _write_csv(stream, {"Y": P})
+        assert stream.getvalue().startswith(f"{tenth},")
         np.testing.assert_array_equal(read_csv(stream.getvalue()).astype(dtype), P)
-    np.save("x.npy", np.array([[-0.5], [0.3], [0.9]]))
+    X = np.array([[-0.5], [0.3], [0.9]])
+    np.save("x.npy", X)
+    np.save("steps.npy", X[None])
     for loss in (BinaryCrossEntropy(), BinaryCrossEntropyWithLogits()):
         model = Sequential(nn.Dense(1, 1), loss_class=loss)
         model.layers[0].W = [[1.0]]
-        shown = phitodeep("predict", saved(model), "x.npy", "--classes").stdout.split()
-        assert shown == ["0", "0" if loss.threshold else "1", "1"]
+        for name, between in (("x.npy", "\n"), ("steps.npy", ",")):
+            shown = phitodeep("predict", saved(model), name, "--classes").stdout.strip()
+            assert shown.split(between) == ["0", "0" if loss.threshold else "1", "1"]
 
 
 @pytest.mark.parametrize("name", [None, "p{}", "{}_0"])
