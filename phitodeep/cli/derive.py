@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,8 @@ def _pair(text: str) -> tuple[str, Any]:
     name, _, value = text.partition("=")
     if text == "T=labels":
         return name, value
-    try:
-        sizes = tuple([int(size) for size in value.split(",") if size])
-        return name, sizes if sizes else float(value)
-    except ValueError:
-        try:
-            return name, float(value)
-        except ValueError:
-            raise Failure(
-                f"{text!r} must be a shape or a number, as in X=4,5 or eps=1e-5."
-            ) from None
+    with suppress(ValueError):
+        return name, tuple([int(size) for size in value.removesuffix(",").split(",")])
+    with suppress(ValueError):
+        return name, float(value)
+    raise Failure(f"{text!r} must be a shape or a number, as in X=4,5 or eps=1e-5.")

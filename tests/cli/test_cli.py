@@ -985,13 +985,15 @@ def test_derive_prints_or_writes_a_layer(tmp_path):
     source = phitodeep(*given).stdout
     assert "class Swish(Layer)" in source
     assert "k: float = 2.0" in source
+    assert phitodeep(*given[:3], "beta=5,", *given[4:]).stdout == source
     assert "swish.py" in phitodeep(*given, "-o", tmp_path / "swish.py").stdout
     assert (tmp_path / "swish.py").read_text() == source
     assert "does not overwrite" in phitodeep(*given, "-o", tmp_path / "swish.py", code=1).stderr
-    assert "must be a shape or a number" in phitodeep("derive", "Y = X", "X=a", code=1).stderr
     for targets, base in (("T=4,5", "Rowwise"), ("T=labels", "OneHot")):
         found = phitodeep("derive", "L = (P * T).sum(axis=-1)", "P=4,5", targets, "--name", "Dot")
         assert f"class Dot({base})" in found.stdout
+    for wrong in ("X=a", "X=", "X", "X=,"):
+        assert f"'{wrong}' must be a shape or a number" in mistake("derive", "Y = X", wrong)
 
 
 def test_verify_ends_with_its_verdict_even_without_a_reader(monkeypatch):
