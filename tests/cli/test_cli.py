@@ -744,7 +744,7 @@ def test_the_most_confident_mistakes_are_drawn_side_by_side(width, lines, capsys
     show_mistakes(Reader(), np.zeros((4, 28, 28)), np.array([0, 0, 2, 0]), 2)
     assert capsys.readouterr().out == "0 of 4 test digits are misread.\n"
     image = np.zeros((28, 28))
-    image[2:4, 2], image[2, 3], image[4:6, 25], image[5, 24] = 1, 1, 0.3, 0.5
+    image[2:4, 2], image[2, 3], image[4:6, 25], image[5, 24] = 1, 1, 0.22, 0.5
     first, second, *others = drawn(image)
     assert (first, second) == ("█▒" + " " * 22, " " * 22 + "░░")
     assert others == [" " * 24] * 10
