@@ -89,7 +89,7 @@ def _limited(file: Path, model: Model) -> Iterator[None]:
         if time.monotonic() > end:
             raise too_slow
 
-    built = model if model.output_shape is not None else model._measured()
+    built = model._measured()
     shapes = [*built._ins(), *(shape for _, layer in built.walk() for shape in layer._outs())]
     if sum(map(math.prod, shapes)) * BYTES > memory:
         raise too_large
