@@ -387,6 +387,10 @@ def test_a_list_of_samples_is_an_array():
     assert model.train(list(X), list(LABELS), epochs=1, verbose=0)
     images = Sequential(L.Flatten(), L.Dense(6, 3), loss_class="softmax_cross_entropy")
     assert images.train([np.ones((2, 3)), np.zeros((2, 3))], [0, 1], epochs=1, verbose=0)
+    builder = SequentialBuilder(image=(2, 3), seed=0).flatten().name("flat")
+    builder = builder.dense(1).output("a", loss="mse").at("flat").dense(1).output("b", loss="mse")
+    targets = {"a": np.zeros((3, 1)), "b": np.zeros((3, 1))}  # as many as rows of an image
+    assert builder.build().evaluate([np.ones((2, 3))] * 3, targets)
 
 
 def test_setters_that_refuse_leave_the_model():

@@ -105,7 +105,10 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     "cli/*.py": ("cli/test_cli.py", []),
     "training/*.py": (
         "training/test_loop.py",
-        ["training", "model", "core", "plots", "test_messages.py", "test_shown.py"],
+        [
+            *("training", "model", "core", "plots"),
+            *("test_bad_input.py", "test_messages.py", "test_shown.py"),
+        ],
     ),
     "distributed/*.py": ("distributed/test_behaviour.py", ["distributed/test_equal.py"]),
 }

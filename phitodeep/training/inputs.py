@@ -114,8 +114,7 @@ def validate(
     if y is None:
         raise ArgumentTypeError(f"{missing}.")
     n, shape = len(each(X)[0]), on_each(lambda A: A.shape[1:], X)
-    known = shape == model.input_shape and model.output_shape is not None
-    outs = (model if known else model._measured(shape))._outs() or ((),)
+    outs = (model if shape == model.input_shape else model._measured(shape))._outs()
     outputs = tuple([(n, *out) for out in outs])
     after = (None,) * len(outs) if mask is None else each(model.compute_mask(*each(mask)))
     returns = model.returns if isinstance(model, Wired) else ("",)
