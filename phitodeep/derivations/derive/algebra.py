@@ -46,8 +46,8 @@ SLOPES = {
     "softplus": "sigmoid(u)",
     **dict.fromkeys(("sign", "signbit", "int64", "floor", "ceil", "round"), "0"),
 }
-# Functions of several arguments a, b, c, which move by ta, tb, tc. Of equal ones, b moves in a maximum
-# and a in a minimum: so max(X, 0) has the slope 0 at 0, and max(X, 0) + min(X, 0) the slope 1.
+# Functions of several arguments a, b, c, which move by ta, tb, tc. Of equal ones, b moves in a
+# maximum and a in a minimum: max(X, 0) has the slope 0 at 0, and max(X, 0) + min(X, 0) has 1.
 DIRECTIONAL = {
     "where": "np.where(a, tb, tc)",
     "maximum": "np.where(a > b, ta, tb)",
