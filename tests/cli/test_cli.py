@@ -705,7 +705,7 @@ def test_predict_reads_rows_and_reshapes_them(name, digits, expected):
         ("a.txt", "1,2", "a.txt must be an .npy or a .csv file."),
         ("a.npy", npy(header("(1000000000000, 0)")), "its samples hold no numbers."),
         ("a.npy", npy(header("(1000000000000, 0, 5)")), "its samples hold no numbers."),
-        ("b/a.csv", None, "cannot read b/a.csv: there is no such file."),
+        ("b/lr=1.csv", None, "cannot read b/lr=1.csv: there is no such file."),
         ("a.npy", None, "cannot read a.npy: there is no such file."),
     ],
 )
