@@ -347,6 +347,8 @@ def test_what_is_not_a_number_is_named_by_its_place():
         ([[1.0], [1.0, 2.0]], "nested sequences of unequal length"),
     ):
         refused(partial(model.predict, bad), PhitodeepError, f"^X takes.*{says}", model)
+    says = "^y takes real numbers.*with a dict"
+    refused(lambda: model.evaluate(X, {"Y": Y}), ArgumentTypeError, says, model)
 
 
 def test_text_for_a_model_of_tokens_says_to_encode_it():
@@ -388,7 +390,7 @@ def test_a_list_of_samples_is_an_array():
     images = Sequential(L.Flatten(), L.Dense(6, 3), loss_class="softmax_cross_entropy")
     assert images.train([np.ones((2, 3)), np.zeros((2, 3))], [0, 1], epochs=1, verbose=0)
     builder = SequentialBuilder(image=(2, 3), seed=0).flatten().name("flat")
-    builder = builder.dense(1).output("a", loss="mse").at("flat").dense(1).output("b", loss="mse")
+    builder = builder.dense(1).output("a", loss="mse").at("flat").dense(1).output("b")
     targets = {"a": np.zeros((3, 1)), "b": np.zeros((3, 1))}  # as many as rows of an image
     assert builder.build().evaluate([np.ones((2, 3))] * 3, targets)
 
