@@ -117,9 +117,10 @@ def test_a_label_that_is_ignored_has_no_class_weight(rng):
     models = []
     for rows in (slice(6), slice(4)):
         loss = SoftmaxCrossEntropy(ignore_index=255)
-        models.append(SequentialBuilder(3, seed=0).dense(2).loss(loss).build())
+        builder = SequentialBuilder(3, seed=0).dense(2).loss(loss).optimizer("sgd")
+        models.append(builder.build())
         models[-1].train(X[rows], y[rows], class_weight={1: 3.0}, epochs=2, verbose=0)
-    assert_weights(*models)
+    assert_weights(*models, rtol=1e-6)  # sums of more rows round otherwise
 
 
 def test_balanced_needs_labels_in_memory(arrays, tmp_path):
