@@ -68,7 +68,10 @@ class PDE(Around):
         given: Any = [equations] if isinstance(equations, str) else equations
         if not (texts := check_list(given, "PDE equations")):
             raise ArgumentError('PDE needs an equation, such as "u_t - u_xx".')
-        self.columns, self.fields = str(inputs).split(), str(outputs).split()
+        for what, names in (("inputs", inputs), ("outputs", outputs)):
+            if not isinstance(names, str) or "," in names:
+                raise ArgumentError(f'PDE {what} are a text such as "t x", got {names!r}.')
+        self.columns, self.fields = inputs.split(), outputs.split()
         D, M = len(self.columns), len(self.fields)
         if M * D * D > LARGEST:
             raise ArgumentError(f"PDE has {D} inputs and {M} outputs: too many second derivatives.")

@@ -110,7 +110,8 @@ class Writer:
             saved = _call(f"{', '.join(kept)} = self.saved", [f'"{n}"' for n in kept])
             backward.insert(0, saved)
         create = f"    def create(self, shape: Shape) -> Shape:\n{_lines(8, self.create())}\n\n"
-        params = "".join(f"    {p} = Param()\n" for p in self.params) + "\n" * bool(self.params)
+        decays = {p: "decay=True" * (np.ndim(self.scope[p]) > 1) for p in self.params}
+        params = "".join(f"    {p} = Param({decays[p]})\n" for p in decays) + "\n" * bool(decays)
         head = params + self.constructor() + create
         return self.file(head, [*forward, "return Y"], _returning("dX", backward))
 

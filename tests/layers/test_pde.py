@@ -204,8 +204,8 @@ def test_watchers_see_the_equation_as_one_layer():
         ("u.mean()", "several points at once"),
         ("u[::-1]", "several points at once"),
         ("u @ u", "several points at once"),
-        ("u_t = u", "reads assignments"),
-        ("u\nnu = 2", "nu has a value already"),
+        ("u_t = u", "holds ="),
+        ("u\nnu = 2", "holds ="),
         ("u +", "cannot read this as Python"),
         ("2 ** 10 ** 10", "write the number"),
         ("", "cannot read"),
@@ -219,6 +219,9 @@ def test_only_arithmetic_of_known_names_is_an_equation(text, reason):
 
 
 def test_names_and_shapes_that_do_not_fit_are_refused():
+    for wrong in ({"inputs": ["t", "x"]}, {"inputs": "t, x"}, {"inputs": "t x", "outputs": None}):
+        with pytest.raises(errors.ArgumentError, match=r"puts are a text such as .t x., got"):
+            PDE("u_t", Dense(2, 1), **wrong)
     same = {"t": 1.0}, {"u_x": 1.0}, {"outputs": "x"}, {"inputs": "x x"}, {"inputs": "x xx"}
     for wrong in same:
         with pytest.raises(errors.ArgumentError, match="must have different names"):

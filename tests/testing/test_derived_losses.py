@@ -59,11 +59,7 @@ FORMS = {  # the slope that each must have: form is a promise
         {**PAIR, "delta": 1.0},
         """
         e = P - T
-        de = (
-            np.where(np.abs(e) <= self.delta, e, self.delta * np.where(e >= 0, 1.0,
-            -1.0).astype(P.dtype))
-        )
-        return de
+        return np.where(np.abs(e) <= self.delta, e, self.delta * np.sign(e))
         """,
     ),
     softmax: (

@@ -1,7 +1,7 @@
 """The algebra of elementwise expressions: read, differentiate and write them as a person would.
 
     >>> show(slope(parse("X / (1 + np.abs(X))"), "X"))
-    '1 / (1 + np.abs(X)) - X * np.where(X >= 0, 1.0, -1.0) / (1 + np.abs(X)) ** 2'
+    '1 / (1 + np.abs(X)) - X * np.sign(X) / (1 + np.abs(X)) ** 2'
     >>> show(directional(parse("np.tanh(u)"), {"u": parse("tu")}))
     'tu * (1 - np.tanh(u) ** 2)'
 
@@ -40,7 +40,7 @@ SLOPES = {
     "arctan": "1 / (1 + u ** 2)",
     "sqrt": "1 / (2 * y)",
     "square": "2 * u",
-    "abs": "np.where(u >= 0, 1.0, -1.0)",
+    "abs": "np.sign(u)",
     "erf": "2 / np.sqrt(np.pi) * np.exp(-u ** 2)",
     "sigmoid": "y * (1 - y)",
     "softplus": "sigmoid(u)",

@@ -7,6 +7,7 @@ Curves(Tanh()).slope(2, {"X": X, "Y": Y})                    -2 * Y * (1 - Y ** 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping, Set
 from typing import Any
 
@@ -33,11 +34,18 @@ def equation(
     The text is parsed and never run as Python: it may contain arithmetic and elementwise functions
     of these names. Anything else raises a DerivationError.
     """
+    if re.search("[^=<>!]=[^=]", text):
+        raise DerivationError(
+            f"{text!r} holds =: write what should be 0, one side minus the other."
+        )
     values: dict[str, Any] = {**dict.fromkeys(sorted(moving), np.full((2, 1), 0.5)), **constants}
     nodes = [node for part in statements(f"Y = {text}") for node in ast.walk(part)]
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     if unknown := names - {*values, *FUNCTIONS, "Y"}:
-        raise DerivationError(f"{text!r} reads {min(unknown)!r}; known are {', '.join(values)}.")
+        raise DerivationError(
+            f"{text!r} reads {min(unknown)!r}; known are {', '.join(values)}, and what you give as "
+            "a number, such as nu=0.01, and functions of NumPy, such as np.sin."
+        )
     steps = Reader(**values).read(f"Y = {text}")
     if not all(isinstance(step, Let) for step in steps):
         raise DerivationError(f"{text!r} reads several points at once: write it for one point.")

@@ -111,7 +111,9 @@ class Reader:
         try:
             value = step.value(self.values)
         except NameError as error:
-            raise self.refused(f"{error.name} has no value here: assign it before") from None
+            raise self.refused(
+                f"{error.name} has no value here: assign it before, or give its shape"
+            ) from None
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
             given = ", ".join(f"{n} {np.shape(self.values.get(n, 0))}" for n in step.operands)
             raise self.refused(f"{step!r} does not fit its shapes ({given}): {error}") from None
@@ -223,7 +225,9 @@ class Reader:
         """The symbol of a part; a new one if it has no name yet."""
         if isinstance(node, ast.Name):
             if node.id not in self.values:
-                raise self.refused(f"{node.id} has no value here: assign it before")
+                raise self.refused(
+                    f"{node.id} has no value here: assign it before, or give its shape"
+                )
             return node.id
         kind = "" if isinstance(node, ast.BinOp) else called(node)
         names = [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in self.values]
