@@ -70,7 +70,8 @@ FORWARD = (  # with --forward, these too
     r"|(log_)?(softmax|sigmoid|probabilities)|softplus|logsumexp|erf|_polynomial|exp_minus_line|one_hot"
 )
 COMPILED = "kernels/compiled/*.py"
-ALL = (COMPILED, "io/*.py", "cli/*.py", "training/*.py", "distributed/*.py")  # every function
+RULES = "derivations/derive/[akmt]*.py", "derivations/derive/reverse.py", "inspect/curvature.py"
+ALL = (COMPILED, "io/*.py", "cli/*.py", "training/*.py", "distributed/*.py", *RULES)
 IN_FILES = ("distributed/*.py",)  # whose tests start processes: these read what is broken
 ALSO_IN_FILES = ("cli/*.py",)  # some tests start processes: what survives in memory is tried there
 SHOWN = ("test_bad_input.py", "test_messages.py", "test_shown.py")  # what a user is told
@@ -81,12 +82,18 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     ),
     "loss/*.py": ("loss/test_loss.py", ["training/test_shortcuts.py", "model/test_network.py"]),
     "derivations/language/*.py": ("derivations/test_contract.py", ["derivations"]),
+    "derivations/derive/tangents.py": (
+        "derivations/test_tangents.py",
+        ["testing/test_derived_random.py", "inspect/test_curvature.py"],
+    ),
+    "derivations/derive/[akm]*.py": ("derivations/test_rules.py", ["testing/test_derived.py"]),
     "derivations/derive/*.py": (
-        "derivations/test_derive.py",
-        ["testing/test_derived.py", "testing/test_derived_loops.py"],
+        "testing/test_derived.py",
+        ["testing/test_derived_loops.py", "testing/test_derived_random.py"],
     ),
     "inspect/explorer/document.py": ("inspect/explorer/test_engine_edges.py", []),
     "teach/*.py": ("teach/test_mistakes.py", ["teach/test_grading.py"]),
+    "inspect/curvature.py": ("inspect/test_curvature.py", []),
     "inspect/attributions.py": ("inspect/test_attributions.py", []),
     "inspect/recording.py": ("inspect/test_trace.py", ["inspect/test_hooks.py"]),
     "functional/__init__.py": ("functional/test_functional.py", ["loss", "layers"]),

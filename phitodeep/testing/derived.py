@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
+from unicodedata import is_normalized
 
 import numpy as np
 
@@ -65,7 +66,8 @@ def derive(source: Source, /, *, name: str = "Derived", **given: Any) -> Derived
 
     A forward pass that cannot be differentiated raises a DerivationError, which names the line.
     """
-    if not (isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)):
+    written = isinstance(name, str) and name.isidentifier() and is_normalized("NFKC", name)
+    if not written or keyword.iskeyword(name):
         raise ArgumentError(f"name must be that of a class, such as Swish, got {name!r}.")
     if "P" in given:
         return _derive_loss(source, name, given)
@@ -75,15 +77,19 @@ def derive(source: Source, /, *, name: str = "Derived", **given: Any) -> Derived
     values |= settings
     forward, lines = _read(source, values, "Y")
     scope = _performed(forward, values, lines)
-    if np.shape(scope["Y"])[:1] != shapes["X"][:1]:
-        raise DerivationError(
-            f"{lines.get('Y', 'the steps')}: Y has shape {np.shape(scope['Y'])} for X of shape "
-            f"{shapes['X']}, but a layer keeps the samples, which are the first axis: sum along "
-            "other axes, such as axis=-1."
-        )
     more = {"X": np.concatenate([values["X"], values["X"][:1]])}
-    _performed(forward, values | more, lines, ": write the number of samples as X.shape[0]")
-    back = reverse(forward, scope, shapes)
+    other = _performed(forward, values | more, lines, ": write the number of samples as X.shape[0]")
+    Y, n = np.shape(scope["Y"]), len(values["X"])
+    if Y[:1] != (n,) or np.shape(other["Y"]) != (n + 1, *Y[1:]):
+        raise DerivationError(
+            f"{lines.get('Y', 'the steps')}: Y has shape {Y} for X of shape {shapes['X']}, but a "
+            "layer keeps the samples, which are the first axis and no other: sum along other axes, "
+            "such as axis=-1, and keep them with keepdims=True."
+        )
+    try:
+        back = reverse(forward, scope, shapes)
+    except OverflowError:
+        raise DerivationError("the numbers of a gradient overflow: write smaller ones.") from None
     if missing := [n for n in shapes if f"d{n}" not in {step.symbol for step in back}]:
         raise DerivationError(
             f"Y does not depend on {', '.join(missing)}, so that there is no gradient: leave out "
@@ -195,8 +201,8 @@ def _checked(
 
 
 def _is_shape(value: Any) -> bool:
-    found = isinstance(value, list | tuple) and len(value) > 0
-    return found and all(isinstance(n, int) and n > 0 for n in value)
+    found = isinstance(value, list | tuple) and 0 < len(value) <= 32
+    return found and all(type(n) is int and n > 0 for n in value)
 
 
 def _performed(
@@ -223,7 +229,9 @@ def _refuse_chance(
     """Refuse parameters that have a size of X without need: it would be taken for that of X."""
     for k, n in enumerate(shapes["X"][1:], 1):
         places = [(p, a) for p in shapes if p != "X" for a, m in enumerate(shapes[p]) if m == n]
-        for some in chain.from_iterable(combinations(places, r) for r in (1, 2, 3)):
+        for some in chain.from_iterable(
+            combinations(places, r) for r in (1, 2, 3)[: 1 + 2 * (len(places) < 20)]
+        ):
             larger = dict(values)
             for p, a in some:
                 larger[p] = np.repeat(larger[p], 3, axis=a)
@@ -306,7 +314,11 @@ class Derived:
             raise DerivationError(f"{self.name}: the code that was written computes another Y.")
         for n in (2, 3):
             if fault := self._fault(text, (n, *X.shape[1:]), n):
-                raise DerivationError(f"{self.name} does not pass check_gradients: {fault}")
+                raise DerivationError(
+                    f"{self.name} does not pass check_gradients: {fault} Central differences "
+                    "measure values of moderate size, away from jumps: write the forward pass so "
+                    "that it has them. The attribute steps has what was derived."
+                )
 
     def _computed(self, layer: Any) -> Any:
         """The Y of the example."""

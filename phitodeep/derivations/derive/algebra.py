@@ -52,7 +52,7 @@ DIRECTIONAL = {
     "where": "np.where(a, tb, tc)",
     "maximum": "np.where(a > b, ta, tb)",
     "minimum": "np.where(a > b, tb, ta)",
-    "clip": "np.where((b < a) & (a < c), ta, np.where(a <= b, tb, tc))",
+    "clip": "np.where((b < a) & (a < c), ta, np.where((a <= b) & (b < c), tb, tc))",
     "logaddexp": "np.exp(a - y) * ta + np.exp(b - y) * tb",
 }
 
@@ -227,6 +227,11 @@ def put(code: str, texts: Mapping[str, str]) -> str:
         def visit_Name(self, node: ast.Name) -> ast.AST:
             return nodes.get(node.id, node)
 
+        def visit_Call(self, node: ast.Call) -> ast.AST:
+            self.generic_visit(node)
+            one, *others = map(ast.unparse, node.args[1:] or [node])
+            return node.args[1] if one == "0.0" and others == [one] else node  # neither moves
+
     return ast.unparse(Put().visit(ast.parse(code, mode="eval")))
 
 
@@ -266,7 +271,7 @@ def _term(powers: Powers, c: Fraction) -> str:
     powers = tuple(pair for name, k in powers for pair in _without_roots(name, k))
     above = [_factor(name, k) for name, k in powers if k > 0]
     below = [_factor(name, -k) for name, k in powers if k < 0]
-    if c.denominator > 4096:  # not a fraction that a person would write
+    if c.denominator > 4096 or c.numerator > 1e15:  # not a fraction that a person would write
         above, c = [repr(float(c)), *above], Fraction(1)
     if c.numerator != 1 or not above:
         above.insert(0, str(c.numerator))

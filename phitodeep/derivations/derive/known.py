@@ -34,7 +34,7 @@ class Known:
                 self._learn(step.symbol, parse(step.code))
 
     def _learn(self, name: str, p: Poly) -> None:
-        if len(p) != 1 or [*p.values()] != [1]:
+        if [*p.values()] != [1]:
             return
         ((powers, _),) = p.items()
         if len(powers) > 1 and all(text.isidentifier() for text, _ in powers):
@@ -46,12 +46,12 @@ class Known:
                     self.atoms[text] = atom(name, -1)
             elif abs(k) == 1:
                 self.atoms[text] = atom(name, k)
-                self._learn_gate(name, text, k)
+                self._learn_gate(name, text)
 
-    def _learn_gate(self, name: str, text: str, k: Fraction) -> None:
+    def _learn_gate(self, name: str, text: str) -> None:
         """Of s = 1 / (1 + e), learn that e = 1 / s - 1."""
         rest = add(parse(text), ONE, -1)
-        if k == -1 and len(rest) == 1 and [*rest.values()] == [1]:
+        if [*rest.values()] == [1]:
             ((other, _),) = rest.items()
             if len(other) == 1 and other[0][1] == 1:
                 self.atoms[other[0][0]] = add(atom(name, -1), ONE, -1)
@@ -62,9 +62,9 @@ class Known:
         for powers, c in p.items():
             term: Poly = {(): c}
             for text, k in powers:
-                found = self.atoms.get(text)
-                usable = found is not None and (len(found) == 1 or k == 1)
-                term = times(term, power(found, k) if found and usable else atom(text, k))
+                found = self.atoms.get(text, atom(text))
+                usable = len(found) == 1 or k == 1
+                term = times(term, power(found, k) if usable else atom(text, k))
             out = add(out, term)
         return canonical({self._with_products(powers): c for powers, c in out.items()})
 

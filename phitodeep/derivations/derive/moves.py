@@ -26,7 +26,7 @@ def undone(step: Arrange, g: str) -> str:
         else:
             return ""
         options = [f"{k.arg}={ast.unparse(k.value)}" for k in getattr(node, "keywords", ())]
-        name = func.attr if isinstance(func, ast.Attribute) else ast.unparse(node)[-4:]
+        name = func.attr if isinstance(func, ast.Attribute) else ""
         texts = [ast.unparse(a) for a in args]
         g = _back(name, g, ast.unparse(inner), ast.unparse(node), [*texts, *options])
         if not g:

@@ -41,10 +41,10 @@ VALUES = OWN | {"tanh": "h", "exp": "E"}  # names of values that the slope of a 
 LONGEST = 20_000  # characters of a forward pass
 GREATEST = 1e60  # of numbers in a forward pass: their squares do not overflow
 DEEPEST = 160  # parts inside each other
-CALLS = 5  # of functions in a part that has no name
-LARGEST = 2**22  # elements of an example
+NAMES = 12  # of symbols and functions in a part that has no name
+LARGEST = 2**18  # elements of an example
 # What has another meaning in the layer that is written.
-RESERVED = {"X", "np", "self", "places", "t", "super", *FUNCTIONS}
+RESERVED = {"X", "np", "self", "places", "t", "super", "float", "range", *FUNCTIONS}
 PASSED = re.compile(r"dY|dX|(X|Y|dX|dY)\d+")
 Node = TypeVar("Node", bound=ast.AST)
 AXES = "nthwuvzcabefgijklmopqrsxy"
@@ -63,7 +63,9 @@ class Reader:
 
     def read(self, source: str | Callable[..., Any]) -> list[Step]:
         """Return the steps of a text, or of a function, which ends with Y, or with L."""
-        for node in statements(source):
+        body = statements(source)
+        self.chosen |= {n.id for part in body for n in ast.walk(part) if isinstance(n, ast.Name)}
+        for node in body:
             self.line = f"line {node.lineno}"
             if _depth(node) > DEEPEST:
                 raise self.refused("this is too deep: give parts of it names")
@@ -109,7 +111,8 @@ class Reader:
         if step.symbol in self.taken or PASSED.fullmatch(step.symbol):
             raise self.refused(f"{step.symbol} has another meaning here: choose another name")
         try:
-            value = step.value(self.values)
+            large = self.size_of(step) > LARGEST
+            value: Any = None if large else step.value(self.values)
         except NameError as error:
             raise self.refused(
                 f"{error.name} has no value here: assign it before, or give its shape"
@@ -117,6 +120,8 @@ class Reader:
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
             given = ", ".join(f"{n} {np.shape(self.values.get(n, 0))}" for n in step.operands)
             raise self.refused(f"{step!r} does not fit its shapes ({given}): {error}") from None
+        if large:
+            raise self.refused(f"{step!r} is too large for an example: give X smaller sizes")
         if isinstance(value, int) and abs(value) > GREATEST:
             raise self.refused(f"numbers are at most {GREATEST:g} here")
         if not np.size(value):
@@ -124,6 +129,17 @@ class Reader:
         self.steps.append(step)
         self.values[step.symbol], self.lines[step.symbol] = value, self.line
         return step.symbol
+
+    def size_of(self, step: Step) -> int:
+        """How many numbers a step computes, or adds up."""
+        shapes = [np.shape(self.values.get(name, 0)) for name in step.operands]
+        if isinstance(step, Sum):
+            parts = step.code.replace(" ", "").replace("...", "").partition("->")[0].split(",")
+            pairs = [*zip(parts, shapes, strict=True)]
+            letters = {i: n for p, s in pairs for i, n in zip(p[::-1], s[::-1], strict=False)}
+            lead = max(math.prod(s[: max(len(s) - len(p), 0)]) for p, s in pairs)
+            return lead * math.prod(letters.values())
+        return math.prod(np.broadcast_shapes(*shapes)) if isinstance(step, Let) else 1
 
     def put(self, symbol: str, node: ast.expr) -> str:
         """Append what computes `symbol` as the expression says."""
@@ -135,6 +151,8 @@ class Reader:
                 return self.fold(symbol, node, kind)
             case ast.Call() if kind in ("einsum", "concatenate"):
                 return self.add(self.combined(symbol, node, kind))
+            case ast.Subscript(value=ast.Attribute(value=of, attr="shape"), slice=axis):
+                return self.size(self.name(of), self.literal(axis), symbol)
             case ast.Call() | ast.Subscript() | ast.Attribute() if moves(node):
                 return self.moved(symbol, node)
         return self.add(Let(symbol, ast.unparse(self.elementwise(node))))
@@ -144,7 +162,7 @@ class Reader:
     def elementwise(self, node: ast.expr, inside: bool = False) -> ast.expr:
         """The expression, with a name for each part that is not elementwise, or is long."""
         found = self.elementary(node, inside)
-        if inside and sum(isinstance(n, ast.Call) for n in ast.walk(found)) > CALLS:
+        if inside and sum(isinstance(n, ast.Name) for n in ast.walk(found)) > NAMES:
             return ast.Name(self.add(Let(self.free("u"), ast.unparse(found))))
         return found
 
@@ -181,6 +199,8 @@ class Reader:
                 if not inside:
                     return again
                 return ast.Name(self.add(Let(self.free(VALUES[known]), ast.unparse(again))))
+            case ast.Subscript(value=ast.Attribute(value=of, attr="shape"), slice=axis):
+                return ast.Name(self.size(self.name(of), self.literal(axis)))
             case ast.BinOp(op=ast.MatMult()) | ast.Subscript() | ast.Attribute() | ast.Call():
                 if isinstance(node, ast.BinOp) or moves(node) or called(node) in KINDS:
                     return ast.Name(self.name(node))
@@ -269,7 +289,10 @@ class Reader:
             shape = np.shape(self.values[name])
             for letter, size in zip(letters[::-1], shape[::-1], strict=False):
                 if sizes.setdefault(letter, size) != size:
-                    raise self.refused(f"{letter!r} has the sizes {sizes[letter]} and {size}")
+                    raise self.refused(
+                        f"{letter!r} has the sizes {sizes[letter]} and {size}: write a letter for "
+                        "each, or broadcast with *"
+                    )
         return step
 
     def fold(self, symbol: str, node: ast.Call, kind: str) -> str:
@@ -315,20 +338,22 @@ class Reader:
             return self.add(Max(symbol, code, *names))
         if kind == "sum":
             return self.add(Sum(symbol, code, *names))
-        counts = []
-        for a in axes:
-            count = "D" if a == rank - 1 else f"size_{letters[a]}"
-            same = [
-                s.symbol
-                for s in self.steps
-                if isinstance(s, Size) and s.axis == a - rank and self.values[s.symbol] == shape[a]
-            ]
-            words = f"the length of axis {a - rank}"
-            counts.append(
-                same[0] if same else self.add(Size(self.free(count), names[0], a - rank, words))
-            )
+        counts = [self.size(names[0], a - rank) for a in axes]
         total = self.add(Sum(self.free(f"total_{symbol}"), code, *names))
         return self.add(Let(symbol, " / ".join([total, *counts])))
+
+    def size(self, of: str, axis: Any, symbol: str = "") -> str:
+        """The length of an axis: a symbol that has it already, or a new one."""
+        shape = np.shape(self.values[of])
+        rank = len(shape)
+        if type(axis) is not int or not -rank <= axis < rank:
+            raise self.refused(f"{of} has {rank} axes, and no axis {axis}: write one of its own")
+        a, sizes = axis % rank - rank, [step for step in self.steps if isinstance(step, Size)]
+        same = [s.symbol for s in sizes if (s.axis, self.values[s.symbol]) == (a, shape[a])]
+        if same and not symbol:
+            return same[0]
+        symbol = symbol or self.free("D" if a == -1 else f"size_{AXES[a + rank]}")
+        return self.add(Size(symbol, of, a, f"the length of axis {a}"))
 
     def folded(self, node: Any) -> tuple[ast.expr, dict[str, Any]]:
         """What is summed, and the options."""

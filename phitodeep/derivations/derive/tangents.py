@@ -29,6 +29,7 @@ from phitodeep.core.types import Array
 from phitodeep.derivations.derive.algebra import atom, directional, parse, put, show
 from phitodeep.derivations.derive.known import Known
 from phitodeep.derivations.language import run
+from phitodeep.derivations.language.returning import Returned, ToLargest
 from phitodeep.derivations.language.run import Scope
 from phitodeep.derivations.language.step import (
     Arrange,
@@ -112,6 +113,10 @@ class _Tangents:
                 yield Join(t, *(f"t{n}" for n in step.operands), words=step.words)
             case Max() if step.operands[0] in moving:
                 yield AtLargest(t, step)
+            case Returned() if step.gradient in moving:
+                yield Returned(t, f"t{step.gradient}", step.step)
+            case ToLargest() if step.gradient in moving:
+                yield ToLargest(t, f"t{step.gradient}", step.step)
             case Loop():
                 yield from self.of_loop(step)
             case Carry():
