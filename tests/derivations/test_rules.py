@@ -34,7 +34,7 @@ SLOPES = """
 X ** 3 => 3 * X ** 2   X ** -2 => -2 / X ** 3   np.tanh(2 * X) => 2 - 2 * np.tanh(2 * X) ** 2
 X / (1 + X) => (1 - X / (1 + X)) / (1 + X)   np.where(X > 0, X, Y) => np.where(X > 0, 1, 0.0)
 np.where(X > 0, Y, X) => np.where(X > 0, 0.0, 1)   np.maximum(X, Y) => np.where(X > Y, 1, 0.0)
-np.minimum(X, 2 * X) => np.where(X < 2 * X, 1, 2)
+np.minimum(X, 2 * X) => np.where(X > 2 * X, 2, 1)
 np.clip(X, -1, 1) => np.where((-1 < X) & (X < 1), 1, 0.0)
 np.clip(Y, X, 1) => np.where((X < Y) & (Y < 1), 0.0, np.where((Y <= X) & (X < 1), 1, 0.0))
 np.clip(Y, 0, X) => np.where((0 < Y) & (Y < X), 0.0, np.where((Y <= 0) & (0 < X), 0.0, 1))
