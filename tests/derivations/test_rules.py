@@ -50,7 +50,7 @@ np.exp2(X) => 0.6931471805599453 * np.exp2(X)   np.log(X) => 1 / X   np.log1p(X)
 np.tanh(X) => 1 - np.tanh(X) ** 2   np.sin(X) => np.cos(X)   np.cos(X) => -np.sin(X)
 np.tan(X) => 1 + np.tan(X) ** 2   np.sinh(X) => np.cosh(X)   np.cosh(X) => np.sinh(X)
 np.arctan(X) => 1 / (1 + X ** 2)   np.sqrt(X) => 1 / 2 / np.sqrt(X)   np.square(X) => 2 * X
-np.abs(X) => np.where(X >= 0, 1.0, -1.0)   np.sign(X) => 0   np.signbit(X) => 0   np.int64(X) => 0
+np.abs(X) => np.sign(X)   np.sign(X) => 0   np.signbit(X) => 0   np.int64(X) => 0
 np.floor(X) => 0   np.ceil(X) => 0   np.round(X) => 0
 """
 QUOTIENTS = """
