@@ -539,3 +539,16 @@ def test_replaced_symbols_are_explained_and_shares_keep_the_hooks():
     for key in ("0.dW", "1.dgamma", "1.g", "0.dX"):
         total = sum(share[key].array for share in shares)
         np.testing.assert_allclose(total, t[key].array, atol=1e-12)
+
+
+def test_a_shared_layer_has_the_running_means_of_the_first_place():
+    first = L.BatchNorm()
+    model = Sequential(
+        L.Dense(4, 3), first, L.Shared(first), seed=0, loss_class="mse", dtype="float64"
+    )
+    model.build((4,))
+    X = RNG.standard_normal((6, 4))
+    model.train(X, X[:, :3], epochs=2, verbose=0)
+    Y, cache = model.run_with_cache(X)
+    np.testing.assert_allclose(Y, model.predict(X), rtol=1e-6)
+    np.testing.assert_allclose(cache["2.C"], cache["1.Y"] - first.running_mean, rtol=1e-6)

@@ -91,7 +91,7 @@ class Scope:
         symbols = {k: v for k, v in given if k in read and type(v) in (int, float)} | symbols
         if hasattr(layer, "params"):
             lent = {name: owner.params[own] for name, (owner, own) in layer.tied.items()}
-            symbols |= {**layer.state, **lent, **layer.params}
+            symbols |= {**_owner(layer).state, **lent, **layer.params}
         floats = [v.dtype for v in symbols.values() if _is_float(v)]
         self._dtype = np.result_type(*floats) if dtype is None and floats else dtype
         self.values: dict[str, Any] = {name: self.cast(v) for name, v in symbols.items()}
