@@ -5,6 +5,7 @@ import pytest
 
 from phitodeep import SequentialBuilder as B
 from phitodeep import layers as L
+from phitodeep.derivations.language.step import Derivation, Given, Let
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.inspect.recording import record
 
@@ -21,6 +22,50 @@ def two_heads():
     b = B(x=(5,), seed=0).dense(4).tanh().name("h").dense(3)
     b = b.output("a", loss="softmax_cross_entropy").at("h").multiply("h").dense(2)
     return b.output("b", loss="mse", weight=0.3)
+
+
+class Kept(L.Layer):
+    """Linear, and keeps its parameter for the backward pass."""
+
+    W = L.Param()
+
+    def create(self, shape):
+        self.W = np.eye(shape[-1]) + 0.5
+        return shape
+
+    def forward(self, X):
+        self.save_for_backward(X=X, W=self.W)
+        return X @ self.W
+
+    def backward(self, dY):
+        X, W = self.saved("X", "W")
+        self.grads["W"] = X.T @ dY
+        return dY @ W.T
+
+
+class AboveMean(L.Layer):
+    """Linear by its steps, but what it keeps depends on X."""
+
+    def forward(self, X):
+        keep = kept(X)
+        self.save_for_backward(keep=keep)
+        return keep * X
+
+    def backward(self, dY):
+        return self.saved("keep") * dY
+
+    def steps(self):
+        keep = Given("keep", "which are above the mean", lambda s: kept(s["X"]))
+        return Derivation([keep, Let("Y", "keep * X")], [Let("dX", "keep * dY")])
+
+
+def kept(X):
+    return (X > X.mean(axis=-1, keepdims=True)).astype(X.dtype)
+
+
+def shared():
+    inside = L.Chain(L.Dense(4), L.BatchNorm())
+    return B(4, seed=0).add(inside).tanh().add(L.Shared(inside))
 
 
 IMAGES = RNG.standard_normal((4, 6, 6, 1))
@@ -48,6 +93,18 @@ MODELS = {
         "softmax_cross_entropy",
         RNG.integers(0, 7, (3, 5)),
         RNG.integers(0, 7, (3, 5)),
+    ),
+    "layers of a user": (
+        B(5, seed=0).dense(4).tanh().add(Kept()).add(AboveMean()).tanh().dense(2),
+        "mse",
+        RNG.standard_normal((6, 5)),
+        RNG.standard_normal((6, 2)),
+    ),
+    "shared, with running means": (
+        shared(),
+        "mse",
+        RNG.standard_normal((6, 4)),
+        RNG.standard_normal((6, 4)),
     ),
     "heads": (
         two_heads(),

@@ -128,10 +128,15 @@ def _with(layer: Any, values: Mapping[str, Array]) -> Iterator[None]:
 
 
 def _own(s: Passes, text: Any) -> _Own | None:
-    """The passes of a layer, if they are linear around X and the parameters."""
+    """The passes of a layer of phitodeep, if they are linear around X and the parameters.
+
+    Layers of others may keep parameters for their backward pass, or read X for their other values.
+    """
     layer, params, whole = s.layer, Names(owned(s.layer)), s.derivation
     X = Names(n for n in received(s, "X") if np.asarray(s[n]).dtype.kind == "f")
-    found = _known((text, X, params), lambda: biases(whole.forward, X, params))
+    found, kind = None, type(getattr(layer, "layer", layer))
+    if kind.__module__.startswith("phitodeep."):
+        found = _known((text, X, params), lambda: biases(whole.forward, X, params))
     straight = None
     if found is None and not params:
         gate = _known((text, is_gate), lambda: is_gate(whole))
