@@ -176,6 +176,14 @@ NOT_READ = {
     "a call of the user's": (lambda: Lambda(lambda X: swish(X), swish_gradient), (5,)),
     "a wrong gradient": (lambda: Lambda(lambda X: X**2, lambda dY, X, Y: dY * X), (5,)),
     "a wrong gradient of a parameter": (Wrong, (5,)),
+    "a gradient that is clipped": (
+        lambda: Lambda(lambda X: 2 * X, lambda dY, X, Y: 2 * np.clip(dY, -5, 5)),
+        (5,),
+    ),
+    "a wrong gradient on one side": (
+        lambda: Lambda(lambda X: np.abs(X), lambda dY, X, Y: dY),
+        (1,),
+    ),
     "right for the first parameters": (RightAtFirst, (5,)),
     "a state that changes": (Counted, (5,)),
     "drawn": (Drawn, (5,)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from types import SimpleNamespace
@@ -18,6 +19,8 @@ from phitodeep.derivations.derive.reverse import reverse
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.run import Scope
 from phitodeep.derivations.language.step import Derivation, Step
+
+MOST = 100  # numbers of an example, if a sample has fewer
 
 
 def steps_of(layer: Any, function: Callable[..., Any]) -> Derivation | None:
@@ -55,13 +58,14 @@ def _derived(text: str, twin: Any) -> Derivation | None:
     for W in twin.params.values():
         W += rng.uniform(0.1, 0.6, W.shape)  # no factor is 1, and no bias 0
     shapes = (twin.input_shape,) if twin.inputs == 1 else twin.input_shape
-    n = next(n for n in count(2) if all(n not in shape for shape in shapes))
+    few = max(2, MOST // math.prod(shapes[0]))  # samples, with slopes on both sides of kinks
+    n = next(n for n in count(few) if all(n not in shape for shape in shapes))
     X = [rng.standard_normal((n, *shape)) for shape in shapes]
     values = _values(twin) | dict(zip(run.symbols_of(twin, "X"), X, strict=True))
     scope = scope_of(Reader(**values).read(text), **values)  # what it refuses is not run
     with calling(needs_dX=True, caching=True, reuse=False, step=0, watch=None):
         Y = twin.forward(*X)
-        dY = rng.standard_normal(Y.shape)
+        dY = 1e3 * rng.standard_normal(Y.shape)  # which a pass that clips gradients changes
         own = {"Y": Y, **numbered("dX", twin.backward(dY))}
     own |= {f"d{name}": dW for name, dW in twin.grads.items()}
     run.run(run.forward(scope))
