@@ -153,7 +153,7 @@ def _read(source: Any, values: dict[str, Any], end: str) -> tuple[list[Step], di
     """The steps up to Y or L, and the lines in which symbols are computed."""
     if isinstance(source, str) or callable(source):
         reader = Reader(end, SYMBOLS if end == "L" else (), **values)
-        return reader.read(source), reader.lines
+        return [*split(reader.read(source), end)[0]], reader.lines
     if isinstance(source, Sequence) and all(isinstance(step, Step) for step in source):
         return [*split(source, end)[0]], {}
     raise ArgumentTypeError(f"derive takes a function, a text or steps, got {source!r}.")

@@ -59,5 +59,6 @@ class LossWriter(Writer):
                 needed |= {n.id for n in ast.walk(ast.parse(line)) if isinstance(n, ast.Name)}
         same = [s.symbol for s in steps[:-1] if isinstance(s, Arrange) or s.code.isidentifier()]
         if isinstance(last, Arrange) or last.code in ("P", "T", *same):  # the caller writes into it
-            lines[-1] += ".copy()"
+            wide = last.code.startswith("np.broadcast_to(")  # of a number, which has another dtype
+            lines[-1] += ".astype(P.dtype)" if wide else ".copy()"
         return _returning(last.symbol, lines)

@@ -53,6 +53,8 @@ FORMS = {  # the slope that each must have: form is a promise
     "e = P - T\nL = (e ** 2).sum(axis=-1) / 2": (PAIR, "e = P - T\nreturn e"),
     "rate = np.exp(P)\nL = rate - T * P": (PAIR, "rate = np.exp(P)\nreturn rate - T"),
     "L = softplus(P) - T * P": (PAIR, "return sigmoid(P) - T"),
+    "L = 2 * P - T": (PAIR, "dP_one = 2\nreturn np.broadcast_to(dP_one, P.shape).astype(P.dtype)"),
+    "L = P * T\nrest = 2 * L": (PAIR, "return T.copy()"),  # what follows L is not part of it
     "L = P * T": (PAIR, "return T.copy()"),  # not T itself, into which the caller would write
     "m = T[..., ::-1]\nL = P * m": (PAIR, "m = T[..., ::-1]\nreturn m.copy()"),
     huber: (
