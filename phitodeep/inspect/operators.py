@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ class Curvature(LinearOperator):  # type: ignore[misc]
             size = check_count(batch_size, f"{kind} batch_size")
         self._batches = [slice(start, start + size) for start in range(0, n, size)]
         self._point: Point | None = None
+        self._lock = Lock()  # of the point, whose symbols a product changes
         D = sum(layer.params[name].size for layer, name in self._places)
         super().__init__(self.model.dtype, (D, D))
         self._at(self._batches[0])  # which refuses what does not fit
@@ -55,9 +57,10 @@ class Curvature(LinearOperator):  # type: ignore[misc]
             start += W.size
         total = np.zeros(self.shape[0], self.dtype)
         for rows in self._batches:
-            point = self._at(rows)
-            found = point.hessian(V) if self.kind == "hessian" else point.ggn(V)
-            total += np.concatenate([found[path].ravel() for path in self.paths])
+            with self._lock:
+                point = self._at(rows)
+                found = point.hessian(V) if self.kind == "hessian" else point.ggn(V)
+                total += np.concatenate([found[path].ravel() for path in self.paths])
         return total
 
     def _adjoint(self) -> Curvature:

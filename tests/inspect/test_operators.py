@@ -1,6 +1,7 @@
 """The Hessian, Gauss-Newton and Fisher matrices against products, differences and definitions."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -159,6 +160,16 @@ def test_one_point_serves_both_matrices():
         for kind in ("hessian", "ggn"):
             found, A = getattr(point, kind)(W), getattr(model, kind)(X, y)
             np.testing.assert_array_equal(flat(found, A.paths), A @ flat(V, A.paths))
+
+
+@pytest.mark.parametrize("kind", ["hessian", "ggn"])
+def test_threads_share_a_matrix(kind):
+    A = getattr(net(), kind)(X, Y)
+    vectors = RNG.standard_normal((8, A.shape[0]))
+    wanted = [A @ v for v in vectors]
+    with ThreadPoolExecutor(8) as pool:
+        found = [*pool.map(A.matvec, [*vectors] * 20)]
+    np.testing.assert_array_equal(found, wanted * 20)
 
 
 def test_batches_keep_the_draws_of_dropout_and_the_padding():
