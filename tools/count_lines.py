@@ -18,7 +18,7 @@ LIMITS = {  # lines of code, but for tests, where every line counts
     # 33,713 at the end of the networks of named values, and what derives: docs/decisions/0026-*.md.
     "phitodeep": 36_750,
     "tools, website, course, references, benchmarks": 10_550,
-    "tests": 50_200,
+    "tests": 50_300,
 }
 SILENT = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
