@@ -13,6 +13,7 @@ from phitodeep.derivations.language.notation import PLAIN
 from phitodeep.derivations.language.run import Position, Scope, backward, forward, gradients, run
 from phitodeep.derivations.language.step import Arrange, Derivation, Step, Through
 from phitodeep.errors import ArgumentError
+from phitodeep.layers import Lambda
 from phitodeep.layers.base import Layer
 from phitodeep.teach.mutations import mutations
 from phitodeep.testing import GradientError, check_gradients
@@ -50,8 +51,8 @@ def broken(layer: Layer, symbol: str, wrong: Any) -> Layer:
             parts[owner].grad_array(name)[...] = gradient
         return one([scope.find(f"d{X}") for X in vars(self)["seen"]])
 
-    def steps(self: Layer) -> Derivation:
-        return kind.steps(self)
+    def steps(self: Layer) -> Derivation:  # those of a source would be compared with `back`
+        return kind.steps(layer if isinstance(layer, Lambda) else self)
 
     made = layer.copy()
     made.__class__ = type(kind.__name__, (kind,), {"forward": go, "backward": back, "steps": steps})

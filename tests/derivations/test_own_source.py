@@ -319,3 +319,20 @@ def test_training_reads_no_source(monkeypatch):
     assert model.predict(DATA[0]).shape == (5, 3)
     with pytest.raises(TypeError):
         model.trace(*DATA)
+
+
+def test_a_layer_whose_passes_run_its_steps_has_none():
+    class Asking(Layer):
+        def forward(self, X):
+            self.save_for_backward(X=X)
+            return X * X
+
+        def backward(self, dY):
+            scope = run.Scope(self, X=self.saved("X"))
+            run.run(run.forward(scope))
+            run.run(run.backward(scope, dY))
+            return scope["dX"]
+
+    layer = Asking()
+    layer.build((3,))
+    assert layer.steps() is None

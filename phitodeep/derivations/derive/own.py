@@ -29,8 +29,12 @@ def steps_of(layer: Any, function: Callable[..., Any]) -> Derivation | None:
     None means that the source cannot be read, or that a pass by its steps has other values than
     the layer's own.
     """
+    if "_is_read" in vars(layer):  # its own passes ask for its steps
+        return None
     try:
-        return _derived(forward_of(layer, function), layer.copy())
+        twin = layer.copy()
+        vars(twin)["_is_read"] = True
+        return _derived(forward_of(layer, function), twin)
     except Exception:  # whatever a layer of someone else raises, it has no steps
         return None
 
