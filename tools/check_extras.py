@@ -27,10 +27,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 OURS = {"test", "bench", "docs", "browser", "dev"}  # for work on phitodeep itself
 HEAVY = {"torch"}  # features that the extra "test" leaves out: their tests run here
-PEERS = (
-    *("backpack-for-pytorch", "curvlinops-for-pytorch", "onnxruntime", "onnxscript", "pandas"),
-    *("skl2onnx", "transformers"),
-)  # to compare with
+PEERS = ("onnxruntime", "onnxscript", "pandas", "skl2onnx", "transformers")  # to compare with
 
 SETUP = """
 import numpy as np

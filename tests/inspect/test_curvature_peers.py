@@ -1,4 +1,7 @@
-"""Matrices and gradients of samples against curvlinops and BackPACK, for one network in PyTorch."""
+"""Matrices and gradients of samples against curvlinops and BackPACK, for one network in PyTorch.
+
+They run where both are installed, in an environment of their own, since they bring torchvision.
+"""
 
 import numpy as np
 import pytest
