@@ -3,15 +3,17 @@
 They run where both are installed, in an environment of their own, since they bring torchvision.
 """
 
+import importlib
+
 import numpy as np
 import pytest
 
 from phitodeep import SequentialBuilder as B
 
-torch = pytest.importorskip("torch")
 curvlinops = pytest.importorskip("curvlinops")
 backpack = pytest.importorskip("backpack")
 extensions = pytest.importorskip("backpack.extensions")
+torch = importlib.import_module("torch")  # which both need
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated"),
     pytest.mark.filterwarnings("ignore:Full backward hook is firing"),  # of BackPACK
