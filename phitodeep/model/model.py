@@ -61,7 +61,7 @@ from phitodeep.training.sources import Epoch, as_source
 
 FOR_USERS = {  # of what every container has; the rest is for authors of layers
     *("backward", "build", "cast", "checkpoint", "children", "copy", "count_params", "flops"),
-    *("forward", "from_config", "get_config", "get_weights", "gradients", "output_shape", "save"),
+    *("forward", "get_config", "get_weights", "gradients", "output_shape", "save"),
     *("set_weights", "trainable", "walk"),
 }
 
@@ -120,6 +120,7 @@ class Model(Inspectable, Adaptable, Generating, registered=False):
     def __dir__(self) -> list[str]:
         """List the names for users of a model, which completion offers."""
         own = {*dir(Container), "params", "returns", "skips_dX", "state", "takes"} - FOR_USERS
+        own.add("samples_at_once")  # which `predict` asks
         return [name for name in super().__dir__() if name[0] == "_" or name not in own]
 
     # --- settings --------------------------------------------------------------------------

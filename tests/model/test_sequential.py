@@ -444,7 +444,7 @@ def test_completion_offers_what_users_of_a_model_call():
     offered = {name for name in dir(model) if not name.startswith("_")}
     assert {"train", "predict", "layers", "optimizer", "generate", "save", "load"} <= offered
     assert not offered & {"buffer", "draw", "grad_array", "create", "params"}
-    assert len(offered) < 73
+    assert len(offered) < 70
     assert all(hasattr(model, name) for name in dir(model))
 
 
