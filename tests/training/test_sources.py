@@ -114,13 +114,13 @@ def test_balanced_does_not_count_padding(rng):
 
 def test_a_label_that_is_ignored_has_no_class_weight(rng):
     X, y = rng.standard_normal((6, 3)), np.array([0, 1, 0, 1, 255, 255])
-    models = []
-    for rows in (slice(6), slice(4)):
+    models, by_label = [], {"class_weight": {1: 3.0}}
+    for n, weights in ((6, by_label), (6, {"sample_weight": [1, 3, 1, 3, 7, 9]}), (4, by_label)):
         loss = SoftmaxCrossEntropy(ignore_index=255)
-        builder = SequentialBuilder(3, seed=0).dense(2).loss(loss).optimizer("sgd")
-        models.append(builder.build())
-        models[-1].train(X[rows], y[rows], class_weight={1: 3.0}, epochs=2, verbose=0)
-    assert_weights(*models, rtol=1e-6)  # sums of more rows round otherwise
+        models.append(SequentialBuilder(3, seed=0).dense(2).loss(loss).optimizer("sgd").build())
+        models[-1].train(X[:n], y[:n], **weights, epochs=2, verbose=0)
+    assert_weights(*models[:2])
+    assert_weights(*models[1:], rtol=1e-6)  # sums of fewer rows round otherwise
 
 
 def test_balanced_needs_labels_in_memory(arrays, tmp_path):
