@@ -50,6 +50,8 @@ class Curvature(LinearOperator):  # type: ignore[misc]
         self._at(self._batches[0])  # which refuses what does not fit
 
     def _matvec(self, v: Array) -> Array:
+        if np.iscomplexobj(v):
+            return self._matvec(v.real) + 1j * self._matvec(v.imag)
         V, start = {}, 0
         for layer, name in self._places:
             W = layer.params[name]
@@ -84,7 +86,8 @@ class Curvature(LinearOperator):  # type: ignore[misc]
         Source: Bekas, Kokiopoulou and Saad 2007, "An estimator for the diagonal of a matrix".
         """
         if samples is None:
-            return np.array([(self @ e)[k] for k, e in enumerate(np.eye(*self.shape))])
+            units = (np.eye(1, self.shape[0], k)[0] for k in range(self.shape[0]))
+            return np.array([(self @ e)[k] for k, e in enumerate(units)])
         return np.mean([z * (self @ z) for z in self._signs(samples, seed)], axis=0)
 
     def trace(self, samples: int = 100, *, seed: int = 0) -> tuple[float, float]:

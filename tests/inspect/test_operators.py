@@ -44,6 +44,7 @@ def test_every_matrix_is_symmetric_and_the_hessian_is_that_of_hvp(name):
         assert abs(u @ Av - v @ Au) <= 1e-12 * np.linalg.norm(Av) * np.linalg.norm(u)
         np.testing.assert_array_equal(A @ v, Av)  # products leave no trace
         np.testing.assert_allclose(A.T @ v, Av)
+        np.testing.assert_allclose(A @ (u + 1j * v), Au + 1j * Av)
         if kind == "ggn":
             assert v @ Av >= 0
         else:
