@@ -113,7 +113,7 @@ class Writer:
         decays = {p: "decay=True" * (np.ndim(self.scope[p]) > 1) for p in self.params}
         params = "".join(f"    {p} = Param({decays[p]})\n" for p in decays) + "\n" * bool(decays)
         head = params + self.constructor() + create
-        return self.file(head, [*forward, "return Y"], _returning("dX", backward))
+        return self.file(head, [*forward, "return Y"], returning("dX", backward))
 
     def file(self, head: str, *bodies: Sequence[str]) -> str:
         """The whole file, from what stands before the passes, and their bodies."""
@@ -158,7 +158,7 @@ class Writer:
             return ""
         stored = [f"self.{n} = {n}" for n in (*self.units.values(), *self.settings)]
         head = f"    def __init__(self, {', '.join(given)}) -> None:\n"
-        return head + _lines(8, ["super().__init__()", *stored]) + "\n\n"
+        return head + _lines(8, stored) + "\n\n"
 
     def create(self) -> list[str]:
         """What makes the parameters: initial values are what a person may want to change."""
@@ -450,7 +450,7 @@ def _constructed(step: Step) -> str:
     return f"{type(step).__name__}({texts}),"
 
 
-def _returning(name: str, lines: Sequence[str]) -> list[str]:
+def returning(name: str, lines: Sequence[str]) -> list[str]:
     """Statements that compute a value and return it."""
     if lines[-1].startswith(f"{name} = "):
         return [*lines[:-1], f"return {lines[-1].partition(' = ')[2]}"]

@@ -10,7 +10,7 @@ import numpy as np
 
 from phitodeep.derivations.language.step import Arrange, Derivation, Step
 from phitodeep.errors import DerivationError
-from phitodeep.testing.writing import Writer, _returning
+from phitodeep.testing.writing import Writer, returning
 
 
 class LossWriter(Writer):
@@ -61,4 +61,4 @@ class LossWriter(Writer):
         if isinstance(last, Arrange) or last.code in ("P", "T", *same):  # the caller writes into it
             wide = last.code.startswith("np.broadcast_to(")  # of a number, which has another dtype
             lines[-1] += ".astype(P.dtype)" if wide else ".copy()"
-        return _returning(last.symbol, lines)
+        return returning(last.symbol, lines)

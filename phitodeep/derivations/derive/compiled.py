@@ -29,6 +29,7 @@ from phitodeep.derivations.language.step import (
     Sum,
     evaluate,
     flat,
+    is_round,
     names_in,
 )
 
@@ -96,8 +97,7 @@ def _loop(loop: Loop, rounds: frozenset[str]) -> Iterator[str]:
 
 def _all_rounds(body: Sequence[Step], rounds: frozenset[str]) -> Iterator[Sum]:
     """The sums that read nothing of this loop: one product for all rounds is faster than many."""
-    arranged = [step for step in body if isinstance(step, Arrange)]
-    slices = {step.symbol: step.of for step in arranged if step.code == f"{step.of}[:, t]"}
+    slices = {step.symbol: step.of for step in body if is_round(step)}
     own = {step.symbol for step in body} - {*slices}
     for step in body:
         if isinstance(step, Sum) and own.isdisjoint(step.operands):
