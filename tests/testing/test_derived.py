@@ -183,6 +183,8 @@ RIGHT = [  # forward passes, with the shapes of X and of parameters, and setting
     ("Y = X / np.sqrt((X * X).mean(axis=-1, keepdims=True) + b * b)", {"X": X2, "b": (1,)}),
     ("Y = " + "np.sin(" * 120 + "X" + ")" * 120, {"X": X2}),  # long parts have names
     ("Z = X @ W\nY = Z[:, :k] * Z[:, k:]", {"X": X2, "W": (5, 6), "k": 3}),
+    # Where each maximum moves by the same amount, this stays as it is; where one does, it moves.
+    ("E = np.exp(b * X.max(axis=1))\nY = E / E.sum(-1, keepdims=True)", {"X": X3, "b": (1,)}),
 ]
 
 

@@ -433,7 +433,10 @@ class _Reverse:
         for shift in SHIFTS:
 
             def moved(at: run.Position, value: Any, by: float = shift) -> Any:
-                return value + by if at.step.symbol == step.symbol else value
+                if at.step.symbol != step.symbol:
+                    return value
+                # Each number by another amount: one amount for all may change nothing either.
+                return value + by * np.cos(np.arange(value.size)).reshape(value.shape)
 
             again = Scope(self.scope.layer, call=self.scope.call, **given)
             run.run(run.forward(again, "P" if self.ends == ["L"] else "X"), moved)
