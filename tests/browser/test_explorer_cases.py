@@ -171,9 +171,18 @@ def test_it_works_inside_a_notebook(page_of, tmp_path):
 # --- on a phone ----------------------------------------------------------------------------------
 
 
+# Whether the layer of this moment fills the screen, after the page's own way to it.
+THERE = """() => {
+  const { left, right } = document.querySelector(".track .current").getBoundingClientRect();
+  return Math.abs(left + right - innerWidth) < 4;
+}"""
+
+
 @pytest.fixture
 def phone(explorer):
-    return explorer("moons", size="phone")
+    phone = explorer("moons", size="phone")
+    phone.page.wait_for_function(THERE)
+    return phone
 
 
 def test_a_tap_shows_a_cell_and_a_second_one_follows_it(phone):
@@ -183,11 +192,10 @@ def test_a_tap_shows_a_cell_and_a_second_one_follows_it(phone):
     spot = {"x": 10, "y": 10}
     page.evaluate("window.scrollBy(0, 200)")
     tile.tap(position=spot)
+    page.locator("#inspector .hint", has_text="Tap it again").wait_for()
     assert phone.moment == moment
     assert phone.shown.symbol == "X"
-    assert "Tap it again" in phone.text("#inspector .hint")
     cell = phone.shown.cell
-    page.wait_for_timeout(500)  # until the page has settled below the finger
     tile.tap(position=spot)
     wanted = "forward: layer 3, Tanh(), Y"
     page.wait_for_function(f"document.getElementById('scrub').ariaValueText === '{wanted}'")
@@ -198,32 +206,43 @@ def test_the_sheet_opens_and_closes(phone):
     page = phone.page
     height = "document.querySelector('aside').getBoundingClientRect().height"
     low = page.evaluate(height)
+    opened, closed = f"{height} > {1.5 * low}", f"{height} === {low}"
     page.locator("#sheet").tap()
-    assert page.evaluate(height) > 1.5 * low
+    page.wait_for_function(opened)
     assert page.locator("#sheet").get_attribute("aria-expanded") == "true"
     phone.press("Escape")
-    assert page.evaluate(height) == low
+    page.wait_for_function(closed)
     page.locator("#sheet").focus()
     phone.press("Enter")
-    assert page.evaluate(height) > 1.5 * low
+    page.wait_for_function(opened)
     phone.press("Enter")
-    assert page.evaluate(height) == low
+    page.wait_for_function(closed)
 
 
 def test_a_swipe_changes_the_layer(phone):
     page = phone.page
-    page.wait_for_timeout(500)  # the first scroll
-    swipe = "document.querySelector('.track').scrollBy({left: %d * innerWidth, behavior: 'smooth'})"
-    page.evaluate(swipe % -1)
-    page.wait_for_function("document.querySelector('.unit.current b')?.textContent === 'Tanh'")
+    client = page.context.new_cdp_session(page)
+    track = page.locator(".track").bounding_box()
+
+    def touch(kind, *xs):
+        points = [{"x": x, "y": track["y"] + 100} for x in xs]
+        client.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    def swipe(*xs):
+        touch("touchStart", xs[0])
+        for x in xs:
+            touch("touchMove", x)
+        touch("touchEnd")
+        page.wait_for_function(THERE)  # the layer that came in is that of the moment
+
+    right = range(40, 360, 20)
+    swipe(*right)
     assert phone.moment.startswith("backward: layer 3, Tanh()")
-    page.evaluate(swipe % -9)
-    page.wait_for_function("document.getElementById('scrub').value === '0'")
+    for _ in range(4):
+        swipe(*right)
     assert phone.moment == "forward: the model, X"
-    page.evaluate(swipe % 9)
-    page.wait_for_function(
-        "document.querySelector('.unit.current b')?.textContent.startsWith('Binary')"
-    )
+    for _ in range(7):
+        swipe(*right[::-1])
     assert phone.moment.startswith("loss")
 
 

@@ -205,6 +205,11 @@ def test_what_is_derived_is_right(source, given):
     assert all(dW.dtype == np.float32 for dW in single.grads.values())
 
 
+def test_a_maximum_keeps_its_gradient_where_a_function_is_flat():
+    flat = "Y = X + sigmoid(X.max(axis=-1, keepdims=True) + 80)"  # at the numbers that derive tries
+    check_gradients(derive(flat, X=X2).layer(), np.random.default_rng(0).random((3, 5)) - 80)
+
+
 def test_where_a_factor_is_0_the_gradient_is_that_of_the_other():
     gated = "g = np.maximum(X.mean(axis=-1, keepdims=True), 0)\nY = X * g"
     layer = derive(gated, X=X2).layer()

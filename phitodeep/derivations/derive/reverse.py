@@ -23,7 +23,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -69,7 +69,7 @@ from phitodeep.derivations.language.step import (
 from phitodeep.derivations.language.terms import Replaced
 from phitodeep.errors import DerivationError
 
-SHIFTS = (0.25, 30.0, -30.0)  # small ones could stay on one side of a kink
+NOISE = 1e-6  # what is left of a sum that is 0, in float64 beside float32, is about 1e-9
 LONG = 60  # characters of an expression that is not repeated inside another
 AXES = "nthwuvzcd"
 
@@ -81,7 +81,35 @@ def reverse(forward: Sequence[Step], scope: Scope, wanted: Iterable[str]) -> lis
     from 1: from them follow the shapes, and which axes are broadcast. Of a loss, L takes the place
     of Y, and dL is 1.
     """
-    return _Reverse(forward, scope, wanted).steps()
+    wanted = [*wanted]
+    shifts: set[str] = set()
+    if any(isinstance(step, Max) for step in flat(forward)):
+        shifts = _shifts(_Reverse(forward, scope, wanted).steps(), scope)
+    return _Reverse(forward, scope, wanted, shifts).steps()
+
+
+def _shifts(back: Sequence[Step], scope: Scope) -> set[str]:
+    """The maxima on which nothing depends, as the shift of a softmax, from all backward steps.
+
+    What arrives at them is 0: in numbers, what rounding leaves, which is far more in float32. A
+    gradient that is small because a function is flat there is the same in both.
+    """
+    made = {step.symbol for step in scope.derivation.every()}
+    given = {name: v for name, v in scope.values.items() if name not in made}
+    sizes: dict[str, list[float]] = {}
+    for dtype in (np.float64, np.float32):
+        rng, again = (
+            np.random.default_rng(0),
+            Scope(scope.layer, call=scope.call, dtype=dtype, **given),
+        )
+        run.run(run.forward(again, "X" if run.names_of(again, "X") else "P"))
+        for Y in filter(OUTPUT.fullmatch, made):
+            again[f"d{Y}"] = again.cast(rng.standard_normal(again[Y].shape))
+        run.run(run.perform(back, again, "backward"))
+        for step in flat(back):
+            if isinstance(step, ToLargest):
+                sizes.setdefault(step.step.symbol, []).append(np.abs(again[step.gradient]).max())
+    return {name for name, (double, single) in sizes.items() if double < NOISE * single}
 
 
 class _Reverse:
@@ -98,8 +126,14 @@ class _Reverse:
     whole       what stands for all rounds of a symbol: X for x_t = X[:, t]
     """
 
-    def __init__(self, forward: Sequence[Step], scope: Scope, wanted: Iterable[str]) -> None:
-        self.forward, self.scope, self.wanted = forward, scope, [*wanted]
+    def __init__(
+        self,
+        forward: Sequence[Step],
+        scope: Scope,
+        wanted: Sequence[str],
+        shifts: Collection[str] = (),
+    ) -> None:
+        self.forward, self.scope, self.wanted = forward, scope, wanted
         self.known, self.inside, self.looping = Known(forward), set[str](), False
         self.whole = {step.symbol: step.of for step in flat(forward) if is_round(step)}
         self.out: list[Step] = []
@@ -116,7 +150,7 @@ class _Reverse:
         self.ends = ends or ["L"]
         self.active, self.reads = {*self.wanted}, Counter(self.ends)
         for step in flat(forward):
-            if isinstance(step, Carry) or (self.moves(step) and not self.only_shifts(step)):
+            if isinstance(step, Carry) or (self.moves(step) and step.symbol not in shifts):
                 self.active.add(step.symbol)
                 self.reads.update(_moved(step))
 
@@ -423,27 +457,6 @@ class _Reverse:
                 part = self.emit(Arrange(self.free(name, step), wide, one, words), name)
             total = add(total, times(part, count))
         return total
-
-    def only_shifts(self, step: Step) -> bool:
-        """Whether Y stays the same if a maximum is replaced, as the shift of a softmax can be."""
-        if not isinstance(step, Max):
-            return False
-        made = {s.symbol for s in self.scope.derivation.every()} | {"dY"}
-        given = {name: v for name, v in self.scope.values.items() if name not in made}
-        for shift in SHIFTS:
-
-            def moved(at: run.Position, value: Any, by: float = shift) -> Any:
-                if at.step.symbol != step.symbol:
-                    return value
-                # Each number by another amount: one amount for all may change nothing either.
-                return value + by * np.cos(np.arange(value.size)).reshape(value.shape)
-
-            again = Scope(self.scope.layer, call=self.scope.call, **given)
-            run.run(run.forward(again, "P" if self.ends == ["L"] else "X"), moved)
-            same = [np.allclose(again[Y], self.scope[Y], rtol=1e-10, atol=1e-12) for Y in self.ends]
-            if not all(same):
-                return False
-        return True
 
     # --- loops ---------------------------------------------------------------------------------
 

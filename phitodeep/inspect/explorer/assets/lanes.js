@@ -51,7 +51,9 @@ export class Lanes {
     this.wires.setAttribute("class", "wires");
     this.wires.setAttribute("aria-hidden", "true");
     const deep = Math.max(0, ...this.lines.map(({ level }) => level));
-    const track = { class: "track", style: `--lines:${deep}`, scroll: () => this.scrolled() };
+    const taken = () => (this.aim = null);
+    const listen = { scroll: () => this.scrolled(), pointerdown: taken, wheel: taken };
+    const track = { class: "track", style: `--lines:${deep}`, ...listen };
     this.element.replaceChildren(
       this.path(container),
       make("div", track, this.wires, ...this.joined([...this.units])),
@@ -311,11 +313,15 @@ export class Lanes {
     if (current) this.scrollTo(current);
   }
 
-  // On a phone, where one layer fills the screen, a swipe leads to the layer in the middle.
+  // On a phone, where one layer fills the screen, a swipe leads to the layer in the middle; the
+  // page's own way to `aim` is no swipe, however often it halts.
   scrolled() {
     clearTimeout(this.waiting);
     if (!window.matchMedia(PHONE).matches) return;
     this.waiting = setTimeout(() => {
+      const { scrollLeft } = this.element.querySelector(".track");
+      if (Math.abs(scrollLeft - (this.aim ?? scrollLeft)) > 1) return;
+      this.aim = null;
       const middle = window.innerWidth / 2;
       const holds = ({ left, right }) => left <= middle && right > middle;
       const found = [...this.units].find(([, unit]) => holds(unit.getBoundingClientRect()));
@@ -329,7 +335,11 @@ export class Lanes {
       unit.getBoundingClientRect().left - track.getBoundingClientRect().left + track.scrollLeft;
     const to = from + unit.offsetWidth;
     if (from >= track.scrollLeft && to <= track.scrollLeft + track.clientWidth) return;
-    const middle = (from + to - track.clientWidth) / 2;
-    track.scrollTo({ left: middle, behavior: this.app.still ? "auto" : "smooth" });
+    const [middle, end] = [
+      (from + to - track.clientWidth) / 2,
+      track.scrollWidth - track.clientWidth,
+    ];
+    this.aim = Math.min(Math.max(middle, 0), end);
+    track.scrollTo({ left: this.aim, behavior: this.app.still ? "auto" : "smooth" });
   }
 }
