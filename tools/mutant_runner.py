@@ -6,6 +6,7 @@
 the tests that killed most so far. A fork gives one function its mutated code and runs the tests
 until one fails, so that no mutant pays for an interpreter, imports and collection. Tests that never
 call a function cannot tell that it is broken: which ones do is found once, before the first mutant.
+Where Numba is told not to compile, tests that need compiled functions are left out.
 The answers are lines of JSON on stdout, [number, end, test], where the end is one of
 
     killed      this test failed, crashed, computed for LIMIT seconds or took ten times that
@@ -32,7 +33,8 @@ from typing import Any, NamedTuple, TextIO
 
 import pytest
 
-COMPILED = "kernels/compiled/"  # the folder of functions that do not run in Python
+COMPILED = "kernels/compiled/"  # the folder of functions that do not run in Python, unless
+INTERPRETED = bool(os.environ.get("NUMBA_DISABLE_JIT"))  # Numba is told to leave them to it
 UNBROKEN = 77  # the exit status of a fork that could not break the function
 Order = dict[str, Any]
 
@@ -62,7 +64,7 @@ class Runner:
         self.functions: dict[tuple[str, str, int], list[FunctionType]] = defaultdict(list)
         self.passing: set[str] = set()  # tests that pass where nothing is broken
         self.called: dict[str, set[str]] = {}  # by test: the functions that it calls
-        self.tracing = False
+        self.tracing = self.failed = False
         self.pipe = -1
 
     @pytest.hookimpl(tryfirst=True)
@@ -78,12 +80,13 @@ class Runner:
         for f in [f for f in gc.get_objects() if isinstance(f, FunctionType)]:
             self.functions[place(f.__code__)].append(f)
         gc.freeze()
-        self.trace(session.items)
-        self.serve(tuple(session.items))
+        failing = self.trace(session.items)
+        self.serve(tuple(i for i in session.items if not (INTERPRETED and i.nodeid in failing)))
         return True
 
-    def trace(self, tests: list[pytest.Item]) -> None:
-        """Find which functions each test calls, in forks that share the tests."""
+    def trace(self, tests: list[pytest.Item]) -> set[str]:
+        """Find which functions each test calls, in forks that share the tests, and which fail."""
+        failing: set[str] = set()
         files = {str(sys.modules[order["module"]].__file__) for order in self.orders}
         with tempfile.TemporaryDirectory() as folder:
             pids = []
@@ -99,7 +102,10 @@ class Runner:
             for job, pid in enumerate(pids):
                 os.waitpid(pid, 0)
                 with open(f"{folder}/{job}") as lines:
-                    self.called |= {test: set(names) for test, names in map(json.loads, lines)}
+                    for test, names, failed in map(json.loads, lines):
+                        self.called[test] = set(names)
+                        failing |= {test} if failed else set()
+        return failing
 
     def write_calls(self, tests: list[pytest.Item], files: set[str], out: TextIO) -> None:
         seen: set[CodeType] = set()
@@ -111,11 +117,12 @@ class Runner:
         threading.settrace(note)
         for item, after in zip(tests, [*tests[1:], None], strict=True):
             seen.clear()
+            self.failed = False
             sys.settrace(note)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
             sys.settrace(None)
             names = [called(c.co_filename, c.co_qualname) for c in seen if c.co_filename in files]
-            out.write(json.dumps([item.nodeid, names]) + "\n")
+            out.write(json.dumps([item.nodeid, names, self.failed]) + "\n")
             out.flush()
 
     def serve(self, tests: tuple[pytest.Item, ...]) -> None:
@@ -177,7 +184,7 @@ class Runner:
         return [
             item
             for item in tests
-            if COMPILED in file
+            if (COMPILED in file and not INTERPRETED)
             or item.nodeid not in self.called  # it ended the fork that ran it
             or any(f"{each}.".startswith(f"{name}.") for each in self.called[item.nodeid])
         ]
@@ -207,6 +214,7 @@ class Runner:
             os.write(self.pipe, nodeid.encode() + b"\n")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.failed |= report.failed
         if report.failed and not self.tracing:
             os._exit(1)
 

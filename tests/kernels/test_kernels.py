@@ -238,6 +238,16 @@ def test_both_cross_entropies_take_infinite_sure_and_equal_logits(weights, dtype
         assert value == pytest.approx(math.exp(-30) + math.exp(-29), rel=1e-6, abs=0)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_both_softmaxes_give_0_for_a_row_of_scores_that_are_all_masked(dtype):
+    X, Y = np.full((2, 3), -np.inf, dtype), np.empty((2, 3), dtype)
+    X[1, 1] = 5
+    for which in ("numpy", "numba"):
+        kernels.use(which)
+        KERNELS["softmax_rows"](X, Y)
+        np.testing.assert_array_equal(Y, [[0, 0, 0], [0, 1, 0]])
+
+
 def norms(which, X, eps, gamma, beta):
     """x_hat, r and y of layer_norm."""
     kernels.use(which)
