@@ -99,7 +99,9 @@ def derive(source: Source, /, *, name: str = "Derived", **given: Any) -> Derived
     scope["dY"] = rng.standard_normal(np.shape(scope["Y"]))
     run.run(run.perform(back, scope, "backward"))
     found, params = Derivation(forward, back), [n for n in shapes if n != "X"]
-    return Derived(name, found, scope, partial(Writer, found, scope, name, params, settings))
+    alone = np.allclose(other["Y"][:n], scope["Y"], equal_nan=True) and _alone(forward, values)
+    writer = partial(Writer, found, scope, name, params, settings, alone=alone)
+    return Derived(name, found, scope, writer)
 
 
 def _derive_loss(source: Source, name: str, given: dict[str, Any]) -> DerivedLoss:
@@ -244,6 +246,26 @@ def _refuse_chance(
                 f"axis {a} of {p} has the size {n} of axis {k} of X, and need not: give it a "
                 "size of its own, so that the axes can be told apart."
             )
+
+
+@np.errstate(all="ignore")
+def _alone(forward: Sequence[Step], values: dict[str, Any]) -> bool:
+    """Whether each sample of Y depends on its own X only, also where comparisons decide.
+
+    A sample of NaN or of infinities would change others through sums, maxima and conditions.
+    """
+
+    def others(k: int, bad: float) -> Any:
+        X = values["X"].copy()
+        X[k] = bad
+        return np.delete(_performed(forward, values | {"X": X}, {})["Y"], k, axis=0)
+
+    each = range(len(values["X"]))
+    return all(
+        np.allclose(others(k, bad), others(k, 0), equal_nan=True)
+        for k in each
+        for bad in (np.nan, np.inf, -np.inf)
+    )
 
 
 class Derived:

@@ -78,6 +78,7 @@ class Writer:
     settings    numbers by name, which become arguments of the constructor
     fixed       None if X may have any number of axes; else, the axes of a sample whose sizes must
                 be those of the example
+    alone       whether each sample of Y depends on its own X only
     """
 
     source_of, base, call, more = "forward pass", "Layer", "Derivation", ""
@@ -85,9 +86,10 @@ class Writer:
 
     def __init__(
         self, found: Derivation, scope: Scope, name: str, params: Sequence[str],
-        settings: Mapping[str, float], fixed: Sequence[int] | None = None,
+        settings: Mapping[str, float], fixed: Sequence[int] | None = None, alone: bool = False,
     ) -> None:  # fmt: skip
         self.found, self.scope, self.name, self.fixed = found, scope, name, fixed
+        self.alone = alone
         self.told = found  # in the docstring
         self.summary = f"Y from X{' with the parameters ' * bool(params)}{', '.join(params)}."
         self.params, self.settings = params, settings
@@ -112,7 +114,8 @@ class Writer:
         create = f"    def create(self, shape: Shape) -> Shape:\n{_lines(8, self.create())}\n\n"
         decays = {p: "decay=True" * (np.ndim(self.scope[p]) > 1) for p in self.params}
         params = "".join(f"    {p} = Param({decays[p]})\n" for p in decays) + "\n" * bool(decays)
-        head = params + self.constructor() + create
+        alone = "    independent_samples = True\n\n" * self.alone
+        head = alone + params + self.constructor() + create
         return self.file(head, [*forward, "return Y"], returning("dX", backward))
 
     def file(self, head: str, *bodies: Sequence[str]) -> str:

@@ -205,6 +205,24 @@ def test_what_is_derived_is_right(source, given):
     assert all(dW.dtype == np.float32 for dW in single.grads.values())
 
 
+@pytest.mark.parametrize(
+    ("text", "alone"),
+    [
+        ("Y = X * sigmoid(X.max(axis=1, keepdims=True))", True),
+        ("Y = X - X.mean(axis=0)", False),
+        ("Y = X - X[:1]", False),
+        ("Y = X - X[-1:]", False),
+        ("Y = X / X.shape[0]", False),
+        ("Y = np.where(X.mean(axis=0) > 50, X, 2 * X)", False),
+        ("Y = np.where(np.abs(X.sum(axis=0)) < 50, X, 2 * X)", False),
+        ("Y = X + np.maximum(X.mean(axis=0), 100)", False),
+        ("Y = X + np.minimum(X.mean(axis=0), 100) + np.maximum(X, 5)", False),
+    ],
+)
+def test_a_layer_declares_that_its_samples_are_independent(text, alone):
+    assert derive(text, X=X2).layer().independent_samples is alone
+
+
 def test_a_maximum_keeps_its_gradient_where_a_function_is_flat():
     flat = "Y = X + sigmoid(X.max(axis=-1, keepdims=True) + 80)"  # at the numbers that derive tries
     check_gradients(derive(flat, X=X2).layer(), np.random.default_rng(0).random((3, 5)) - 80)
