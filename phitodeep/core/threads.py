@@ -285,22 +285,33 @@ def run(tasks: Sequence[Callable[[], T]], threads: int) -> list[T]:
 
 
 class Part:
-    """One of several tasks that run at once, and what it shares with the others.
+    """What a part of a batch shares with the other parts, which run at once; here, it is alone.
 
     index     its place among them
+    joins     whether there are others
     """
 
+    index, joins = 0, False
+
+    def gather(self, shared: Any) -> list[Any]:
+        """Return what all parts share, in their order: each of them must ask as often."""
+        return [shared]
+
+
+class Joined(Part):
+    """One of several tasks that `together` runs."""
+
     END = object()
+    joins = True
 
     def __init__(self, index: int = 0, group: _Group | None = None) -> None:
         self.index, self.group, self.odd = index, group or _Group(1, 1), False
 
     def gather(self, shared: Any) -> list[Any]:
-        """Return what all parts share, in their order: each of them must ask as often."""
         slots = self.group.slots[self.odd]  # a part is never two calls ahead of another
         slots[self.index], self.odd = shared, not self.odd
         self.group.meet()
-        if any((other is Part.END) != (shared is Part.END) for other in slots):
+        if any((other is Joined.END) != (shared is Joined.END) for other in slots):
             raise OrderError(
                 "the parts of a batch do not take sums over the batch equally often: a layer that "
                 "runs BatchNorm for some samples only must not declare independent_samples."
@@ -334,12 +345,12 @@ def together(tasks: Sequence[Callable[[Part], T]], threads: int) -> list[T] | No
     results: list[Any] = [None] * len(tasks)
 
     def work(i: int) -> None:
-        part = Part(i, group)
+        part = Joined(i, group)
         with group.turns:
             try:
                 group.meet()  # nothing begins until all threads are there
                 results[i] = tasks[i](part)
-                part.gather(Part.END)
+                part.gather(Joined.END)
             except BaseException as error:
                 errors[i] = error
                 group.barrier.abort()

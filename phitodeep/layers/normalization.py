@@ -331,7 +331,7 @@ class BatchNorm(_ScaleAndShift):
     @property
     def independent_samples(self) -> bool:  # type: ignore[override]
         call = current()
-        return not (self.trainable and call.training) or call.part is not None
+        return call.part.joins or not (self.trainable and call.training)
 
     running_mean = State()
     running_var = State()
@@ -383,18 +383,17 @@ class BatchNorm(_ScaleAndShift):
         _, (total,) = self._over_all(X, squares)
         var = total / n
         r = 1 / np.sqrt(var + self.eps)
-        bad = ()
+        bad = found = None
         if overflowed(r) and not (self.sync and current().ranks):
             bad = ~(r > 0)
-            columns = [X[:, bad]] if part is None else part.gather(X[:, bad])
+            columns = part.gather(X[:, bad])
             found, *statistics = scaled(np.concatenate(columns), self.eps, axis=0)
-            before = sum(len(A) for A in columns[: part.index if part else 0])
-            found = found[before : before + len(X)]
+            found = found[sum(map(len, columns[: part.index])) :][: len(X)]
             r[bad], mu[bad], var[bad] = (a[0] for a in statistics)
         normalise_columns(X, mu, r, self.gamma, self.beta, X_hat, Y)
-        if len(bad):
+        if found is not None:
             X_hat[:, bad], Y[:, bad] = found, found * self.gamma[bad] + self.beta[bad]
-        if n > 1 and not current().again and (part is None or not part.index):
+        if n > 1 and not current().again and not part.index:
             self.running_mean += self.momentum * (mu - self.running_mean)
             self.running_var += self.momentum * (var * (n / (n - 1)) - self.running_var)
         return r
@@ -405,16 +404,11 @@ class BatchNorm(_ScaleAndShift):
         Sums are added in the order of the parts. The first part speaks for all with other ranks.
         """
         n, part, ranks = X.size // X.shape[-1], current().part, current().ranks
-        ranks = ranks if self.sync else None
-        if part is None and ranks is None:
+        if not (self.sync and ranks) and not part.joins:
             return max(1, n), sums
-        both = np.concatenate([[n], *sums], dtype=np.float64)
-        if part is not None:
-            both = np.sum(part.gather(both), axis=0)
-        if ranks is not None and (part is None or not part.index):
-            both = ranks.sum(both)
-        if ranks is not None and part is not None:
-            both = part.gather(both)[0]
+        both = np.sum(part.gather(np.concatenate([[n], *sums], dtype=np.float64)), axis=0)
+        if self.sync and ranks is not None:
+            both = part.gather(both if part.index else ranks.sum(both))[0]
         return max(1, int(both[0])), np.split(both[1:].astype(X.dtype), len(sums))
 
     def backward(self, dY: Array) -> Array:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from phitodeep.core.call import calling, current, inference
 from phitodeep.core.frame import Frame
-from phitodeep.core.threads import SMALL, Part, one_blas_thread, parts_of, run, together
+from phitodeep.core.threads import SMALL, Joined, Part, one_blas_thread, parts_of, run, together
 from phitodeep.core.types import Array, joined
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Container
@@ -57,7 +57,7 @@ class BatchSplitter:
         self.members = [Member(self.body, self.loss, self.layers, {})]
         updates = [layer for layer in self.layers if layer.state and layer.trainable]
         self.joins = bool(updates)  # whether parts take sums over the batch
-        with calling(part=Part() if updates else None):
+        with calling(part=Joined() if updates else Part()):
             independent = self.loss.independent_samples and _splits(self.body)
         joined = all(isinstance(layer, BatchNorm) for layer in updates)
         self.splits = self.splits and independent and joined
@@ -84,7 +84,7 @@ class BatchSplitter:
             return [task(self.body, self.loss, batch, total)]
         edges = [n * i // k for i in range(k + 1)]
 
-        def job(i: int, among: Part | None = None) -> tuple[Array, float]:
+        def job(i: int, among: Part = call.part) -> tuple[Array, float]:
             part = batch.part(slice(edges[i], edges[i + 1]))
             body, loss, _, scratch = members[i]
             own = {"mask": part.mask, "ended": None, "scratch": scratch, "part": among}
