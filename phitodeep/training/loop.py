@@ -335,7 +335,7 @@ def forward_backward(
     On several ranks, which must meet in it, backward always runs: without samples that count, on
     gradients of 0; with a loss that is not finite, on NaN.
     """
-    P = body.forward(*each(batch.X))
+    P = body.forward(*[X[:] for X in each(batch.X)])
     call = current()
     measure = loss.value_and_gradient if call.watch is None else loss._watched
     value, dP = measure(P, batch.T, batch.w, total)
