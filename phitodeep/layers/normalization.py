@@ -35,10 +35,11 @@ class _Scale(PerStep):
         self.gamma = self.full(shape[-1], 1)
         return shape
 
-    def _gamma_gradient(self, dY: Array, X_hat: Array) -> Array:
+    def _gradients(self, dY: Array, X_hat: Array) -> None:
         """Write dgamma = sum_rows(dy x_hat): every row uses the same gamma."""
-        product = np.multiply(dY, X_hat, out=self.buffer("product", dY.shape, dY.dtype))
-        return sum_rows(product, out=self.grad_array("gamma"))
+        if self.needs_grad("gamma"):
+            product = np.multiply(dY, X_hat, out=self.buffer("product", dY.shape, dY.dtype))
+            sum_rows(product, out=self.grad_array("gamma"))
 
 
 class _ScaleAndShift(_Scale):
@@ -55,9 +56,11 @@ class _ScaleAndShift(_Scale):
         Y += self.beta
         return Y
 
-    def _gradients(self, dY: Array, X_hat: Array) -> tuple[Array, Array]:
+    def _gradients(self, dY: Array, X_hat: Array) -> None:
         """Write dgamma, and dbeta = sum_rows(dy)."""
-        return self._gamma_gradient(dY, X_hat), sum_rows(dY, out=self.grad_array("beta"))
+        super()._gradients(dY, X_hat)
+        if self.needs_grad("beta"):
+            sum_rows(dY, out=self.grad_array("beta"))
 
 
 class LayerNorm(_ScaleAndShift):
@@ -285,7 +288,7 @@ class RMSNorm(_Scale):
 
     def backward(self, dY: Array) -> Array:
         X_hat, r = self.saved("X_hat", "r")
-        self._gamma_gradient(dY, X_hat)
+        self._gradients(dY, X_hat)
         g = np.multiply(dY, self.gamma, out=self.buffer("dX", dY.shape, dY.dtype))
         mean = np.einsum("...d,...d->...", g, X_hat)[..., None] / g.shape[-1]
         g -= np.multiply(X_hat, mean, out=self.buffer("product", g.shape, g.dtype))
@@ -416,8 +419,9 @@ class BatchNorm(_ScaleAndShift):
         dY = dY if mask is None else dY[mask]
         rows = dY.reshape(X_hat.shape)
         dX = self.buffer("dX", rows.shape, dY.dtype)
-        dgamma, dbeta = self.grad_array("gamma"), self.grad_array("beta")
-        column_gradients(rows, X_hat, dgamma, dbeta, dX)
+        if self.needs_grad("gamma"):
+            dgamma, dbeta = self.grad_array("gamma"), self.grad_array("beta")
+            column_gradients(rows, X_hat, dgamma, dbeta, dX)
         if batch:
             n, (a, b) = self._over_all(rows, dgamma, dbeta)
             normalise_columns_back(rows, X_hat, a / n, b / n, self.gamma * r, dX)
