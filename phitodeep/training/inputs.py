@@ -61,7 +61,7 @@ class Picked:
     def __getitem__(self, rows: Any) -> Array:
         places, name = self.places[rows], f"{self.name} from {rows.start}"
         out = self.into.buffer(name, (len(places), *self.array.shape[1:]), self.array.dtype)
-        return np.take(self.array, places, axis=0, out=out, mode="clip")  # "raise" buffers out
+        return self.array.take(places, 0, out, "clip")  # "raise" would buffer out
 
 
 class Data(NamedTuple):
@@ -96,17 +96,17 @@ class Data(NamedTuple):
         rows, counts = share.rows(0, self.n)
         return self.part(rows)._replace(counts=counts)
 
-    def take(self, rows: Array, into: Buffered) -> Data:
+    def take(self, rows: Array, into: Buffered, later: bool = False) -> Data:
         """Copy the samples at `rows` into memory that the next batch may overwrite.
 
-        X is copied where it is read: large batches are read in parts, by several threads.
+        later    X is copied where it is read: the threads of several parts copy their own samples
         """
         numbers = itertools.count()
 
         def pick(A: Array) -> Picked:
             return Picked(A, rows, into, f"array {next(numbers)}")
 
-        return self._pick(lambda A: pick(A)[:], pick)
+        return self._pick(lambda A: pick(A)[:], pick if later else None)
 
     def _pick(
         self, pick: Callable[[Array], Array], pick_X: Callable[[Array], Any] | None = None

@@ -172,7 +172,8 @@ class Training:
         optimizer, display, run = self.model.optimizer, self.display, self.run
         memory = self.memory if self.accumulate == 1 else None
         first = run.step * self.accumulate
-        reading = Epoch(self.size, self.rng(epoch), memory, first, self.ranks.share)
+        later = self.splitter.parts(self.data.batch_size(self.size)) > 1
+        reading = Epoch(self.size, self.rng(epoch), memory, first, self.ranks.share, later)
         batches = self.data.batches(reading)
         count, divisor = self.accumulate, self.objective.divisor
         while work := self.ranks.meet(
