@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from phitodeep.core.threads import Part
 from phitodeep.core.types import Array, each, one
 from phitodeep.errors import ArgumentTypeError
 
@@ -39,6 +40,7 @@ class Call(NamedTuple):
     watch: Watch | None = None  # what observes every pass: see `watching`
     draw: int | None = None  # the number of a prediction, which all its batches share
     ranks: Summing | None = None  # the processes that share this batch; None: one has all of it
+    part: Part = Part()  # of a batch, if its parts are computed at once
     ended: Callable[[Any], None] | None = None  # is called with each layer when `backward` is done
     scratch: dict[Any, Array] | None = None  # in training: memory that all layers of a thread share
 

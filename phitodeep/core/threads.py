@@ -26,7 +26,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from phitodeep.core.checks import check_count
-from phitodeep.errors import ArgumentError
+from phitodeep.errors import ArgumentError, OrderError
 
 T = TypeVar("T")
 
@@ -281,6 +281,95 @@ def run(tasks: Sequence[Callable[[], T]], threads: int) -> list[T]:
         _finish([helper for helper in helpers if not helper.withdraw()])
     if errors:
         raise errors[min(errors)]
+    return results
+
+
+class Part:
+    """What a part of a batch shares with the other parts, which run at once; here, it is alone.
+
+    index     its place among them
+    joins     whether there are others
+    """
+
+    index, joins = 0, False
+
+    def gather(self, shared: Any) -> list[Any]:
+        """Return what all parts share, in their order: each of them must ask as often."""
+        return [shared]
+
+
+class Joined(Part):
+    """One of several tasks that `together` runs."""
+
+    END = object()
+    joins = True
+
+    def __init__(self, index: int = 0, group: _Group | None = None) -> None:
+        self.index, self.group, self.odd = index, group or _Group(1, 1), False
+
+    def gather(self, shared: Any) -> list[Any]:
+        slots = self.group.slots[self.odd]  # a part is never two calls ahead of another
+        slots[self.index], self.odd = shared, not self.odd
+        self.group.meet()
+        if any((other is Joined.END) != (shared is Joined.END) for other in slots):
+            raise OrderError(
+                "the parts of a batch do not take sums over the batch equally often: a layer that "
+                "runs BatchNorm for some samples only must not declare independent_samples."
+            )
+        return [*slots]
+
+
+class _Group:
+    """What parts share: they wait for each other, and few of them compute at a time."""
+
+    def __init__(self, parts: int, threads: int) -> None:
+        self.slots: list[list[Any]] = [[None] * parts, [None] * parts]
+        self.barrier, self.turns = threading.Barrier(parts), threading.Semaphore(threads)
+
+    def meet(self) -> None:
+        self.turns.release()
+        try:
+            self.barrier.wait()
+        finally:
+            self.turns.acquire()
+
+
+def together(tasks: Sequence[Callable[[Part], T]], threads: int) -> list[T] | None:
+    """Call all tasks at once, each in a thread of its own; return the results in order.
+
+    At most `threads` of them compute at a time. If one fails, the others end when they next wait
+    for it, and its error is raised. If the system gives no thread, nothing is called, and None is
+    returned.
+    """
+    group, errors = _Group(len(tasks), threads), dict[int, BaseException]()
+    results: list[Any] = [None] * len(tasks)
+
+    def work(i: int) -> None:
+        part = Joined(i, group)
+        with group.turns:
+            try:
+                group.meet()  # nothing begins until all threads are there
+                results[i] = tasks[i](part)
+                part.gather(Joined.END)
+            except BaseException as error:
+                errors[i] = error
+                group.barrier.abort()
+
+    begun: list[_Help] = []
+    try:
+        for i in range(1, len(tasks)):
+            helper = _Help(partial(work, i))
+            threading.Thread(target=helper.give, name="phitodeep", daemon=True).start()
+            begun.append(helper)
+        work(0)
+    except RuntimeError:  # such as "can't start new thread"
+        group.barrier.abort()
+        return None
+    finally:
+        _finish(begun)
+    if errors:
+        own = [i for i in errors if not isinstance(errors[i], threading.BrokenBarrierError)]
+        raise errors[min(own or errors)]
     return results
 
 

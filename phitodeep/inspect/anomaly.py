@@ -41,7 +41,7 @@ def anomaly(
         total = sum(model.loss.divisor(b.T, b.w, b.outputs) for b in work.batches)
     for batch, first, places in zip(work.batches, work.firsts, rows, strict=True):
         call = Call(step=model.optimizer.t, first=first, mask=batch.mask)
-        kept = batch._pick(lambda A: A.copy())  # training reuses its memory
+        kept = batch._pick(lambda A: A[:].copy())  # training reuses its memory
         db = Debugger(twin, kept, call, total, hooks)
         if position := _first_bad(db):
             known = np.arange(batch.n) if places is None else places

@@ -187,27 +187,29 @@ class _Conv(_Convolution):
 
     def backward(self, dY: Array) -> Array | None:
         X, windows, tiled = self.saved("X", "windows", "tiled")
-        if self.bias and not self._has_ones:
+        learns, needs_dX, G = self.needs_grad("W"), current().needs_dX, self.groups
+        if self.bias and learns and not self._has_ones:
             sum_rows(dY, out=self.grad_array("b"))
         if tiled:
-            dW, dY = self.grad_array("W"), np.ascontiguousarray(dY)
-            dX = self.buffer("dX", X.shape, X.dtype) if current().needs_dX else None
+            dW, dY = self.grad_array("W") if learns else None, np.ascontiguousarray(dY)
+            dX = self.buffer("dX", X.shape, X.dtype) if needs_dX else None
             winograd.convolve_back(X, self.W, dY, windows, dW, dX, self.scratch)
             return dX
         mask, kept = self.saved("mask", "U")
-        G, channels = self.groups, X.shape[-1]
-        dW_g = self._by_group(self.grad_array("W"))
-        if ones := self._has_ones:
-            dW_g = self.buffer("dW and db", (1, len(windows.taps) + 1, self.filters), dY.dtype)
-        dW_g[...], share = 0, self.buffer("share", dW_g.shape, dY.dtype)
-        for chunk, U in self._chunks(X, windows, ones) if kept is None else [(slice(None), kept)]:
-            dW_g += np.matmul(U.swapaxes(1, 2), by_group(dY[chunk], G), out=share)
-        if ones:
-            self._by_group(self.grad_array("W"))[...] = dW_g[:, :-1]
-            self.grad_array("b")[...] = dW_g[0, -1]
-        if not current().needs_dX:
+        if learns:
+            dW_g = self._by_group(self.grad_array("W"))
+            if ones := self._has_ones:
+                dW_g = self.buffer("dW and db", (1, len(windows.taps) + 1, self.filters), dY.dtype)
+            dW_g[...], share = 0, self.buffer("share", dW_g.shape, dY.dtype)
+            chunks = self._chunks(X, windows, ones) if kept is None else [(slice(None), kept)]
+            for chunk, U in chunks:
+                dW_g += np.matmul(U.swapaxes(1, 2), by_group(dY[chunk], G), out=share)
+            if ones:
+                self._by_group(self.grad_array("W"))[...] = dW_g[:, :-1]
+                self.grad_array("b")[...] = dW_g[0, -1]
+        if not needs_dX:
             return None
-        taps = self.W.reshape(len(windows.taps), channels // G, G, self.filters // G)
+        taps = self.W.reshape(len(windows.taps), X.shape[-1] // G, G, self.filters // G)
         dX = windows.col2im(by_group(dY, G), taps.transpose(0, 2, 3, 1), self)
         return dX if mask is None else dX * mask
 
@@ -331,18 +333,20 @@ class _ConvTranspose(_Convolution):
 
     def backward(self, dY: Array) -> Array | None:
         X, windows, mask = self.saved("X", "windows", "mask")
-        taps, needs_dX = self._taps(), current().needs_dX
+        taps, needs_dX, learns = self._taps(), current().needs_dX, self.needs_grad("W")
         n, G, c, f = taps.shape
         dX = self.buffer("dX", X.shape, dY.dtype)
         W_T = taps.transpose(1, 0, 3, 2).reshape(G, n * f, c)
         dW = np.zeros((G, c, n * f), dY.dtype)
         for chunk, V in self._chunks(dY, windows):
-            dW += np.matmul(by_group(X[chunk], G).swapaxes(1, 2), V)
+            if learns:
+                dW += np.matmul(by_group(X[chunk], G).swapaxes(1, 2), V)
             if needs_dX:
                 np.matmul(V, W_T, out=by_group(dX[chunk], G))
-        dW = dW.reshape(G, c, n, f).transpose(2, 0, 1, 3)
-        np.copyto(self.grad_array("W"), dW.reshape(self.W.shape))
-        if self.bias:
+        if learns:
+            dW = dW.reshape(G, c, n, f).transpose(2, 0, 1, 3)
+            np.copyto(self.grad_array("W"), dW.reshape(self.W.shape))
+        if self.bias and learns:
             sum_rows(dY, out=self.grad_array("b"))
         if not needs_dX:
             return None

@@ -35,10 +35,11 @@ class _Scale(PerStep):
         self.gamma = self.full(shape[-1], 1)
         return shape
 
-    def _gamma_gradient(self, dY: Array, X_hat: Array) -> Array:
+    def _gradients(self, dY: Array, X_hat: Array) -> None:
         """Write dgamma = sum_rows(dy x_hat): every row uses the same gamma."""
-        product = np.multiply(dY, X_hat, out=self.buffer("product", dY.shape, dY.dtype))
-        return sum_rows(product, out=self.grad_array("gamma"))
+        if self.needs_grad("gamma"):
+            product = np.multiply(dY, X_hat, out=self.buffer("product", dY.shape, dY.dtype))
+            sum_rows(product, out=self.grad_array("gamma"))
 
 
 class _ScaleAndShift(_Scale):
@@ -55,9 +56,11 @@ class _ScaleAndShift(_Scale):
         Y += self.beta
         return Y
 
-    def _gradients(self, dY: Array, X_hat: Array) -> tuple[Array, Array]:
+    def _gradients(self, dY: Array, X_hat: Array) -> None:
         """Write dgamma, and dbeta = sum_rows(dy)."""
-        return self._gamma_gradient(dY, X_hat), sum_rows(dY, out=self.grad_array("beta"))
+        super()._gradients(dY, X_hat)
+        if self.needs_grad("beta"):
+            sum_rows(dY, out=self.grad_array("beta"))
 
 
 class LayerNorm(_ScaleAndShift):
@@ -285,7 +288,7 @@ class RMSNorm(_Scale):
 
     def backward(self, dY: Array) -> Array:
         X_hat, r = self.saved("X_hat", "r")
-        self._gamma_gradient(dY, X_hat)
+        self._gradients(dY, X_hat)
         g = np.multiply(dY, self.gamma, out=self.buffer("dX", dY.shape, dY.dtype))
         mean = np.einsum("...d,...d->...", g, X_hat)[..., None] / g.shape[-1]
         g -= np.multiply(X_hat, mean, out=self.buffer("product", g.shape, g.dtype))
@@ -330,7 +333,8 @@ class BatchNorm(_ScaleAndShift):
 
     @property
     def independent_samples(self) -> bool:  # type: ignore[override]
-        return not (self.trainable and current().training)
+        call = current()
+        return call.part.joins or not (self.trainable and call.training)
 
     running_mean = State()
     running_var = State()
@@ -360,64 +364,73 @@ class BatchNorm(_ScaleAndShift):
         mask = None if call.mask is None else self.check_steps(X)
         if mask is not None:
             X = X[mask]
-        X_hat = self.buffer("X_hat", X.shape, X.dtype)
+        rows = X.reshape(-1, self.gamma.size)
+        X_hat, Y = (self.buffer(name, rows.shape, X.dtype) for name in ("X_hat", "Y"))
         if batch:
-            r = self._normalise_batch(X, X_hat)
+            r = self._normalise_batch(rows, X_hat, Y)
         else:
-            np.subtract(X, self.running_mean, out=X_hat)
             r = 1 / np.sqrt(self.running_var + self.eps)
-            X_hat *= r
+            normalise_columns(rows, self.running_mean, r, self.gamma, self.beta, X_hat, Y)
         self.save_for_backward(X_hat=X_hat, r=r, batch=batch, mask=mask)
-        Y = self._scale_and_shift(X_hat)
+        Y = Y.reshape(X.shape)
         return Y if mask is None else self._unmask("Y unmasked", Y, mask)
 
     @np.errstate(over="ignore", invalid="ignore")
-    def _normalise_batch(self, X: Array, X_hat: Array) -> Array:
-        """Write x_hat and return r (D,); also update the running statistics."""
-        n, (total,) = self._over_ranks(X, sum_rows(X))
+    def _normalise_batch(self, X: Array, X_hat: Array, Y: Array) -> Array:
+        """Write x_hat and y, and return r (D,); also update the running statistics."""
+        part = current().part
+        n, (total,) = self._over_all(X, sum_rows(X))
         mu = total / n
-        np.subtract(X, mu, out=X_hat)
-        square = np.multiply(X_hat, X_hat, out=self.buffer("Y", X.shape, X.dtype))
-        _, (total,) = self._over_ranks(X, sum_rows(square))
+        squares = np.empty_like(mu)
+        column_squares(X, mu, squares, Y)
+        _, (total,) = self._over_all(X, squares)
         var = total / n
         r = 1 / np.sqrt(var + self.eps)
-        X_hat *= r
+        bad = found = None
         if overflowed(r) and not (self.sync and current().ranks):
             bad = ~(r > 0)
-            rows, rows_hat = (A.reshape(-1, A.shape[-1]) for A in (X, X_hat))
-            rows_hat[:, bad], *statistics = scaled(rows[:, bad], self.eps, axis=0)
+            columns = part.gather(X[:, bad])
+            found, *statistics = scaled(np.concatenate(columns), self.eps, axis=0)
+            found = found[sum(map(len, columns[: part.index])) :][: len(X)]
             r[bad], mu[bad], var[bad] = (a[0] for a in statistics)
-        if n > 1 and not current().again:
+        normalise_columns(X, mu, r, self.gamma, self.beta, X_hat, Y)
+        if found is not None:
+            X_hat[:, bad], Y[:, bad] = found, found * self.gamma[bad] + self.beta[bad]
+        if n > 1 and not current().again and not part.index:
             self.running_mean += self.momentum * (mu - self.running_mean)
             self.running_var += self.momentum * (var * (n / (n - 1)) - self.running_var)
         return r
 
-    def _over_ranks(self, X: Array, *sums: Array) -> tuple[int, Sequence[Array]]:
-        """Return the number of rows of X and these sums over them (D,), or those of all ranks."""
-        n = X.size // X.shape[-1]
-        ranks = current().ranks
-        if not self.sync or ranks is None:
+    def _over_all(self, X: Array, *sums: Array) -> tuple[int, Sequence[Array]]:
+        """Return the number of rows of X and these sums over them (D,), or of all parts and ranks.
+
+        Sums are added in the order of the parts. The first part speaks for all with other ranks.
+        """
+        n, part, ranks = X.size // X.shape[-1], current().part, current().ranks
+        if not (self.sync and ranks) and not part.joins:
             return max(1, n), sums
-        both = ranks.sum(np.concatenate([[n], *sums], dtype=np.float64))
+        both = np.sum(part.gather(np.concatenate([[n], *sums], dtype=np.float64)), axis=0)
+        if self.sync and ranks is not None:
+            both = part.gather(both if part.index else ranks.sum(both))[0]
         return max(1, int(both[0])), np.split(both[1:].astype(X.dtype), len(sums))
 
     def backward(self, dY: Array) -> Array:
         X_hat, r, batch, mask = self.saved("X_hat", "r", "batch", "mask")
-        if mask is not None:
-            dY = dY[mask]
-        dgamma, dbeta = self._gradients(dY, X_hat)
-        dX = self.buffer("dX", dY.shape, dY.dtype)
+        dY = dY if mask is None else dY[mask]
+        rows = dY.reshape(X_hat.shape)
+        dX = self.buffer("dX", rows.shape, dY.dtype)
+        if self.needs_grad("gamma"):
+            dgamma, dbeta = self.grad_array("gamma"), self.grad_array("beta")
+            column_gradients(rows, X_hat, dgamma, dbeta, dX)
         if batch:
-            n, (dgamma, dbeta) = self._over_ranks(dY, dgamma, dbeta)
-            np.multiply(X_hat, dgamma / n, out=dX)
-            np.subtract(dY, dX, out=dX)
-            dX -= dbeta / n
-            dX *= self.gamma * r
+            n, (a, b) = self._over_all(rows, dgamma, dbeta)
+            normalise_columns_back(rows, X_hat, a / n, b / n, self.gamma * r, dX)
             ranks = current().ranks
             if self.sync and ranks is not None and not ranks.counts:  # the rows are placeholders
                 dX.fill(0)
         else:
-            np.multiply(dY, self.gamma * r, out=dX)
+            np.multiply(rows, self.gamma * r, out=dX)
+        dX = dX.reshape(dY.shape)
         return dX if mask is None else self._unmask("dX unmasked", dX, mask)
 
     def _unmask(self, name: str, rows: Array, mask: Array) -> Array:
@@ -426,6 +439,42 @@ class BatchNorm(_ScaleAndShift):
         A.fill(0)
         A[mask] = rows
         return A
+
+
+@kernel
+def column_squares(X: Array, mu: Array, squares: Array, s: Array) -> None:
+    """Write the sum of (x - mu)^2 over the rows of X (n, D) into squares (D,); s is scratch."""
+    np.square(np.subtract(X, mu, out=s), out=s)
+    sum_rows(s, out=squares)
+
+
+@kernel
+def normalise_columns(
+    X: Array, mu: Array, r: Array, gamma: Array, beta: Array, X_hat: Array, Y: Array
+) -> None:
+    """Write x_hat = (x - mu) r and y = gamma x_hat + beta for X (n, D); mu and r are (D,)."""
+    np.subtract(X, mu, out=X_hat)
+    X_hat *= r
+    np.multiply(X_hat, gamma, out=Y)
+    Y += beta
+
+
+@kernel
+def column_gradients(dY: Array, X_hat: Array, dgamma: Array, dbeta: Array, s: Array) -> None:
+    """Write dgamma = sum_rows(dy x_hat) and dbeta = sum_rows(dy); s is scratch of dY's shape."""
+    sum_rows(np.multiply(dY, X_hat, out=s), out=dgamma)
+    sum_rows(dY, out=dbeta)
+
+
+@kernel
+def normalise_columns_back(
+    dY: Array, X_hat: Array, a: Array, b: Array, scale: Array, dX: Array
+) -> None:
+    """Write dx = scale (dy - x_hat a - b) for dY (n, D); a, b and scale are (D,)."""
+    np.multiply(X_hat, a, out=dX)
+    np.subtract(dY, dX, out=dX)
+    dX -= b
+    dX *= scale
 
 
 # --- rows whose sums or squares overflow --------------------------------------------------------

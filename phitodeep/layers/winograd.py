@@ -73,23 +73,26 @@ def convolve(
 
 
 def convolve_back(
-    X: Array, W: Array, dY: Array, windows: Windows, dW: Array, dX: Array | None, buffer: Buffer
-) -> None:
-    """Write dW, and dX unless it is None, for `convolve`."""
+    X: Array, W: Array, dY: Array, windows: Windows, dW: Array | None, dX: Array | None,
+    buffer: Buffer,
+) -> None:  # fmt: skip
+    """Write dW and dX, unless they are None, for `convolve`."""
     (C, filters), pad = W.shape[2:], windows.pads[0][0]
     U_T = _points(W.swapaxes(2, 3), buffer("U^T", (36, filters, C), W.dtype))
     dU, share = (buffer(name, (36, C, filters), W.dtype) for name in ("dU", "dU of a block"))
     dU.fill(0)
     maps = _maps()
     for part, V, dM in _blocks(X, dY, buffer):
-        maps.tiles_of_images(X[part], pad, V)
         maps.images_of_tiles_back(dY[part], dM)
-        dU += np.matmul(_matrices(V).swapaxes(1, 2), _matrices(dM), out=share)
+        if dW is not None:
+            maps.tiles_of_images(X[part], pad, V)
+            dU += np.matmul(_matrices(V).swapaxes(1, 2), _matrices(dM), out=share)
         if dX is not None:
             dV = V  # overwritten
             np.matmul(_matrices(dM), U_T, out=_matrices(dV))
             maps.tiles_of_images_back(dV, pad, dX[part])
-    np.matmul(G_G.T.astype(dW.dtype), dU.reshape(36, -1), out=dW.reshape(9, -1))
+    if dW is not None:
+        np.matmul(G_G.T.astype(dW.dtype), dU.reshape(36, -1), out=dW.reshape(9, -1))
 
 
 def _maps() -> ModuleType:

@@ -47,6 +47,9 @@ from phitodeep.optimization.settings import WithSettings
 __all__ = ["Common", "Optimizer"]
 
 BLOCK = 1 << 16  # elements
+FLUSHED = (
+    256  # steps until what is too small for full speed becomes 0, as for features that are rare
+)
 Settings = tuple[Group, float, float, slice]  # group, rate, decay, and the part that decays
 
 
@@ -189,6 +192,9 @@ class Optimizer(Resumable, WithSettings, registered=False):
                 self._group, self.own = group, group.own
                 self.update(theta[group.piece], g[group.piece], rate)
                 self._average(theta, group.piece)
+            if not self.t % FLUSHED:
+                for A in self._slots.values():
+                    A[np.abs(A) < np.finfo(A.dtype).tiny] = 0
             sync.spread(theta)
         except BaseException:
             self.drop_held()

@@ -46,10 +46,28 @@ class Share(NamedTuple):
 WHOLE = Share(0, 1)
 
 
+class Picked:
+    """The samples of an array at some places, which are copied where a slice of them is read.
+
+    Each slice has memory of its own in `into`, named after `name`, which the next batch overwrites.
+    """
+
+    def __init__(self, array: Array, places: Array, into: Buffered, name: str) -> None:
+        self.array, self.places, self.into, self.name = array, places, into, name
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, rows: Any) -> Array:
+        places, name = self.places[rows], f"{self.name} from {rows.start}"
+        out = self.into.buffer(name, (len(places), *self.array.shape[1:]), self.array.dtype)
+        return self.array.take(places, 0, out, "clip")  # "raise" would buffer out
+
+
 class Data(NamedTuple):
     """Samples that have been checked and cast: a batch, or a whole data set."""
 
-    X: Any  # (N, ...); of a network with several inputs, a tuple of them
+    X: Any  # (N, ...), to be read as X[:]; of a network with several inputs, a tuple of them
     T: Any  # targets, in the form that the loss uses; of several outputs, a tuple
     w: Any  # (N, ...), broadcast to the loss's positions, or a tuple; None: all are 1
     outputs: Any  # (N, ...): the shape of the predictions, or a tuple
@@ -78,21 +96,25 @@ class Data(NamedTuple):
         rows, counts = share.rows(0, self.n)
         return self.part(rows)._replace(counts=counts)
 
-    def take(self, rows: Array, into: Buffered) -> Data:
-        """Copy the samples at `rows` into memory that the next batch may overwrite."""
+    def take(self, rows: Array, into: Buffered, later: bool = False) -> Data:
+        """Copy the samples at `rows` into memory that the next batch may overwrite.
 
+        later    X is copied where it is read: the threads of several parts copy their own samples
+        """
         numbers = itertools.count()
 
-        def pick(A: Array) -> Array:
-            out = into.buffer(f"array {next(numbers)}", (len(rows), *A.shape[1:]), A.dtype)
-            return np.take(A, rows, axis=0, out=out, mode="clip")  # "raise" would buffer out
+        def pick(A: Array) -> Picked:
+            return Picked(A, rows, into, f"array {next(numbers)}")
 
-        return self._pick(pick)
+        return self._pick(lambda A: pick(A)[:], pick if later else None)
 
-    def _pick(self, pick: Callable[[Array], Array]) -> Data:
+    def _pick(
+        self, pick: Callable[[Array], Array], pick_X: Callable[[Array], Any] | None = None
+    ) -> Data:
         """Return what `pick` returns for each array."""
-        arrays = self.X, self.T, self.w, self.mask, self.output_mask
-        X, T, w, mask, output_mask = (on_each(pick, A) for A in arrays)
+        X = on_each(pick_X or pick, self.X)
+        arrays = self.T, self.w, self.mask, self.output_mask
+        T, w, mask, output_mask = (on_each(pick, A) for A in arrays)
         n, single = len(each(X)[0]), not isinstance(self.T, tuple)
         shapes = [(n, *shape[1:]) for shape in ([self.outputs] if single else self.outputs)]
         return Data(X, T, w, one(shapes, single), mask, output_mask, self.counts)

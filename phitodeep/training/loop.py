@@ -172,7 +172,8 @@ class Training:
         optimizer, display, run = self.model.optimizer, self.display, self.run
         memory = self.memory if self.accumulate == 1 else None
         first = run.step * self.accumulate
-        reading = Epoch(self.size, self.rng(epoch), memory, first, self.ranks.share)
+        later = self.splitter.parts(self.data.batch_size(self.size)) > 1
+        reading = Epoch(self.size, self.rng(epoch), memory, first, self.ranks.share, later)
         batches = self.data.batches(reading)
         count, divisor = self.accumulate, self.objective.divisor
         while work := self.ranks.meet(
@@ -335,7 +336,7 @@ def forward_backward(
     On several ranks, which must meet in it, backward always runs: without samples that count, on
     gradients of 0; with a loss that is not finite, on NaN.
     """
-    P = body.forward(*each(batch.X))
+    P = body.forward(*[X[:] for X in each(batch.X)])
     call = current()
     measure = loss.value_and_gradient if call.watch is None else loss._watched
     value, dP = measure(P, batch.T, batch.w, total)

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from phitodeep.core.call import calling, current, inference
 from phitodeep.core.frame import Frame
-from phitodeep.core.threads import SMALL, one_blas_thread, parts_of, run
+from phitodeep.core.threads import SMALL, Joined, Part, one_blas_thread, parts_of, run, together
 from phitodeep.core.types import Array, joined
 from phitodeep.layers.base import Layer
 from phitodeep.layers.containers import Container
+from phitodeep.layers.normalization import BatchNorm
 from phitodeep.loss import Loss
 from phitodeep.optimization.packing import add_product
 from phitodeep.training.inputs import Data
@@ -37,8 +38,10 @@ class BatchSplitter:
     and the batch decide how many parts there are, so results are the same bit for bit, however many
     threads run them.
 
-    A batch stays whole if a layer updates its state in training, such as BatchNorm, if a layer or
-    the loss does not declare its samples independent, or if a layer keeps the interpreter's lock.
+    Parts with BatchNorm run at once, and wait for each other where sums over the batch are taken.
+
+    A batch stays whole if another layer updates its state in training, if a layer or the loss does
+    not declare its samples independent, or if a layer keeps the interpreter's lock.
     """
 
     def __init__(self, body: Container, loss: Loss, threads: int) -> None:
@@ -52,9 +55,12 @@ class BatchSplitter:
         """Make new replicas, since layers may have changed; split no more if one says so now."""
         self.layers = [layer for _, layer in self.body.walk()]
         self.members = [Member(self.body, self.loss, self.layers, {})]
-        updates = any(layer.state and layer.trainable for layer in self.layers)
-        independent = self.loss.independent_samples and _splits(self.body)
-        self.splits = self.splits and independent and not updates
+        updates = [layer for layer in self.layers if layer.state and layer.trainable]
+        self.joins = bool(updates)  # whether parts take sums over the batch
+        with calling(part=Joined() if updates else Part()):
+            independent = self.loss.independent_samples and _splits(self.body)
+        joined = all(isinstance(layer, BatchNorm) for layer in updates)
+        self.splits = self.splits and independent and joined
 
     def parts(self, n: int) -> int:
         """Return the number of parts for a batch of n samples."""
@@ -78,13 +84,17 @@ class BatchSplitter:
             return [task(self.body, self.loss, batch, total)]
         edges = [n * i // k for i in range(k + 1)]
 
-        def job(i: int) -> tuple[Array, float]:
+        def job(i: int, among: Part = call.part) -> tuple[Array, float]:
             part = batch.part(slice(edges[i], edges[i + 1]))
             body, loss, _, scratch = members[i]
-            with calling(first=call.first + edges[i], mask=part.mask, ended=None, scratch=scratch):
+            own = {"mask": part.mask, "ended": None, "scratch": scratch, "part": among}
+            with calling(first=call.first + edges[i], **own):
                 return task(body, loss, part, total)
 
-        results = run([partial(job, i) for i in range(k)], self.threads)
+        jobs = [partial(job, i) for i in range(k)]
+        results = together(jobs, self.threads) if self.joins else run(jobs, self.threads)
+        if results is None:
+            return [task(self.body, self.loss, batch, total)]
         for member in members[1:]:
             for layer, replica in zip(self.layers, member.layers, strict=True):
                 if replica.grads:

@@ -35,6 +35,7 @@ class Epoch(NamedTuple):
     into: Buffered | None = None  # memory for a batch, which the next batch overwrites
     first: int = 0  # the batches before this number are skipped
     share: Share = WHOLE  # the part of each batch that is read and returned
+    later: bool = False  # arrays may be copied where they are read: see `Data.take`
 
 
 class Source:
@@ -80,19 +81,19 @@ class Rows(Source):
     places: Array  # (N,)
 
     def batches(self, epoch: Epoch) -> Iterator[Data]:
-        size, rng, into, first, share = epoch
+        size, rng, into, first, share, later = epoch
         order, n = self._order(size, rng), len(self.places)
         size = size or n
         for i, start in enumerate(range(first * size, n, size), first + 1):
             rows, counts = share.rows(start, min(start + size, n))
             try:
-                batch = self._read(order, rows, into)
+                batch = self._read(order, rows, into, later)
             except Exception as error:
                 locate(error, f"batch {i}")
                 raise
             yield batch if counts else batch._replace(counts=False)
 
-    def _read(self, order: Array, rows: slice, into: Buffered | None) -> Data:
+    def _read(self, order: Array, rows: slice, into: Buffered | None, later: bool) -> Data:
         """Return the samples at `order[rows]`."""
         raise NotImplementedError
 
@@ -113,10 +114,10 @@ class Arrays(Rows):
         self.data, self.count, self.sample = data, data.n, data.sample
         self.places = np.arange(self.count)
 
-    def _read(self, order: Array, rows: slice, into: Buffered | None) -> Data:
+    def _read(self, order: Array, rows: slice, into: Buffered | None, later: bool) -> Data:
         if order is self.places:
             return self.data.part(rows)
-        return self.data.take(order[rows], into or BatchBuffer())
+        return self.data.take(order[rows], into or BatchBuffer(), later)
 
     def split(self, kept: int) -> tuple[Source, Source]:
         return Arrays(self.data.part(slice(kept))), Arrays(self.data.part(slice(kept, None)))
@@ -148,7 +149,7 @@ class Table(Rows):
             raise ArgumentError("data that stays in its file needs a batch_size.")
         return super().batches(epoch)
 
-    def _read(self, order: Array, rows: slice, into: Buffered | None) -> Data:
+    def _read(self, order: Array, rows: slice, into: Buffered | None, later: bool) -> Data:
         return self.as_data(**self.read(order[rows]))
 
     def split(self, kept: int) -> tuple[Source, Source]:

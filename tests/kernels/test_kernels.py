@@ -115,6 +115,18 @@ CALLS = {
         [normal(N, D), normal(N, D), positive(N, 1), normal(D), empty(N, D), empty(D), empty(D),
          empty(N, D)]
     ],
+    "column_squares": [
+        [normal(n, D), normal(D), empty(D), empty(n, D)] for n in (1, N, 300)  # in blocks
+    ],
+    "normalise_columns": [
+        [normal(N, D), normal(D), positive(D), normal(D), normal(D), empty(N, D), empty(N, D)]
+    ],
+    "column_gradients": [
+        [normal(n, D), normal(n, D), empty(D), empty(D), empty(n, D)] for n in (1, N, 300)
+    ],
+    "normalise_columns_back": [
+        [normal(N, D), normal(N, D), normal(D), normal(D), normal(D), empty(N, D)]
+    ],
     "rnn_step": [[normal(N, D), empty(N, D)]],
     "rnn_back": [[normal(N, D), normal(N, D), empty(N, D)]],
     "lstm_step": [
@@ -156,7 +168,7 @@ CALLS = {
 SCRATCH = {  # arguments that only the NumPy forms use
     "adam": (4,), "sgd": (3,), "nadam": (4, 5), "rmsprop": (4,), "adagrad": (3,),
     "adadelta": (4, 5), "lion": (3, 4), "max_pool_back": (3,), "layer_norm_back": (7,),
-    "gru_step": (1,),
+    "gru_step": (1,), "column_squares": (3,), "column_gradients": (4,),
 }  # fmt: skip
 SUMS = {"product": 300}  # their size: some cancel
 CASES = [(name, i) for name, calls in CALLS.items() for i in range(len(calls))]

@@ -3,7 +3,20 @@
 import numpy as np
 import pytest
 
-from phitodeep import Chain, Dense, LowRank, MultiHeadAttention, ReLU, check_gradients, layers
+from phitodeep import (
+    BatchNorm,
+    Chain,
+    Conv2D,
+    ConvTranspose2D,
+    Dense,
+    GroupNorm,
+    LowRank,
+    MultiHeadAttention,
+    ReLU,
+    RMSNorm,
+    check_gradients,
+    layers,
+)
 from phitodeep.core.call import calling, inference
 from phitodeep.functional.rotary import YarnRope
 from phitodeep.layers.dense import DenseReLU
@@ -25,17 +38,32 @@ def test_matrix_product_on_the_last_axis_of_any_layout(shape, rng):
         np.testing.assert_allclose(layer.grads["b"], dY.reshape(-1, 3).sum(0))
 
 
-@pytest.mark.parametrize("make", [lambda: Dense(4), lambda: MultiHeadAttention(2)])
-def test_frozen_products_leave_out_their_gradients_in_training(make, rng):
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: Dense(4), (3, 4)),
+        (lambda: MultiHeadAttention(2), (3, 4)),
+        (lambda: GroupNorm(2), (3, 4)),
+        (RMSNorm, (3, 4)),
+        (BatchNorm, (3, 4)),
+        (lambda: Conv2D(2, 3), (5, 6, 4)),
+        (lambda: Conv2D(2, 3, groups=2, bias=False), (5, 6, 4)),
+        (lambda: Conv2D(16, 3, padding="same"), (12, 12, 16)),  # in Winograd's tiles
+        (lambda: ConvTranspose2D(2, 3), (5, 6, 4)),
+    ],
+)
+def test_frozen_layers_leave_out_their_gradients_in_training(make, shape, kernel_set, rng):
     layer = make()
-    layer.build((3, 4))
+    layer.build(shape)
     layer.trainable = False
-    X, dY = rng.standard_normal((2, 5, 3, 4))
+    X, found = rng.standard_normal((5, *shape)).astype(np.float32), []
+    dY = rng.standard_normal((5, *layer.output_shape)).astype(np.float32)
     for needs_frozen in (True, False):
         with calling(needs_frozen=needs_frozen):
             layer.forward(X)
-            layer.backward(dY)
+            found.append(layer.backward(dY).copy())
         assert layer.grads.keys() == (layer.params.keys() if needs_frozen else set())
+    np.testing.assert_array_equal(*found)
 
 
 def test_sizes_defaults_and_positions_of_the_original():

@@ -575,6 +575,21 @@ def test_adam_computes_in_blocks(monkeypatch):
     assert [a.shape for a in model.optimizer._scratch.values()] == [(5,)]
 
 
+@pytest.mark.parametrize("make", [Adam, partial(SGD, momentum=0.9), partial(AdamW, ema=0.5)])
+def test_memory_that_fades_becomes_0_before_it_is_slow(make):
+    layer, optimizer = Dense(2), make(alpha=1e-30)
+    layer.build((1,), dtype=np.float32)
+    layer.W[...] = 0
+    for step in range(1, 1025):
+        layer.grads = {"W": np.float32([[step < 3, 1e-3]]), "b": np.zeros(2, np.float32)}
+        optimizer.step([layer])
+    small = [np.abs(A) < np.finfo(np.float32).tiny for A in optimizer._slots.values()]
+    for A, few in zip(optimizer._slots.values(), small, strict=True):
+        assert not A[few].any()
+        assert A.any()
+    assert any(few.any() for few in small)
+
+
 def test_a_rule_of_ones_own_may_have_other_defaults_and_hints():
     class Local:
         pass

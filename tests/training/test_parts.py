@@ -1,12 +1,27 @@
 """Batches in parts: the gradients of a whole batch, in any number of threads."""
 
+import itertools
+import threading
 from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
-from phitodeep import Dense, Lambda, Layer, MeanSquaredError, Parallel, Param, Residual, watching
-from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError
+from phitodeep import (
+    BatchNorm,
+    Dense,
+    Lambda,
+    Layer,
+    MeanSquaredError,
+    Parallel,
+    Param,
+    Residual,
+    State,
+    watching,
+)
+from phitodeep.core.call import calling, current
+from phitodeep.core.threads import together
+from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError, OrderError
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.architectures import gpt, lenet
 from phitodeep.model.callbacks import LambdaCallback
@@ -77,8 +92,25 @@ def test_few_samples_images_and_sizes_that_wait_for_the_data(data, cut, rng):
     agree(cut, make, tokens, tokens, epochs=2, batch_size=4)
 
 
-def normed():
-    builder = SequentialBuilder(6, seed=0).dense(4).batch_norm().dense(3)
+class Counting(Layer):
+    """Counts its passes in training."""
+
+    independent_samples, count = True, State()
+
+    def create(self, shape):
+        self.count = self.full(1, 0)
+        return shape
+
+    def forward(self, X):
+        self.count += self.trainable and current().training
+        return X
+
+    def backward(self, dY):
+        return dY
+
+
+def counted():
+    builder = SequentialBuilder(6, seed=0).dense(4).add(Counting()).dense(3)
     return builder.loss("softmax_cross_entropy").dtype("float64").build()
 
 
@@ -96,7 +128,7 @@ def part_sizes(model, X, **options):
 
 
 def test_layers_that_need_the_whole_batch_get_it(data, cut):
-    _, several = agree(cut, normed, *data, *data, epochs=2, batch_size=16)
+    _, several = agree(cut, counted, *data, *data, epochs=2, batch_size=16)
     X = data[0][:16]
     assert part_sizes(several, X) == [16]
     several.layers[1].trainable = False
@@ -106,7 +138,7 @@ def test_layers_that_need_the_whole_batch_get_it(data, cut):
 def test_a_callback_may_end_the_splitting_but_not_begin_it(data, cut):
     cut(2)
     for frozen, wanted in ((True, [8, 8, 16, 16]), (False, [16, 16, 16])):
-        model = normed()
+        model = counted()
         model.layers[1].trainable = not frozen
 
         def turn(model, step, loss):
@@ -435,3 +467,143 @@ def test_a_watcher_changes_no_bit_of_a_tied_gradient(parts, rng, cut):
             model.train(tokens, tokens, epochs=3, verbose=0)
         weights.append(model.get_weights())
     assert_weights(*weights)
+
+
+# --- batch statistics ----------------------------------------------------------------------------
+
+
+def normed(dtype="float64"):
+    block = SequentialBuilder().dense(16, bias=False).batch_norm().relu().layers
+    builder = SequentialBuilder(6, seed=0).dense(16, bias=False).batch_norm(momentum=0.3).gelu()
+    builder = builder.residual(*block).dropout(0.2).dense(3).softmax()
+    return builder.loss("categorical_cross_entropy").optimizer("adamw").dtype(dtype).build()
+
+
+def states(model):
+    return {f"{path}.{n}": A for path, layer in model.walk() for n, A in layer.state.items()}
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("parts", [2, 3])
+def test_parts_take_the_batch_statistics_of_the_whole(parts, accumulate, data, cut):
+    options = {"epochs": 3, "batch_size": 16, "accumulate": accumulate}
+    one, several = agree(cut, normed, *data, parts=parts, **options)
+    assert_weights(states(several), states(one), rtol=1e-10)
+    assert sorted(part_sizes(several, data[0][:15])) == ([7, 8] if parts == 2 else [5, 5, 5])
+
+
+def test_padding_counts_for_no_statistics_of_any_part(rng, cut):
+    def make():
+        builder = SequentialBuilder(seed=0).embedding(9, 4).batch_norm().lstm(4).batch_norm()
+        return builder.dense(9).loss("softmax_cross_entropy").dtype("float64").build()
+
+    tokens, lengths = rng.integers(0, 9, (12, 6)), np.array([0, 0, 1, 2, 6, 6, 5, 4, 3, 2, 6, 1])
+    one, several = agree(cut, make, tokens, tokens, parts=3, lengths=lengths, batch_size=6)
+    assert_weights(states(several), states(one), rtol=1e-10)
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_batch_statistics_are_the_same_bits_in_any_number_of_threads(parts, data, cut):
+    cut(parts)
+    models = [normed("float32") for _ in range(3)]
+    for threads, model in enumerate(models, 1):
+        model.train(*data, epochs=2, batch_size=16, threads=threads, verbose=0)
+        assert_weights(model, models[0])
+        assert_weights(states(model), states(models[0]))
+
+
+def test_columns_whose_squares_overflow_are_those_of_the_whole(data, cut):
+    X = data[0].copy()
+    X[:, 2] *= 1e160
+
+    def make():
+        builder = SequentialBuilder(6, seed=0).batch_norm().dense(3).optimizer("sgd")
+        return builder.loss("softmax_cross_entropy").dtype("float64").build()
+
+    one, several = agree(cut, make, X, data[1], parts=3, batch_size=16)
+    assert_weights(states(several), states(one), rtol=1e-10)
+    assert np.abs(several.get_weights()["1.W"][2]).max() < 2
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+@pytest.mark.parametrize("part", [0, 1])
+def test_an_error_in_a_part_ends_those_that_wait_for_it(part, error, data, cut):
+    cut(2)
+
+    def fail(X):
+        if len(X) == 6 + part:
+            raise error("in a part")
+        return X
+
+    builder = SequentialBuilder(6, seed=0).dense(4).lambda_(fail, np.copy, independent_samples=True)
+    model = builder.batch_norm().dense(1).build()
+    with pytest.raises(error, match="in a part"):
+        model.train(data[0][:13], data[1][:13], epochs=1, threads=2, verbose=0)
+
+
+class Sometimes(Layer):
+    """Normalises batches of 7 samples, and no others."""
+
+    independent_samples = True
+
+    def children(self):
+        return {"norm": self.norm}
+
+    def __init__(self):
+        self.norm = BatchNorm()
+
+    def create(self, shape):
+        return self.norm.build(shape)
+
+    def forward(self, X):
+        return self.norm.forward(X) if len(X) == 7 else X
+
+    def backward(self, dY):
+        return self.norm.backward(dY) if len(dY) == 7 else dY
+
+
+def test_parts_that_wait_for_different_sums_are_an_error(data, cut):
+    cut(2)
+    model = SequentialBuilder(6, seed=0).add(Sometimes()).dense(1).build()
+    with pytest.raises(OrderError, match="equally often"):
+        model.train(data[0][:13], data[1][:13], epochs=1, threads=2, verbose=0)
+
+
+def test_without_a_thread_the_batch_stays_whole(data, cut, monkeypatch):
+    one, other = normed(), normed()
+    one.train(*data, epochs=1, batch_size=16, verbose=0)
+    cut(3)
+    start, count = threading.Thread.start, itertools.count()
+
+    def refuse(thread):
+        if next(count) % 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    other.train(*data, epochs=1, batch_size=16, verbose=0)
+    assert next(count) > 2
+    assert_weights(other, one)
+    assert_weights(states(other), states(one))
+
+
+def test_sums_over_processes_are_asked_for_once():
+    layer, asked = BatchNorm(sync=True), []
+    layer.build((3,), dtype=np.float64)
+
+    class Ranks:
+        counts = True
+
+        def sum(self, a):
+            asked.append(a.copy())
+            return 2 * a
+
+    X = np.random.default_rng(0).standard_normal((8, 3))
+
+    def task(part):
+        with calling(part=part, ranks=Ranks(), training=True):
+            return layer._replica().forward(X[4 * part.index :][:4])
+
+    found = np.concatenate(together([task, task], 2))
+    np.testing.assert_allclose(found, (X - X.mean(0)) / np.sqrt(X.var(0) + 1e-5), rtol=1e-10)
+    assert len(asked) == 2

@@ -171,6 +171,69 @@ def layer_norm_back(
             dX[i, d] = (dY[i, d] * gamma[d] - a - X_hat[i, d] * b) * r[i, 0]
 
 
+BLOCK = 128  # rows that are added up before their sum is: float32 would lose digits
+
+
+@twin
+@jit
+def column_squares(X: Array, mu: Array, squares: Array, s: Array) -> None:
+    """squares (D,) <- the sum of (x - mu)^2 over the rows of X (n, D); s is not used."""
+    n, D = X.shape
+    part = np.empty_like(squares)
+    squares[:] = 0
+    for start in range(0, n, BLOCK):
+        part[:] = 0
+        for i in range(start, min(start + BLOCK, n)):
+            for d in range(D):
+                part[d] += (X[i, d] - mu[d]) * (X[i, d] - mu[d])
+        squares += part
+
+
+@twin
+@jit
+def normalise_columns(
+    X: Array, mu: Array, r: Array, gamma: Array, beta: Array, X_hat: Array, Y: Array
+) -> None:
+    """Write x_hat = (x - mu) r and y = gamma x_hat + beta for X (n, D)."""
+    n, D = X.shape
+    for i in range(n):
+        for d in range(D):
+            x = (X[i, d] - mu[d]) * r[d]
+            X_hat[i, d] = x
+            Y[i, d] = x * gamma[d] + beta[d]
+
+
+@twin
+@jit
+def column_gradients(dY: Array, X_hat: Array, dgamma: Array, dbeta: Array, s: Array) -> None:
+    """dgamma, dbeta (D,) <- the sums of dy x_hat and of dy over the rows (n, D); s is not used."""
+    n, D = dY.shape
+    a, b = np.empty_like(dgamma), np.empty_like(dbeta)
+    dgamma[:] = 0
+    dbeta[:] = 0
+    for start in range(0, n, BLOCK):
+        a[:] = 0
+        b[:] = 0
+        for i in range(start, min(start + BLOCK, n)):
+            for d in range(D):
+                a[d] += dY[i, d] * X_hat[i, d]
+                b[d] += dY[i, d]
+        dgamma += a
+        dbeta += b
+
+
+@twin
+@jit
+def normalise_columns_back(
+    dY: Array, X_hat: Array, a: Array, b: Array, scale: Array, dX: Array
+) -> None:
+    """Write dx = scale (dy - x_hat a - b) for dY (n, D)."""
+    n, D = dY.shape
+    for i in range(n):
+        for d in range(D):
+            dX[i, d] = (dY[i, d] - X_hat[i, d] * a[d] - b[d]) * scale[d]
+
+
 # --- pools ---------------------------------------------------------------------------------------
 
 
