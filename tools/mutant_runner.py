@@ -250,12 +250,17 @@ def place(code: CodeType) -> tuple[str, str, int]:
 def forget_compiled(module: ModuleType, broken: list[FunctionType]) -> None:
     """Make Numba compile what may hold the mutant: its cache does not look at constants."""
     if COMPILED in str(module.__file__):
-        package = module.__name__.rpartition(".")[0]  # a scalar function is part of other kernels
+        package = module.__name__.rpartition(".")[0]
         modules = [m for name, m in sys.modules.items() if name.startswith(package)]
         kernels = [k for m in modules for k in vars(m).values() if hasattr(k, "py_func")]
         from numba.core.caching import NullCache
 
-        for kernel in [k for k in kernels if k.py_func in broken] or kernels:
+        names, count = {f.__name__ for f in broken}, 0
+        while count < len(names):  # what calls them holds them
+            count = len(names)
+            calling = [k for k in kernels if names.intersection(k.py_func.__code__.co_names)]
+            names |= {k.py_func.__name__ for k in calling}
+        for kernel in [k for k in kernels if k.py_func.__name__ in names]:
             kernel._cache = NullCache()
 
 

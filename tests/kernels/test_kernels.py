@@ -155,6 +155,10 @@ CALLS = {
          (2, 2), (2, 2)],
         [normal(2, 3, 2, 3), bytes_(2, 3, 2, 3), empty(2, 6, 4, 3), empty(2, 3, 2, 3),
          (2, 2), (2, 2)],
+        [normal(2, 1, 1, 3), bytes_(2, 1, 1, 3), empty(2, 3, 3, 3), empty(2, 1, 1, 3),
+         (3, 3), (1, 1)],  # one window that has all of X
+        [normal(2, 1, 1, 3), bytes_(2, 1, 1, 3), empty(2, 3, 3, 3), empty(2, 1, 1, 3),
+         (2, 3), (2, 3)],
     ],
     "product": [
         [normal(N, D), normal(D, 5), empty(N, 5)],
@@ -350,8 +354,8 @@ def test_float32_is_not_computed_in_float64(name, arguments):
     assert "fpext" not in "".join(made.inspect_llvm().values())
 
 
-@pytest.mark.parametrize("stride", [(1, 1), (2, 2), (3, 2)])
-@pytest.mark.parametrize("kernel", [(2, 2), (3, 2)])
+@pytest.mark.parametrize("stride", [(1, 1), (2, 2), (3, 2), (1, 2), (2, 1), (2, 3)])
+@pytest.mark.parametrize("kernel", [(2, 2), (3, 2), (1, 2), (2, 1), (2, 3)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_both_max_pools_let_the_last_nan_win(kernel, stride, dtype, rng):
     """As in PyTorch. Of equal maxima, the first one wins."""
@@ -376,6 +380,30 @@ def test_both_max_pools_let_the_last_nan_win(kernel, stride, dtype, rng):
         KERNELS["max_pool_back"](dY, found[1], found[2], np.empty_like(dY), kernel, stride)
         for one, two in zip(found, wanted, strict=True):
             np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_tanh"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_both_gelus_reach_their_limits(name, dtype):
+    X = np.array([-np.inf, -1e30, -40, 40, 1e30, np.inf], dtype)
+    for which in ("numpy", "numba"):
+        kernels.use(which)
+        Phi, Y, dX = np.empty((3, X.size), dtype)
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            KERNELS[name](X, Phi, Y)
+            KERNELS[f"{name}_back"](np.ones_like(X), X, Phi, dX)
+        np.testing.assert_array_equal(Y, np.where(X > 0, X, 0))
+        np.testing.assert_array_equal(dX, X > 0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_both_layer_norms_centre_before_they_square(dtype):
+    k = np.array([[3, -3, 1, -1]], dtype)  # beside 2^p, the squares have no place
+    for which in ("numpy", "numba"):
+        X = 2.0 ** (np.finfo(dtype).nmant - 1) + k
+        X_hat, r, _ = norms(which, X.astype(dtype), 0.01, *np.ones((2, 4), dtype))
+        np.testing.assert_allclose(X_hat, k / 5.01**0.5, rtol=1e-6)
+        np.testing.assert_allclose(r, 1 / 5.01**0.5, rtol=1e-6)
 
 
 @pytest.mark.parametrize("which", ["numpy", "numba"])
