@@ -49,9 +49,7 @@ def test_small_source_gives_exactly_these_mutants():
     ]
 
 
-def test_one_statement_changes_and_forward_functions_only_when_asked():
-    found = {m.function for m in mutants(SLOPE, "loss/base.py", f"{tool.GRADIENTS}|{tool.FORWARD}")}
-    assert found == {"Bend.slope", "Bend.forward"}
+def test_one_statement_changes_and_no_other():
     kept = SLOPE.decode().splitlines()
     for mutant in mutants(SLOPE, "loss/base.py"):
         lines = mutant.source.decode().splitlines()

@@ -65,10 +65,6 @@ GRADIENTS = (  # the functions that are broken: gradients, steps, and the helper
     r"|recall|keep|drop|assign|with_packed|by_path|joined|named|written|read"
     r"|reciprocal|_as_tokens|_holds_matrices|parameter_path|_transposed_product"
 )
-FORWARD = (  # with --forward, these too
-    r"forward|value|each|divisor|target_weight|_weighted|_variance|_scale_and_shift|_sum|_product|nll"
-    r"|(log_)?(softmax|sigmoid|probabilities)|softplus|logsumexp|erf|_polynomial|exp_minus_line|one_hot"
-)
 COMPILED = "kernels/compiled/*.py"
 RULES = "derivations/derive/[akmt]*.py", "derivations/derive/reverse.py", "inspect/curvature.py"
 ALL = (COMPILED, "io/*.py", "cli/*.py", "training/*.py", "distributed/*.py", *RULES)
@@ -248,8 +244,9 @@ def units(function: ast.AST) -> list[Any]:
     return sorted(found, key=lambda unit: (unit.lineno, unit.col_offset))
 
 
-def mutants(source: bytes, file: str, names: str = GRADIENTS) -> list[Mutant]:
+def mutants(source: bytes, file: str) -> list[Mutant]:
     """All mutants of a file: those of its functions, then those of its methods."""
+    names = GRADIENTS
     if any(fnmatch(file, each) for each in ALL):  # but not what shows or compiles
         names = r"(?!_Notice|on_|(__repr__|jit|_stamp|in_float32)$)\w+"
     made: list[Mutant] = []
@@ -437,9 +434,9 @@ Task = tuple[str, int]  # a file, and which of its mutants
 class Record:
     """How the mutants of a file end: one line each in a file that its code gives the name."""
 
-    def __init__(self, root: Path, file: str, names: str) -> None:
+    def __init__(self, root: Path, file: str) -> None:
         source = (root / "phitodeep" / file).read_bytes()
-        self.made = mutants(source, file, names)
+        self.made = mutants(source, file)
         self.digest = digest(source, self.made)
         self.path = root / ".mutants" / f"{file.replace('/', '.')}-{self.digest}"
         self.ends = {i: "equivalent" for i, m in enumerate(self.made) if m[:3] in EQUIVALENT}
@@ -564,7 +561,6 @@ def parsed(arguments: list[str] | None, files: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--sample", type=int, help="only so many, drawn at random")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
-    parser.add_argument("--forward", action="store_true", help="break forward functions too")
     parser.add_argument("--fresh", action="store_true", help="try what was killed before, too")
     parser.add_argument("--list", action="store_true", help="show the mutants and run nothing")
     parser.add_argument("--table", action="store_true", help="write the table and run nothing")
@@ -605,8 +601,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     files = sorted(f.relative_to(package).as_posix() for f in package.rglob("*.py"))
     files = [f for f in files if any(fnmatch(f, p) for p in TESTS)]
     options = parsed(arguments, files)
-    names = f"{GRADIENTS}|{FORWARD}" if options.forward else GRADIENTS
-    records = {f: Record(root, f, names) for f in files}
+    records = {f: Record(root, f) for f in files}
     records = {f: record for f, record in records.items() if record.made}
     if options.table:
         store(docs, {}, records)
@@ -625,7 +620,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
             record.path.unlink(missing_ok=True)
         elif not partial and (n := record.resume(stored(docs).get(f, {}))):
             console.print(f"{f}: {n} of {len(record.made)} were killed before; not tried again")
-    kept = {} if partial or options.forward else wanted  # what goes into the documentation
+    kept = {} if partial else wanted  # what goes into the documentation
     waiting = [(f, i) for f, i in tasks if i not in wanted[f].ends]
     busy = {f for f, _ in waiting}
     if kept:
