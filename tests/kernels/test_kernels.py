@@ -327,6 +327,18 @@ def test_scalar_functions_are_exact_to_rounding(dtype):
         np.testing.assert_allclose(tanh, [wanted, 1, -wanted, -1], rtol=np.finfo(dtype).eps)
 
 
+def test_the_code_of_scalar_functions_is_exact_before_it_is_compiled():
+    for function in (exp, tanh, erf):
+        exact, low, high, most = SCALAR[function.__name__]
+        X = np.concatenate([np.linspace(low, high, 500), np.linspace(-1, 1, 200)]).astype("f")
+        found = [function.__wrapped__(x) for x in (*X, *np.float32([-1e30, 89, 9.5, -9.5]))]
+        wanted = exact(X.astype(float))
+        np.testing.assert_allclose(found[:-4], wanted, (most + 1) * np.finfo("f").eps)
+        with np.errstate(over="ignore", under="ignore"):
+            ends = exact(np.array([-1e30, 89, 9.5, -9.5])).astype("f")
+        np.testing.assert_allclose(found[-4:], ends, 1e-6)
+
+
 @long  # every kernel is compiled once more
 @pytest.mark.parametrize(
     ("name", "arguments"),

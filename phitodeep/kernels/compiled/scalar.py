@@ -6,6 +6,7 @@ at once. The float64 forms come from the C library.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +29,7 @@ def in_float32(library: Callable[[float], float]) -> Callable[[Any], Any]:
         def function(x: Any) -> Any:
             return library(x)
 
-        function.__name__, function.__doc__ = single.__name__, single.__doc__
+        functools.update_wrapper(function, single)
 
         @overload(function)
         def form(x: Any) -> Any:
