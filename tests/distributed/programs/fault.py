@@ -59,8 +59,9 @@ if what == "resumes":
     pairs = zip(model.get_weights().values(), whole.get_weights().values(), strict=True)
     same = all(a.tobytes() == b.tobytes() for a, b in pairs)
     sums = []
-    for tag, message in ((job.FAILED, (0, "ValueError: no")), (job.LEFT, None)):
+    for tag, message in ((job.FAILED, (1, "ValueError: no")), (job.LEFT, None)):
         own = job.Job.of(MPI.COMM_WORLD.Dup())
+        own.begin()
         if own.rank == 1:
             own.signals.isend(message, 0, tag).wait()
             time.sleep(0.4)  # in which rank 0 hears of it

@@ -1,0 +1,531 @@
+"""Simulated jobs show what real ones would take minutes to show: faults, waits, and odd parts."""
+
+import re
+import sys
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from phitodeep import Network, Sequential, distributed
+from phitodeep import layers as nn
+from phitodeep.distributed import DataParallel, comparison, exchange, group, job, rank, shard, size
+from phitodeep.errors import OrderError, PhitodeepError, PhitodeepWarning
+from phitodeep.loss import SoftmaxCrossEntropy
+from phitodeep.model.callbacks import Callback, LambdaCallback, StopTraining
+from phitodeep.optimization.optimizers import SGD, Adam, AdamW
+from phitodeep.training.inputs import Data
+from phitodeep.training.run import Totals
+from phitodeep.training.sources import Arrays
+from tests.conftest import assert_same
+from tests.distributed import simulated
+from tests.distributed.programs.networks import NETWORKS, difference, error_of, mlp
+
+
+@pytest.fixture
+def job_of(monkeypatch):
+    """Run a program on so many ranks: see `World.run`."""
+    with warnings.catch_warnings():
+        yield simulated.start(monkeypatch)
+
+
+@pytest.fixture
+def ranks(job_of):
+    """The same for a program that must not fail on any rank."""
+
+    def run(size, program):
+        for one in (ended := job_of(size, program)):
+            if isinstance(one, BaseException):
+                raise one
+        return ended
+
+    return run
+
+
+X, Y = mlp(np.random.default_rng(5))[1:3]
+PARALLEL = ("comm", "overlap", "shard_optimizer", "timeout")
+
+
+def network(**options):
+    """A model of this rank: options of DataParallel and of the model."""
+    parallel = {"timeout": 5} | {k: options.pop(k) for k in PARALLEL if k in options}
+    options = {"seed": 1, "dtype": "float64", "optimizer": SGD(0.1, momentum=0.9)} | options
+    return DataParallel(mlp(np.random.default_rng(5), **options)[0], **parallel)
+
+
+def train(model, X=X, y=Y, **options):
+    return model.train(X, y, **{"epochs": 1, "batch_size": 8, "verbose": 0} | options)
+
+
+def tied(rng, **options):
+    """A use of weights before the layer that has them."""
+    tokens = nn.Embedding(7, 4)
+    uses = [
+        *((nn.TiedDense(tokens), ["a"], ["left"]), (tokens, ["b"], ["c"])),
+        *((nn.Dense(7), ["c"], ["right"]), (nn.Add(), ["left", "right"], ["sum"])),
+    ]
+    model = Network(["a", "b"], uses, ["sum"], loss_class=SoftmaxCrossEntropy(), **options)
+    return model, (rng.normal(size=(20, 4)), rng.integers(0, 7, 20)), rng.integers(0, 7, 20), {}
+
+
+@pytest.mark.parametrize(
+    ("name", "accumulate"), [("mlp", 3), ("cnn", 1), ("gpt", 1), ("heads", 2), ("tied", 1)]
+)
+@pytest.mark.parametrize("sharded", [False, True])
+def test_ranks_give_the_weights_of_one_process(ranks, monkeypatch, name, accumulate, sharded):
+    monkeypatch.setattr(exchange, "BUCKET", 256 if name != "tied" else 1)
+    monkeypatch.setitem(NETWORKS, "tied", tied)
+    options = {"batch_size": 4, "accumulate": accumulate, "epochs": 2}
+
+    def rule():
+        return AdamW(0.01, eps=1e-6, clip_norm=0.3, ema=0.9, groups={"*.W": {"alpha": 0.02}})
+
+    def differ(comm):
+        return difference(name, rule, "float64", options, shard_optimizer=sharded)
+
+    for found in ranks(3, differ):
+        assert max(found.values()) < 1e-10, found
+
+
+def changed(a, at):
+    a = a.copy()
+    a[at] = a[at] + (rank() == 1) * 0.5 if a.dtype.kind == "f" else (rank() == 1) + 1
+    return a
+
+
+DIFFERENT = {
+    r"different seeds: \[1, 1, 0\]": lambda i: network(seed=int(i < 2)),
+    r"DataParallel: rank 0 has {'timeout': 5}, rank 1 has {'timeout': 6} \(different: 1, 2\)": (
+        lambda i: train(network(timeout=5 + i))
+    ),
+    r"DataParallel: rank 0 has {'shard_optimizer': False, 'overlap': True}, rank 2 has": (
+        lambda i: train(network(shard_optimizer=i == 2, overlap=i != 2))
+    ),
+    r"of train: rank 0 has {'epochs': 1}, rank 1 has {'epochs': 2} \(different: 1, 2\)": (
+        lambda i: train(network(), epochs=1 + i)
+    ),
+    "on X and y: first": lambda i: train(network(), changed(X, (0, 0))),
+    "on X and y: last": lambda i: train(network(), changed(X, (36, 5))),
+    "on X and y: target": lambda i: train(network(), y=changed(Y, 0)),
+    "on X and y: weight": lambda i: train(network(), sample_weight=changed(np.ones(37), 0)),
+    "on X_test and y_test": (
+        lambda i: train(network(), X_test=changed(X, (0, 0)), y_test=Y)
+    ),
+    "of train: .*test_samples": lambda i: train(network(), X_test=X[: 9 - i], y_test=Y[: 9 - i]),
+}
+
+
+@pytest.mark.parametrize("says", DIFFERENT)
+def test_ranks_that_differ_are_refused(ranks, says):
+    for error in ranks(3, lambda comm: error_of(lambda: DIFFERENT[says](comm.rank))):
+        assert re.search(re.sub(": [a-z]+$", "", says), error), error
+
+
+@pytest.mark.parametrize("option", ["shard_optimizer", "overlap", "timeout", "model"])
+def test_options_are_checked_on_one_rank_too(ranks, option):
+    def program(comm):
+        with pytest.raises(PhitodeepError, match=f"DataParallel (expects|{option})"):
+            DataParallel("net") if option == "model" else network(**{option: -1})
+        return network(timeout=0.5)._ranks
+
+    assert ranks(1, program)[0] is mlp(np.random.default_rng(5))[0]._ranks
+
+
+def test_a_communicator_may_be_given(ranks):
+    def program(comm):
+        one = simulated.Comm(simulated.World(1), 0)
+        assert network(comm=one)._ranks.size == 1
+        assert network()._ranks.size == size() == 2
+        assert shard([], one).share == (0, 1)
+        both = SimpleNamespace(with_format=None, shard=lambda num_shards, index: [index])
+        assert shard(both) == ([comm.rank], (comm.rank, 2))
+        for name in ("with_format", "shard"):
+            other = SimpleNamespace(**{name: None})
+            assert shard(other).data is other
+
+    ranks(2, program)
+
+
+def test_the_code_is_that_of_the_package_and_of_the_script(monkeypatch, tmp_path):
+    code = comparison._code_of_phitodeep.__wrapped__
+    file = tmp_path / "phitodeep" / "distributed" / "comparison.py"
+    file.parent.mkdir(parents=True)
+    monkeypatch.setattr(comparison, "__file__", str(file))
+    found = [code()]
+    for path in (tmp_path / "script.py", file.parents[1] / "new.py", file):
+        path.write_text("1")
+        found.append(code())
+    assert found[0] == found[1]
+    assert len({*found}) == 3
+    assert re.fullmatch("[0-9a-f]{12}", found[0])
+    for main, text in (({}, b""), ({"__file__": "<stdin>"}, b""), ({"__file__": file}, b"1")):
+        monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(**main))
+        assert comparison._script() == text
+
+
+BATCHES = [  # the numbers of samples of what each of 4 ranks has; how many it may have
+    ([[3, 2, 1], [4], [1], []], 3),
+    ([[], [3, 2], [2], []], 4),
+    ([[], [], [], []], 3),
+]
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_a_step_takes_the_batches_of_all_ranks(ranks, heads):
+    def data(n, first=0, counts=True):
+        return Data(first + np.arange(n), np.zeros(n), None, (n, 1), counts=counts)
+
+    def program(comm):
+        own, works = network()._ranks, []
+        source = SimpleNamespace(batches=lambda epoch: iter([data(5, 70 + epoch.size)]))
+        objective = SimpleNamespace(heads=[0] * heads)
+        own.training = SimpleNamespace(objective=objective, data=source, size=7)
+        own.last = None
+        for step, (sizes, accumulate) in enumerate(BATCHES):
+            batches = [data(n, 10 * i, n != 2 or not step) for i, n in enumerate(sizes[comm.rank])]
+            divisor = lambda batch: [batch.n / 2, 1][:heads]  # noqa: E731
+            pressed = step == 0 and comm.rank == 1
+            works.append(own.meet(batches, accumulate, divisor, step, pressed))
+        return works
+
+    works = ranks(4, program)
+    first, second, last = ([work[step] for work in works] for step in range(3))
+    assert last == [None] * 4
+    assert [w.samples for w in first + second] == [11] * 4 + [3] * 4
+    assert [w.pressed for w in first + second] == [True] * 4 + [False] * 4
+    assert [w.firsts for w in first] == [[0, 8, 10], [3, 10, 11], [7, 10, 11], [8, 10, 11]]
+    assert [w.firsts for w in second] == [[0], [0], [3], [3]]
+    for work, total in zip([*first, *second], [[5.5, 5]] * 4 + [[3.5, 3]] * 4, strict=True):
+        assert total[0] == work.total if heads == 1 else total == work.total.tolist()
+        assert isinstance(work.total, float if heads == 1 else np.ndarray)
+    told = [[(*b.X.tolist(), b.counts) for b in w.batches] for w in first]
+    assert told[0] == [(0, 1, 2, True), (10, 11, True), (20, True)]
+    assert told[1] == [(0, 1, 2, 3, True), (0, False), (0, False)]
+    assert told[3] == [(77, False)] * 3
+    told = [[(*b.X.tolist(), b.counts) for b in w.batches] for w in second]
+    assert told == [[(20, False)], [(0, 1, 2, True)], [(0, 1, False)], [(77, False)]]
+
+
+def test_ranks_at_different_steps_end_the_training(ranks):
+    def program(comm):
+        model = network()
+        model._ranks.training = SimpleNamespace(objective=SimpleNamespace(heads=[0]))
+        return error_of(lambda: model._ranks.meet([], 1, None, 3 + comm.rank, False))
+
+    assert all("steps of the epoch: [3, 4]." in error for error in ranks(2, program))
+
+
+class Part(SimpleNamespace):
+    """A layer with a state, for `settle`."""
+
+    def __init__(self, sync=False, **state):
+        super().__init__(sync=sync, state=state)
+
+
+def test_an_epoch_ends_with_means_and_refuses_other_weights(ranks):
+    def program(comm):
+        own, i = network()._ranks, comm.rank
+        mean, both = np.array([i, 2.0]), np.array([i, 2.0])
+        parts = [Part(n=np.array(i), mean=mean), Part(True, mean=both), Part()]
+        packing = SimpleNamespace(theta=np.ones(3))
+        optimizer = SimpleNamespace(_packing=packing, t=3, last_rate=0.1)
+        model = SimpleNamespace(walk=lambda: [("", part) for part in parts], optimizer=optimizer)
+        training, errors = SimpleNamespace(model=model), []
+        for n, rate, weight in ((3, 0.1, 1), (3 + (i == 1), 0.1, 1), (3, 0.1, 1 + (i > 0))):
+            optimizer.t, packing.theta[:] = n, weight
+            errors.append(error_of(lambda: own.settle(training, 7)))
+        return errors, mean.tolist(), both.tolist(), parts[0].state["n"].item()
+
+    for i, (errors, mean, both, n) in enumerate(ranks(3, program)):
+        assert (mean, both, n) == ([1, 2], [i, 2], i)
+        assert not errors[0]
+        for error in errors[1:]:
+            assert "after epoch 7, the weights or the rate of rank 1 differ" in error
+
+
+def test_sums_and_reasons_of_all_ranks(ranks):
+    def program(comm):
+        own, i = network()._ranks, comm.rank
+        own.over = False
+        metric = SimpleNamespace(name="m", merge=np.add)
+        part = Totals(i + 1.0, i + 2, {"m": np.array([i, 1])})
+        own.training = SimpleNamespace(objective=SimpleNamespace(metrics=[metric]))
+        whole, rest = own.merged(part, [metric]), own.handed_over(part)
+        found = own.add(i + 1.0), own.sum(np.full(2, i)).tolist(), own.agree(None)
+        found += own.agree(f"reason {i}" if i else None), own.agree("three" if i == 2 else None)
+        own.over = True
+        return found, own.agree(f"own {i}"), whole, rest
+
+    for i, (found, own, whole, rest) in enumerate(ranks(3, program)):
+        assert found == (6.0, [3, 3], None, "reason 1", "three")
+        assert own == f"own {i}"
+        assert (whole.loss, whole.samples) == (6.0, 9)
+        assert whole.sums["m"].tolist() == [3, 3]
+        assert (rest.loss, rest.samples, [*rest.sums]) == ((0, 0, []) if i else (6.0, 9, ["m"]))
+
+
+def test_callbacks_run_where_they_say(ranks):
+    def program(comm):
+        calls, own = [], network()._ranks
+
+        class Asks(Callback):
+            def on_train_end(self, model, logs):
+                calls.append(error_of(lambda: own.add(1)))
+
+        asks = Asks()
+        own.call(asks, "on_train_end", None, {})
+        asks.every_rank = True
+        own.call(asks, "on_train_end", None, {})
+        return calls
+
+    first, second = ranks(2, program)
+    assert first[0].startswith("OrderError: a callback that rank 0 alone calls")
+    assert first[1:] == second == [""]
+
+
+def test_rank_0_gives_what_it_has(ranks, monkeypatch, capsys):
+    """Its seed, weights, states in any memory order, and the optimizer's memory; it alone prints."""
+    quiet = []
+    monkeypatch.setattr(group, "hide_compilation", lambda: quiet.append(rank()))
+
+    def program(comm):
+        model = network(seed=None)
+        ignored = ("ignore", None, PhitodeepWarning, None, 0) in warnings.filters
+        entropy = model._seed_sequence.entropy
+        frozen = model.layers[0]
+        frozen.trainable = False
+        frozen.W = np.asfortranarray(frozen.W + comm.rank)
+        train(model, verbose=1)
+        return model.get_weights(), model.optimizer.memory(), entropy
+
+    first, second = ranks(2, program)
+    assert first[2] == second[2]
+    assert_same(first[0], second[0])
+    assert_same(first[1], second[1])
+    assert quiet == [1]
+    assert capsys.readouterr().out.startswith("2 ranks (0: PID ")
+
+
+def waits(own, comm):
+    """Wait for the others, on rank 0, as long as they let it."""
+    own.sum(np.ones(1))
+
+
+def naps(own, comm):
+    comm.world.sleep(500)
+
+
+def other_thing(own, comm):
+    own.wait(SimpleNamespace(Test=lambda: False), "something else")
+
+
+def fails(own, comm):
+    own.fail(ZeroDivisionError("on fire"))
+    naps(own, comm)
+
+
+FAULTS = {  # what rank 1 does -> what the job ends with, and how many seconds rank 0 waited
+    naps: (
+        r"rank [02] has waited 5 s \(the sum of an array\). Missing: rank 1 \(PID \d+ on here\). A",
+        8,
+    ),
+    other_thing: ("waited 5 s .* Missing: no rank; all of them wait, but not for the same", 5),
+    lambda *_: None: (
+        r"phitodeep: rank 1 \(PID \d+ on here\) has ended its program, while rank 0 waits for it "
+        r"\(the sum of an array\)\.\n",
+        3,
+    ),
+    fails: (
+        r"rank 1 \(.*\) has left the training, by an error that its script caught, while rank "
+        r"[02] waits \(the sum of an array\): ZeroDivisionError: on fire\n",
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_job_ends_when_a_rank_is_missing(job_of, capsys, fault):
+    clock = []
+
+    def program(comm):
+        own = job.Job.of(comm)
+        assert job.Job.of(comm) is own
+        own.timeout = 5
+        own.begin()
+        began = simulated.now()
+        try:
+            waits(own, comm) if comm.rank != 1 else fault(own, comm)
+        finally:
+            clock.append(simulated.now() - began)
+
+    ended = job_of(3, program)
+    assert isinstance(ended[0], simulated.Aborted)
+    says, seconds = FAULTS[fault]
+    assert re.search(says, capsys.readouterr().err)
+    assert seconds <= max(clock) < seconds + 0.7
+
+
+def test_many_missing_ranks_are_counted(job_of, capsys):
+    def program(comm):
+        own = job.Job.of(comm)
+        own.timeout = 1
+        waits(own, comm) if comm.rank == 0 else naps(own, comm)
+
+    job_of(11, program)
+    names = re.findall(r"rank (\d+) \(", capsys.readouterr().err)
+    assert names == ["1", "2", "3", "4", "5", "6", "7", "8"]
+
+
+def test_a_rank_that_has_left_may_have_sent_before(ranks):
+    def program(comm):
+        own = job.Job.of(comm)
+        own.begin()
+        if comm.rank == 1:
+            own.leave()
+            comm.world.sleep(2.5)
+        return own.sum(np.ones(1)).item()
+
+    assert ranks(2, program) == [2, 2]
+
+
+def test_training_begins_again_when_all_ranks_have_failed(job_of, capsys):
+    """Rank 0 waits for rank 1, which fails 4 seconds later, and then never."""
+
+    def program(comm):
+        own, found = job.Job.of(comm), []
+        own.timeout = 5
+        for delay in (4, 100):
+            own.begin()
+            comm.world.sleep(delay * comm.rank)
+            own.fail(ValueError("no"))
+            own.begin()
+            found.append(own.sum(np.ones(1)).item())
+            print(own.training, found, file=sys.stderr)
+        return found
+
+    assert isinstance(job_of(2, program)[0], simulated.Aborted)
+    said = capsys.readouterr().err
+    assert said.count("2 [2.0]") == 2
+    assert "rank 0 has waited 5 s (the next training). Missing: rank 1 (PID" in said
+
+
+def test_an_error_and_the_end_of_a_program_are_told(job_of, monkeypatch, capsys):
+    def program(comm):
+        job.Job.of(comm)
+        hook, left = sys.excepthook, simulated.ME.at_exit
+        comm.world.letters.clear()
+        if comm.rank == 1:
+            hook(ValueError, ValueError("no"), None)
+        return left
+
+    ended = job_of(2, program)
+    assert isinstance(ended[1], simulated.Aborted)
+    assert re.search(r"rank 1 \(PID \d+ on here\) failed:\nValueError: no\n$", capsys.readouterr().err)
+
+    def leaves(comm):
+        job.Job.of(comm)
+        return comm.world.letters
+
+    letters = job_of(3, leaves)[0]
+    told = sorted((to, source, tag) for (_, to), all in letters.items() for source, tag, _ in all)
+    assert told == [(0, 1, job.LEFT), (0, 2, job.LEFT), (1, 0, job.LEFT), (2, 0, job.LEFT)]
+    monkeypatch.setattr(simulated.MPI, "Is_finalized", lambda: True)
+    assert not any(job_of(3, leaves)[0].values())
+
+
+class Dataset(list):
+    """Numbers of rows of the data, like a dataset of Hugging Face."""
+
+    def with_format(self, kind):
+        return self
+
+    def shard(self, num_shards, index):
+        return Dataset([*self][index::num_shards])
+
+    def __getitem__(self, at):
+        rows = np.array([*self])[at]
+        return {"X": X[rows], "y": Y[rows]}
+
+
+def test_ranks_may_have_different_numbers_of_rows(ranks):
+    def program(comm):
+        model, data = network(), shard(Dataset(range(37)))
+        assert (len(data.data), data.share) == (19 - comm.rank, (comm.rank, 2))
+        train(model, data, None, X_test=data)
+        return model.optimizer.t
+
+    assert ranks(2, program) == [5, 5]
+
+
+def test_16_rows_are_compared(monkeypatch):
+    monkeypatch.setattr(comparison, "_digest", len)
+    data = Data(X, Y, None, (37, 5))
+    assert comparison._shape(Arrays(data))[3:] == [(37, 6), "float64", 768, (37,), "int64", 128]
+
+
+@pytest.mark.parametrize(
+    ("bucket", "overlap", "started", "asked"),
+    [
+        (640, True, [1, 1, 3, 3], [0, 1, 1, 4]),
+        (680, True, [0, 0, 2, 2], [0, 0, 0, 2]),
+        (680, False, [], []),
+        (1 << 20, True, [], []),
+    ],
+)
+def test_sums_start_during_the_backward_pass(ranks, monkeypatch, bucket, overlap, started, asked):
+    monkeypatch.setattr(exchange, "BUCKET", bucket)
+    ended, found = exchange.Summation.ended, []
+
+    def noted(self, layer):
+        ended(self, layer)
+        if rank() == 0:
+            found.append((self.started, self.comm.tests))
+
+    monkeypatch.setattr(exchange.Summation, "ended", noted)
+    ranks(2, lambda comm: train(network(overlap=overlap), batch_size=37))
+    assert [each for each, _ in found] == started
+    assert [tests for _, tests in found] == asked
+
+
+def test_shards_of_a_norm_that_is_not_finite(ranks):
+    def program(comm):
+        own = network(shard_optimizer=True)._ranks.exchange
+        own.packing = SimpleNamespace(theta=np.zeros(5))
+        assert own.edges(5) == [0, 1, 3, 5]
+        assert own.length(np.full(5, 2.0)) == pytest.approx(20**0.5)
+        bad = np.ones(5)
+        bad[comm.rank :] = np.inf
+        huge = np.full(5, 1e308)
+        whole = np.full(5, comm.rank)
+        own.spread(whole)
+        assert whole.tolist() == [0, 1, 1, 2, 2]
+        return own.length(bad), own.length(huge)
+
+    for bad, huge in ranks(3, program):
+        assert bad == np.inf
+        assert huge == sys.float_info.max
+
+
+def test_a_callback_may_take_steps_of_its_own(ranks):
+    """Before training and between its steps, each rank on its rows."""
+
+    class Steps(Callback):
+        every_rank = True
+
+        def on_train_begin(self, model):
+            own = slice(rank(), None, size())
+            loss = SoftmaxCrossEntropy()
+            model.backward(loss.loss_gradient(model.forward(X[own]), Y[own] % 5, total=37))
+            model.optimizer.step(model.layers)
+
+        def on_batch_end(self, model, step, loss):
+            self.on_train_begin(model)
+
+    def program(comm):
+        layers = nn.Dense(6, 4), nn.Tanh(), nn.Dense(4, 5)
+        model = Sequential(*layers, loss_class=SoftmaxCrossEntropy(), seed=1, dtype="float64")
+        train(DataParallel(model), y=Y % 5, callbacks=[Steps()], epochs=2)
+        return model.get_weights()
+
+    assert_same(ranks(2, program)[1], ranks(1, program)[0], atol=1e-12)
