@@ -38,5 +38,4 @@ def test_a_killed_job_resumes_to_the_bit(tmp_path):
     # the killed process, or one that mpiexec then killed
     assert re.search(rf"\d: PID {pid} on", printed)
     results = passed(job(2, "fault.py", "resumes", str(tmp_path), limit=60))
-    # 2 and 2: what a rank sends after it has left is waited for
-    assert results == [{"steps": 32, "same": True, "sums": [2, 2]}] * 2
+    assert results == [{"steps": 32, "same": True}] * 2

@@ -75,14 +75,6 @@ def heads(rng, **options):
     return model, X, y, {"sample_weight": {"place": rng.uniform(0.2, 3, 29)}}
 
 
-def regression(rng, **options):
-    """Batch statistics of each rank's own rows: not those of one process."""
-    layers = nn.Dense(4, 8), nn.BatchNorm(), nn.ReLU(), nn.Dense(8, 1)
-    model = Sequential(*layers, loss_class=MeanSquaredError(), **options)
-    X = rng.normal(size=(24, 4))
-    return model, X, X.sum(1, keepdims=True), {}
-
-
 NETWORKS = {"mlp": mlp, "cnn": cnn, "lstm": lstm, "gpt": gpt, "heads": heads}
 
 
