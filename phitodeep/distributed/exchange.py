@@ -102,11 +102,11 @@ class Summation(GradientSync):
         self.send(packing.g[bucket.piece])
 
     def send(self, g: Array) -> None:
-        self.job.together()
         self.requests.append(self.comm.Iallreduce(MPI.IN_PLACE, g))
 
     def finish(self, packing: Packing, held: Array | None) -> None:
         """Sum what is left, and wait for all sums."""
+        self.job.together()
         if packing is not self.packing or not self.armed:
             self.begin(packing, held)
         while self.started < len(self.buckets):

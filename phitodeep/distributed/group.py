@@ -127,7 +127,7 @@ class Group(Ranks):
                 f"{rows[:, 0, 1].astype(int).tolist()}."
             )
         counts = rows[:, 1:, 0].astype(int)  # (ranks, batches)
-        used = int(np.count_nonzero(counts.sum(0)))
+        used = int(np.count_nonzero(counts.any(0)))
         if not used:
             return None
         batches = list(batches)[:used]

@@ -73,7 +73,7 @@ class Job:
 
     def wait(self, request: MPI.Request, what: str) -> None:
         """Return when this request is done; end the job if that takes longer than `timeout`."""
-        begun, looked = time.perf_counter(), 0.0
+        begun = looked = time.perf_counter()
         while True:
             for _ in range(TRIES):
                 if request.Test():
@@ -110,7 +110,6 @@ class Job:
 
     def broadcast(self, a: Array) -> None:
         """Overwrite this array with rank 0's."""
-        self.together()
         self.wait(self.comm.Ibcast(a, 0), "rank 0's weights")
 
     # --- when something goes wrong ---------------------------------------------------------
@@ -161,7 +160,6 @@ class Job:
 
     def name_missing(self, what: str) -> None:
         """End the job with the names of the ranks that do not wait as this one does."""
-        self.waiting.clear()
         self.sent += [self.signals.isend(None, other, ASK) for other in self.others]
         until = time.perf_counter() + GRACE
         while time.perf_counter() < until and self.waiting != self.others:

@@ -115,6 +115,7 @@ class Comm:
         return self._request(row, lambda all: np.copyto(rows, all), "gather", row.shape, row.dtype)
 
     def Ibcast(self, a, root):
+        assert a.flags.c_contiguous
         take = lambda all: np.copyto(a, all[root])  # noqa: E731
         return self._request(a, take, "broadcast", root, a.shape, a.dtype)
 
