@@ -47,9 +47,7 @@ class Job:
         # By rank: until when its last messages are waited for; the training that it left, or None.
         self.left: dict[int, tuple[float, int | None, str, str]] = {}
         self.sent: list[MPI.Request] = []
-        self.places: list[str] = self.comm.allgather(
-            f"PID {os.getpid()} on {MPI.Get_processor_name()}"
-        )
+        self.places = self.gather(f"PID {os.getpid()} on {MPI.Get_processor_name()}")
         sys.excepthook = self.report
         atexit.register(self.leave)
 
