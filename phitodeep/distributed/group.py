@@ -188,7 +188,7 @@ class Group(Ranks):
 
     def settle(self, training: Any, epoch: int) -> None:
         for _, layer in training.model.walk():
-            if layer.state and not getattr(layer, "sync", False):
+            if not getattr(layer, "sync", False):
                 for name in sorted(layer.state):
                     if layer.state[name].dtype.kind == "f":
                         mean = self.job.sum(layer.state[name].copy())

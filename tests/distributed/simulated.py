@@ -101,6 +101,7 @@ class Comm:
 
     def Iallreduce(self, where, a):
         assert where is MPI.IN_PLACE
+        assert a.flags.c_contiguous
         return self._request(a, lambda all: np.copyto(a, sum(all)), "sum", a.shape, a.dtype)
 
     def Iallgather(self, row, rows):

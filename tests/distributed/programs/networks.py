@@ -87,7 +87,7 @@ def difference(network, rule, dtype, options, **parallel):
         if together:
             model = DataParallel(model, timeout=60, **parallel)
         tested = () if "lengths" in data else (cut(X, slice(9)), cut(y, slice(9)))
-        metrics = {"kind": ["accuracy"]} if network == "heads" else ["accuracy"]
+        metrics = {"kind": ["accuracy"]} if network in ("heads", "tied") else ["accuracy"]
         history = model.train(X, y, *tested, verbose=0, metrics=metrics, **data, **options)
         found.append((model.get_weights(), history, model.optimizer.memory()))
     (weights, history, memory), (weights2, history2, memory2) = found
