@@ -8,7 +8,6 @@ from tests.distributed.jobs import job, passed
 
 FAULTS = {
     "raises": r"rank 1 \(PID \d+ on [^)]+\) failed:\nTraceback[\s\S]*disk of this rank is on fire",
-    "catches": r"rank 1 \(PID \d+ on [^)]+\) has left the training, by an error that",
     "exits": r"rank 1 \(PID \d+ on [^)]+\) has ended its program, while rank 0 waits",
     "hangs": r"rank 0 has waited 1 s \([^)]*\). Missing: rank 1 \(PID \d+ on",
 }
