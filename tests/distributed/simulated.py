@@ -82,6 +82,7 @@ class Comm:
         self.calls, self.copies, self.tests = count(), count(), 0
 
     def Dup(self):
+        assert not job.Job.alone
         return Comm(self.world, self.rank, (*self.name, next(self.copies)))
 
     def _request(self, given, take, *same):
