@@ -68,7 +68,6 @@ GRADIENTS = (  # the functions that are broken: gradients, steps, and the helper
 COMPILED = "kernels/compiled/*.py"
 RULES = "derivations/derive/[akmt]*.py", "derivations/derive/reverse.py", "inspect/curvature.py"
 ALL = (COMPILED, "io/*.py", "cli/*.py", "training/*.py", "distributed/*.py", *RULES)
-IN_FILES = ("distributed/*.py",)  # whose tests start processes: these read what is broken
 ALSO_IN_FILES = ("cli/*.py",)  # some tests start processes: what survives in memory is tried there
 SHOWN = ("test_bad_input.py", "test_messages.py", "test_shown.py")  # what a user is told
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides
@@ -110,7 +109,7 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     "io/*.py": ("io/test_tensors.py", ["io", "exchange/hub/test_mapping.py"]),
     "cli/*.py": ("cli/test_cli.py", []),
     "training/*.py": ("training/test_loop.py", ["training", "model", "core", "plots", *SHOWN]),
-    "distributed/*.py": ("distributed/test_behaviour.py", ["distributed/test_equal.py"]),
+    "distributed/*.py": ("distributed/test_behaviour.py", []),
 }
 EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it apart
     (file, function, after): why
@@ -301,10 +300,6 @@ class Suite:
 
     def judge(self, mutants: list[Mutant], kills: Counter[str]) -> Iterator[tuple[int, str, str]]:
         """Which mutants are killed and which survive, as they end, and the test that killed."""
-        if any(fnmatch(mutants[0].file, each) for each in IN_FILES):
-            for i, mutant in enumerate(mutants):
-                yield i, "killed" if self.dies(mutant) else "survived", ""
-            return
         left = [*range(len(mutants))]
         if fnmatch(mutants[0].file, COMPILED):  # most are killed without compiling them
             left = []

@@ -58,7 +58,7 @@ def compare(found: list[dict[str, Any]]) -> None:
         wrong = [i for i, other in enumerate(found) if other[name] != value]
         if wrong:
             theirs = found[wrong[0]][name]
-            if isinstance(value, dict) and isinstance(theirs, dict):
+            if isinstance(value, dict):
                 keys = [key for key in value if value[key] != theirs.get(key)]
                 value, theirs = ({key: part.get(key) for key in keys} for part in (value, theirs))
             raise ArgumentError(
@@ -69,7 +69,7 @@ def compare(found: list[dict[str, Any]]) -> None:
 
 
 def _shape(source: Source) -> Any:
-    """Return the shapes of a source's data and, for arrays, a hash of some of the values."""
+    """Return the shapes of a source's data and, for arrays, a hash of 16 of the rows."""
     if isinstance(source, ShardSource):
         return type(source.source).__name__, tuple(source.sample)
     found: list[Any] = [type(source).__name__, tuple(source.sample), source.count]
@@ -99,5 +99,5 @@ def _code_of_phitodeep() -> str:
 
 
 def _script() -> bytes:
-    path = getattr(sys.modules["__main__"], "__file__", None)
-    return Path(path).read_bytes() if path and Path(path).is_file() else b""
+    path = Path(getattr(sys.modules["__main__"], "__file__", ""))
+    return path.read_bytes() if path.is_file() else b""

@@ -64,7 +64,6 @@ class Summation(GradientSync):
     def __init__(self, job: Job, overlap: bool) -> None:
         self.job, self.overlap, self.comm = job, overlap, job.gradients
         self.packing: Packing | None = None
-        self.armed = False
         self.requests: list[MPI.Request] = []
         self.inside: dict[int, tuple[Layer, list[Layer]]] = {}  # the layers below each layer
 
@@ -103,12 +102,12 @@ class Summation(GradientSync):
         self.send(packing.g[bucket.piece])
 
     def send(self, g: Array) -> None:
-        self.job.together()
         self.requests.append(self.comm.Iallreduce(MPI.IN_PLACE, g))
 
     def finish(self, packing: Packing, held: Array | None) -> None:
         """Sum what is left, and wait for all sums."""
-        if not self.armed or packing is not self.packing:
+        self.job.together()
+        if packing is not self.packing or not self.armed:
             self.begin(packing, held)
         while self.started < len(self.buckets):
             self.start()

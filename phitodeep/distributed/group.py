@@ -40,7 +40,6 @@ class Group(Ranks):
         self.share, self.summing = Share(self.rank, self.size), self
         self.options = {"shard_optimizer": shards, "overlap": overlap, "timeout": timeout}
         self.exchange = Shards(self.job, False) if shards else Summation(self.job, overlap)
-        self.over = False
         self.training: Any = None  # the call of `train` that is running
         self.last: Data | None = None  # a sample of this rank
         seeds = self.job.gather((model.seed, model._seed_sequence.entropy))
@@ -128,7 +127,7 @@ class Group(Ranks):
                 f"{rows[:, 0, 1].astype(int).tolist()}."
             )
         counts = rows[:, 1:, 0].astype(int)  # (ranks, batches)
-        used = int(np.count_nonzero(counts.sum(0)))
+        used = int(np.count_nonzero(counts.any(0)))
         if not used:
             return None
         batches = list(batches)[:used]
@@ -189,14 +188,14 @@ class Group(Ranks):
 
     def settle(self, training: Any, epoch: int) -> None:
         for _, layer in training.model.walk():
-            if layer.state and not getattr(layer, "sync", False):
+            if not getattr(layer, "sync", False):
                 for name in sorted(layer.state):
                     if layer.state[name].dtype.kind == "f":
                         mean = self.job.sum(layer.state[name].copy())
                         np.divide(mean, self.size, out=layer.state[name])
         optimizer = training.model.optimizer
         theta = optimizer._packing.theta
-        mark = hashlib.blake2b(theta.tobytes(), digest_size=8)
+        mark = hashlib.blake2b(theta.tobytes())
         mark.update(repr((optimizer.t, optimizer.last_rate)).encode())
         marks = self.job.table(np.frombuffer(mark.digest(), np.uint8), f"the end of epoch {epoch}")
         wrong = np.flatnonzero((marks != marks[0]).any(1)).tolist()

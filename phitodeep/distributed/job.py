@@ -41,14 +41,13 @@ class Job:
         self.comm, self.gradients, self.signals = comm.Dup(), comm.Dup(), comm.Dup()
         self.rank, self.size, self.timeout = comm.rank, comm.size, math.inf
         self.training = 0
-        self.failures = dict.fromkeys(range(self.size), -1)  # by rank: the last one that failed
+        self.others = {*range(self.size)} - {self.rank}
+        self.failures = [0] * self.size  # by rank: the last training that failed
         self.waiting: set[int] = set()  # ranks that said they are
         # By rank: until when its last messages are waited for; the training that it left, or None.
         self.left: dict[int, tuple[float, int | None, str, str]] = {}
         self.sent: list[MPI.Request] = []
-        self.places: list[str] = self.comm.allgather(
-            f"PID {os.getpid()} on {MPI.Get_processor_name()}"
-        )
+        self.places = self.gather(f"PID {os.getpid()} on {MPI.Get_processor_name()}")
         sys.excepthook = self.report
         atexit.register(self.leave)
 
@@ -72,14 +71,13 @@ class Job:
 
     def wait(self, request: MPI.Request, what: str) -> None:
         """Return when this request is done; end the job if that takes longer than `timeout`."""
-        begun = looked = 0.0
+        begun = looked = time.perf_counter()
         while True:
             for _ in range(TRIES):
                 if request.Test():
                     return
             time.sleep(0)
             now = time.perf_counter()
-            begun = begun or now
             if now - looked > 0.1:
                 looked = now
                 self.listen(what)
@@ -110,7 +108,6 @@ class Job:
 
     def broadcast(self, a: Array) -> None:
         """Overwrite this array with rank 0's."""
-        self.together()
         self.wait(self.comm.Ibcast(a, 0), "rank 0's weights")
 
     # --- when something goes wrong ---------------------------------------------------------
@@ -122,7 +119,7 @@ class Job:
         """
         status = MPI.Status()
         while self.signals.Iprobe(status=status):
-            source, tag = status.source, status.tag
+            source, tag, until = status.source, status.tag, time.perf_counter() + GRACE
             message = self.signals.recv(source=source, tag=tag)
             if tag == ASK:
                 self.sent.append(self.signals.isend(None, source, HERE))
@@ -132,10 +129,10 @@ class Job:
                 number, error = message
                 self.failures[source] = number
                 has = "left the training, by an error that its script caught, while rank {} waits"
-                self.left[source] = time.perf_counter() + GRACE, number, has, f": {error}"
+                self.left[source] = until, number, has, f": {error}"
             else:
                 has = "ended its program, while rank {} waits for it"
-                self.left[source] = time.perf_counter() + GRACE, None, has, "."
+                self.left[source] = until, None, has, "."
         for source, (until, number, has, end) in self.left.items():
             concerned = number is None or number == self.training > self.failures[self.rank]
             if concerned and time.perf_counter() > until:
@@ -146,13 +143,13 @@ class Job:
         """Tell the other ranks that an error has ended this rank's training."""
         self.failures[self.rank] = self.training
         text = f"{type(error).__name__}: {error}"
-        for other in set(range(self.size)) - {self.rank}:
+        for other in self.others:
             self.sent.append(self.signals.isend((self.training, text), other, FAILED))
 
     def begin(self) -> None:
         """Begin a training; after one that failed, wait until all other ranks have left it, too."""
         until = time.perf_counter() + self.timeout
-        while self.failures[self.rank] == self.training > min(self.failures.values()):
+        while self.failures[self.rank] == self.training > min(self.failures):
             self.listen("the next training")
             time.sleep(0.001)
             if time.perf_counter() > until:
@@ -161,14 +158,12 @@ class Job:
 
     def name_missing(self, what: str) -> None:
         """End the job with the names of the ranks that do not wait as this one does."""
-        others = set(range(self.size)) - {self.rank}
-        self.waiting.clear()
-        self.sent += [self.signals.isend(None, other, ASK) for other in others]
+        self.sent += [self.signals.isend(None, other, ASK) for other in self.others]
         until = time.perf_counter() + GRACE
-        while time.perf_counter() < until and self.waiting != others:
+        while time.perf_counter() < until and self.waiting != self.others:
             self.listen(what)
             time.sleep(0.01)
-        missing = sorted(others - self.waiting)
+        missing = sorted(self.others - self.waiting)
         names = first_few([f"rank {r} ({self.places[r]})" for r in missing], 8)
         if not missing:
             names = "no rank; all of them wait, but not for the same message"

@@ -8,12 +8,10 @@ import json
 import os
 import sys
 
-import numpy as np
-from networks import NETWORKS
+from networks import NETWORKS, difference
 
 import phitodeep.distributed
-from phitodeep.core.types import cut
-from phitodeep.distributed import DataParallel, exchange
+from phitodeep.distributed import exchange
 from phitodeep.optimization.optimizers import LBFGS, SGD, Adam, AdamW, Muon
 
 RULES = {
@@ -23,33 +21,6 @@ RULES = {
 }
 if len(sys.argv) > 1:
     exchange.BUCKET = int(sys.argv[1])
-
-
-def difference(network, rule, dtype, options, **parallel):
-    """Return the largest differences between training alone and on all ranks."""
-    found = []
-    for together in (False, True):
-        settings = {"optimizer": rule(), "seed": 1, "dtype": dtype}
-        model, X, y, data = NETWORKS[network](np.random.default_rng(5), **settings)
-        if together:
-            model = DataParallel(model, timeout=60, **parallel)
-        tested = () if "lengths" in data else (cut(X, slice(9)), cut(y, slice(9)))
-        metrics = {"kind": ["accuracy"]} if network == "heads" else ["accuracy"]
-        history = model.train(X, y, *tested, verbose=0, metrics=metrics, **data, **options)
-        found.append((model.get_weights(), history, model.optimizer.memory()))
-    (weights, history, memory), (weights2, history2, memory2) = found
-    return {
-        "weights": max(float(abs(weights[k] - weights2[k]).max()) for k in weights),
-        "memory": max(
-            [float(abs(memory[k][s] - memory2[k][s]).max()) for k in memory for s in memory[k]],
-            default=0.0,
-        ),
-        "losses": float(np.nanmax(np.abs(np.array(history) - np.array(history2)))),
-        "metrics": max(
-            float(np.nanmax(np.abs(np.array(values) - np.array(history2.metrics[name]))))
-            for name, values in history.metrics.items()
-        ),
-    }
 
 
 def report(**case):

@@ -6,6 +6,8 @@ import numpy as np
 
 from phitodeep import Network, PhitodeepError, Sequential
 from phitodeep import layers as nn
+from phitodeep.core.types import cut
+from phitodeep.distributed import DataParallel
 from phitodeep.loss import CategoricalCrossEntropy, MeanSquaredError, SoftmaxCrossEntropy
 
 os.fsync = lambda handle: None  # files are written without waiting until the disk has them
@@ -73,12 +75,31 @@ def heads(rng, **options):
     return model, X, y, {"sample_weight": {"place": rng.uniform(0.2, 3, 29)}}
 
 
-def regression(rng, **options):
-    """Batch statistics of each rank's own rows: not those of one process."""
-    layers = nn.Dense(4, 8), nn.BatchNorm(), nn.ReLU(), nn.Dense(8, 1)
-    model = Sequential(*layers, loss_class=MeanSquaredError(), **options)
-    X = rng.normal(size=(24, 4))
-    return model, X, X.sum(1, keepdims=True), {}
-
-
 NETWORKS = {"mlp": mlp, "cnn": cnn, "lstm": lstm, "gpt": gpt, "heads": heads}
+
+
+def difference(network, rule, dtype, options, **parallel):
+    """Return the largest differences between training alone and on all ranks."""
+    found = []
+    for together in (False, True):
+        settings = {"optimizer": rule(), "seed": 1, "dtype": dtype}
+        model, X, y, data = NETWORKS[network](np.random.default_rng(5), **settings)
+        if together:
+            model = DataParallel(model, timeout=60, **parallel)
+        tested = () if "lengths" in data else (cut(X, slice(9)), cut(y, slice(9)))
+        metrics = {"kind": ["accuracy"]} if network in ("heads", "tied") else ["accuracy"]
+        history = model.train(X, y, *tested, verbose=0, metrics=metrics, **data, **options)
+        found.append((model.get_weights(), history, model.optimizer.memory()))
+    (weights, history, memory), (weights2, history2, memory2) = found
+    return {
+        "weights": max(float(abs(weights[k] - weights2[k]).max()) for k in weights),
+        "memory": max(
+            [float(abs(memory[k][s] - memory2[k][s]).max()) for k in memory for s in memory[k]],
+            default=0.0,
+        ),
+        "losses": float(np.nanmax(np.abs(np.array(history) - np.array(history2)))),
+        "metrics": max(
+            float(np.nanmax(np.abs(np.array(values) - np.array(history2.metrics[name]))))
+            for name, values in history.metrics.items()
+        ),
+    }
