@@ -146,7 +146,7 @@ class Watch(NamedTuple):
         """Call the watcher; return the array, or what the watcher returned instead."""
         passes = what in ("forward", "backward")
         path = (self.paths or {}).get(id(source._original), "?") if passes else ""
-        with calling(watch=None):  # the watcher's own computations are not watched
+        with calling(watch=None, part=Part()):  # the watcher's own computations are its own
             given = self.watcher(Event(what, when, path, source, array, value, time.perf_counter()))
         if given is None:
             return array

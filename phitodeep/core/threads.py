@@ -362,9 +362,11 @@ def together(tasks: Sequence[Callable[[Part], T]], threads: int) -> list[T] | No
             threading.Thread(target=helper.give, name="phitodeep", daemon=True).start()
             begun.append(helper)
         work(0)
-    except RuntimeError:  # such as "can't start new thread"
-        group.barrier.abort()
-        return None
+    except BaseException as error:  # such as "can't start new thread", or Ctrl-C
+        group.barrier.abort()  # those that have begun wait for all others
+        if isinstance(error, RuntimeError):
+            return None
+        raise
     finally:
         _finish(begun)
     if errors:

@@ -333,8 +333,8 @@ def forward_backward(
 ) -> tuple[Array, float]:
     """Return the body's output and its loss; run backward if the loss is finite.
 
-    On several ranks, which must meet in it, backward always runs: without samples that count, on
-    gradients of 0; with a loss that is not finite, on NaN.
+    On several ranks, or in parts with BatchNorm, which must meet in it, backward always runs:
+    without samples that count, on gradients of 0; with a loss that is not finite, on NaN.
     """
     P = body.forward(*[X[:] for X in each(batch.X)])
     call = current()
@@ -344,7 +344,7 @@ def forward_backward(
         value, dP = 0.0, tuple([np.zeros_like(d) for d in each(dP)])
     if math.isfinite(value):
         body.backward(*each(dP))
-    elif call.ranks is not None:
+    elif call.ranks is not None or call.part.joins:
         body.backward(*[np.full_like(d, np.nan) for d in each(dP)])
     return P, value
 

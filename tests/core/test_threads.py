@@ -267,6 +267,22 @@ def test_threads_do_run(cut):
     model.evaluate(X, X[:, :4], threads=2)
 
 
+def test_ctrl_c_while_threads_start_leaves_none_that_waits(monkeypatch):
+    start, began = threading.Thread.start, []
+
+    def press(thread):
+        if began:
+            raise KeyboardInterrupt
+        began.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", press)
+    with pytest.raises(KeyboardInterrupt):
+        threads.together([lambda part: part.gather(0)] * 3, 3)
+    began[0].join(20)
+    assert not began[0].is_alive()
+
+
 # --- the pool ----------------------------------------------------------------------------------
 
 

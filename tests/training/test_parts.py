@@ -562,6 +562,36 @@ class Sometimes(Layer):
         return self.norm.backward(dY) if len(dY) == 7 else dY
 
 
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_an_infinite_loss_of_one_part_ends_training_though_others_wait_for_it(part, rng, cut):
+    cut(3)
+    X, Y = rng.standard_normal((12, 6)), rng.standard_normal((12, 3))
+    Y[4 * part] = 1e200
+    layers = Dense(6, 4), BatchNorm(momentum=0), Dense(4, 3)
+    model = Sequential(*layers, seed=0, dtype="float64")
+    before = model.get_weights()
+    with pytest.warns(UserWarning, match="the loss is inf"):
+        assert not model.train(X, Y, epochs=1, threads=3, shuffle=False, verbose=0)
+    assert_weights(model, before)
+
+
+@pytest.mark.parametrize("width", [4, 5])
+def test_the_computations_of_a_watcher_are_no_part_of_the_batch(width, data, cut):
+    one, several, other = normed(), normed(), BatchNorm()
+    other.build((width,), dtype=np.float64)
+
+    def watch(event):
+        if event.what == "loss" and event.when == "before" and len(event.array) == 6:
+            other.forward(data[0][:9, :1].repeat(width, axis=1))
+
+    one.train(*data, epochs=1, batch_size=13, verbose=0)
+    cut(2)
+    with watching(watch):
+        several.train(*data, epochs=1, batch_size=13, threads=2, verbose=0)
+    assert_weights(several, one, rtol=1e-9)
+    assert other.running_mean.any()
+
+
 def test_parts_that_wait_for_different_sums_are_an_error(data, cut):
     cut(2)
     model = SequentialBuilder(6, seed=0).add(Sometimes()).dense(1).build()
