@@ -250,8 +250,8 @@ def place(code: CodeType) -> tuple[str, str, int]:
 def forget_compiled(module: ModuleType, broken: list[FunctionType]) -> None:
     """Make Numba compile what may hold the mutant: its cache does not look at constants."""
     if COMPILED in str(module.__file__):
-        package = module.__name__.rpartition(".")[0]
-        modules = [m for name, m in sys.modules.items() if name.startswith(package)]
+        rooms = module.__name__.rpartition(".")[0], "tests."
+        modules = [m for name, m in sys.modules.items() if name.startswith(rooms)]
         kernels = [k for m in modules for k in vars(m).values() if hasattr(k, "py_func")]
         from numba.core.caching import NullCache
 
