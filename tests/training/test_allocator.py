@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +23,14 @@ def test_it_can_be_switched_off_and_needs_mallopt(monkeypatch):
     monkeypatch.setattr(loop.sys, "platform", "linux")
     monkeypatch.setattr(loop.ctypes, "CDLL", lambda name: object())
     assert not keep_freed_memory()
+    asked = []
+    for answers, wanted in (([1, 1], True), ([1, 0], False), ([0], False)):
+        answer = iter(answers)
+        library = SimpleNamespace(mallopt=lambda *given: asked.append(given) or next(answer))  # noqa: B023
+        monkeypatch.setattr(loop.ctypes, "CDLL", lambda name: library)  # noqa: B023
+        assert keep_freed_memory() is wanted
+    blocks, top = (-3, 32 << 20), (-1, 64 << 20)
+    assert asked == [blocks, top, blocks, top, blocks]
 
 
 def test_training_does_it_and_import_does_not(monkeypatch):

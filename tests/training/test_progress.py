@@ -11,7 +11,7 @@ import rich.console
 
 from phitodeep import Dense, Sequential
 from phitodeep.model.callbacks import LambdaCallback, StopTraining
-from phitodeep.training import progress
+from phitodeep.training import loop, progress
 
 X = np.random.default_rng(0).standard_normal((40, 3)).astype(np.float32)
 Y = X.sum(axis=1, keepdims=True)
@@ -62,6 +62,14 @@ def test_the_numbers_shown_are_those_of_the_history(capsys):
         found = [float(number) for number in re.findall(r"(?:loss|mae) ([\d.]+)", line)]
         expected = (losses[0], errors[0], losses[1], errors[1])
         assert found == pytest.approx(expected, abs=6e-5)
+
+
+def test_the_speed_is_that_of_training_and_the_time_that_of_the_epoch(capsys, monkeypatch):
+    times = iter([10, 10.5, 13, 20, 20.5, 23])  # an epoch begins, is trained, and is evaluated
+    monkeypatch.setattr(loop, "time", types.SimpleNamespace(perf_counter=times.__next__))
+    train(2, X_test=X, y_test=Y)
+    for line in capsys.readouterr().out.splitlines():
+        assert line.endswith("  80 samples/s  3.0 s")
 
 
 @pytest.fixture

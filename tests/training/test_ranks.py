@@ -1,0 +1,185 @@
+"""What training asks of ranks, answered by one process for two that hold the same data."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from phitodeep import LBFGS, Network, Sequential
+from phitodeep import layers as L
+from phitodeep.errors import PhitodeepWarning
+from phitodeep.model.callbacks import LambdaCallback
+from phitodeep.optimization.gradient_sync import ALONE, GradientSync
+from phitodeep.training.inputs import Data, Share
+from phitodeep.training.ranks import Ranks, merge_sums
+from phitodeep.training.run import Totals
+from tests.conftest import assert_weights, press
+
+rng = np.random.default_rng(3)
+N = 24
+X = rng.standard_normal((N, 4))
+LABELS = rng.integers(0, 3, N)
+Y = X @ rng.standard_normal((4, 2))
+
+
+class Doubled(GradientSync):
+    def finish(self, packing, held):
+        super().finish(packing, held)
+        packing.g *= 2
+
+
+class Twins(Ranks):
+    """The second of two ranks; what the first one adds is what this one adds."""
+
+    rank, size = 1, 2
+    reason = None  # why the first one stops
+
+    def __init__(self):
+        self.calls, self.done, self.summing = [], [], self
+
+    def begin(self, training):
+        training.model.optimizer._sync = Doubled()
+        self.calls.append("begin")
+
+    def end(self, training):
+        training.model.optimizer._sync = ALONE
+        self.calls.append("end")
+
+    def failed(self):
+        self.calls.append("failed")
+
+    def settle(self, training, epoch):
+        self.calls.append(epoch)
+
+    def meet(self, batches, accumulate, divisor, step, pressed):
+        work = super().meet(batches, accumulate, divisor, step, pressed)
+        total = 2 * sum(map(divisor, batches))
+        return work and work._replace(samples=2 * work.samples, total=total)
+
+    def backward_begins(self, optimizer, layers):
+        self.calls.append("backward")
+        return self.done.append
+
+    def sum(self, a):
+        return np.multiply(a, 2, out=a)
+
+    def add(self, value):
+        return 2 * value
+
+    def agree(self, reason):
+        return self.reason or reason
+
+    def merged(self, totals, metrics):
+        both = Totals(2 * totals.loss, 2 * totals.samples)
+        for _ in range(2):
+            merge_sums(both.sums, totals.sums, metrics)
+        return both
+
+
+class Waiting(Twins):
+    """The same, when this rank's data end before those of the first one."""
+
+    def meet(self, batches, accumulate, divisor, step, pressed):
+        work = super().meet(batches, accumulate, divisor, step, pressed)
+        if work is None:
+            return None
+        wait = batches[0]._replace(counts=False)
+        return work._replace(batches=[*batches, wait], firsts=[*work.firsts, 2 * work.samples])
+
+
+def classifier(*inner, **given):
+    layers = L.Dense(4, 6), *inner, L.Tanh(), L.Dense(6, 3), L.Softmax()
+    options = {"loss_class": "categorical_cross_entropy", "metrics": ["accuracy"], "seed": 0}
+    options |= {"optimizer": "sgd", "alpha": 0.1, "dtype": "float64", "batch_size": 10, "epochs": 2}
+    return Sequential(*layers, **{**options, **given})
+
+
+def normed(**given):
+    return classifier(L.BatchNorm(sync=True), **given)
+
+
+def network(**given):
+    uses = [(L.Dense(4, 6), ["x"], ["h"])]
+    uses += [(L.Dense(6, 3), ["h"], ["a"]), (L.Dense(6, 2), ["h"], ["b"])]
+    losses = {"a": "softmax_cross_entropy", "b": "mse"}
+    options = {"metrics": {"a": "accuracy"}, "seed": 0, "dtype": "float64", "batch_size": 10}
+    return Network(["x"], uses, ["a", "b"], loss_class=losses, **{**options, "epochs": 2, **given})
+
+
+def both(A, size=10):
+    """Each batch, and the same one after it."""
+    if isinstance(A, dict):
+        return {name: both(part, size) for name, part in A.items()}
+    return np.concatenate([A[i : i + size] for i in range(0, N, size) for _ in range(2)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "y", "options"),
+    [
+        (Twins, normed, LABELS, {}),
+        (Twins, normed, LABELS, {"accumulate": 2}),
+        (Waiting, classifier, LABELS, {}),
+        (Twins, lambda **given: classifier(optimizer=LBFGS(), **given), LABELS, {}),
+        (Waiting, network, {"a": LABELS, "b": Y}, {"accumulate": 2}),
+    ],
+    ids=["one loss", "accumulated", "placeholders", "several evaluations", "two losses"],
+)
+def test_two_ranks_with_the_same_data_are_one_with_both(kind, make, y, options, capsys):
+    models, found = [make(batch_size=20), make()], []
+    ranks = models[1]._ranks = kind()
+    for model, data in zip(models, [(both(X), both(y)), (X, y)], strict=True):
+        losses = []
+        note = LambdaCallback(on_batch_end=lambda model, step, loss, into=losses: into.append(loss))
+        note.every_rank = True
+        history = model.train(*data, *data, shuffle=False, callbacks=[note], **options)
+        found.append([history, losses, *history.metrics.values()])
+        assert (capsys.readouterr().out == "") == (model is models[1])  # rank 0 shows the progress
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-9)
+    assert_weights(*models, rtol=1e-9)
+    assert [call for call in ranks.calls if call != "backward"] == ["begin", 1, 2, "end"]
+    if make is normed:  # layers that are done in the last batch of each step
+        assert len(ranks.done) == len(losses) * 5 == ranks.calls.count("backward") * 5
+        assert [type(layer) for layer in ranks.done[:4]] == [L.Dense, L.Tanh, L.BatchNorm, L.Dense]
+
+
+def test_ranks_end_together(keyboard):
+    """By Ctrl-C on one of them, which all know at the next step; by another's reason; by errors."""
+    for moment, steps in (({}, 5), ({"accumulate": 2}, 3)):
+        model, callback = classifier(), press(2 if moment else 4)
+        model._ranks, callback.every_rank = Twins(), True
+        history = model.train(X, LABELS, verbose=0, callbacks=[callback], **moment)
+        assert (model.optimizer.t, history.interrupted) == (steps, True)
+    model._ranks = Twins()
+    model._ranks.reason = "enough"
+    assert model.train(X, LABELS, verbose=0, callbacks=[callback]) == []
+    with pytest.raises(ZeroDivisionError):
+        model.train(X, LABELS, verbose=0, metrics=[lambda P, T: 1 // 0])
+    assert model._ranks.calls[-2:] == ["failed", "end"]
+
+
+@pytest.mark.parametrize(("size", "says"), [(1e200, "the loss is inf"), (1e150, "the gradient of")])
+def test_divergence_ends_training_on_all_ranks(size, says):
+    """A loss that is not finite, and then a finite one whose gradient is not."""
+    model = Sequential(L.Dense(4, 2), seed=0, dtype="float64")
+    model.layers[0].W = np.zeros((4, 2))
+    model._ranks = Twins()
+    with pytest.warns(PhitodeepWarning, match=f"training stopped: {says}"):
+        assert model.train(1e200 * X, np.full((N, 2), size), epochs=1, verbose=0) == []
+    assert not model.layers[0].W.any()
+
+
+def test_shares_are_disjoint_and_even():
+    for n, size, start in itertools.product(range(9), range(1, 5), (0, 3)):
+        shares = [Share(rank, size) for rank in range(size)]
+        found = [share.rows(start, start + n) for share in shares]
+        places = [[*range(rows.start, rows.stop)] for rows, counts in found if counts]
+        assert [*itertools.chain(*places)] == [*range(start, start + n)]
+        assert {len(each) for each in places} <= {n // size, -(-n // size)} - {0}
+        assert all(rows == slice(start, start + 1) for rows, counts in found if not counts)
+        assert [share.count(n) for share in shares] == [rows.stop - rows.start for rows, _ in found]
+        data = Data(np.arange(n)[:, None], np.arange(n), None, (n, 1))
+        parts = [data.of(share) for share in shares if n]
+        T = [part.T.tolist() for part in parts if part.counts]
+        assert [*itertools.chain(*T)] == [*range(n)]
+        assert all(part.n == len(part.T) == part.outputs[0] > 0 for part in parts)
