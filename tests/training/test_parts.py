@@ -10,6 +10,7 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.architectures import gpt, lenet
 from phitodeep.model.callbacks import LambdaCallback
+from phitodeep.training import parts as module
 from phitodeep.training.parts import BatchSplitter
 from tests.conftest import assert_weights
 
@@ -421,6 +422,22 @@ def test_what_is_large_follows_from_the_first_batch(monkeypatch):
         for size in (None, 16, 2000):
             model.train(*given, epochs=1, batch_size=size, verbose=0)
     assert seen == [64, 16, 64, 64, 64, 64, 3, 3, 3]
+
+
+def test_flops_decide_in_how_many_parts_a_batch_runs(data, monkeypatch):
+    """Those of a step, which has three times as many as a forward pass, for predictions too."""
+    seen = []
+    monkeypatch.setattr(module, "parts_of", lambda flops: seen.append(flops) or 1)
+    monkeypatch.setattr(module, "SMALL", 0)
+    for frozen, asked in ((True, 4), (False, 1)):  # for each of two steps, twice; for BLAS
+        model = normed()
+        model.layers[1].trainable = not frozen
+        model.predict(data[0][:16])
+        step = 3 * 16 * model.flops()
+        assert (seen.pop(), seen.pop()) == (step, step)
+        model.train(data[0][:32], data[1][:32], epochs=1, batch_size=16, verbose=0)
+        assert seen == [step] * asked
+        seen.clear()
 
 
 @pytest.mark.parametrize("parts", [2, 3, 4])

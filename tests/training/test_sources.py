@@ -255,6 +255,8 @@ def test_what_a_file_needs_and_that_a_bad_row_is_named(arrays, tmp_path):
     file = on_disk(tmp_path / "X", arrays[0])
     with pytest.raises(ArgumentError, match="needs a batch_size"):
         classifier().train(file, arrays[1], epochs=1, verbose=0)
+    with pytest.raises(ArgumentTypeError, match="X was given without y"):
+        classifier().train(file, epochs=1, verbose=0)
     with pytest.raises(ShapeError, match=r"X has 120 samples, y has shape \(119,\)"):
         classifier().train(file, arrays[1][1:], epochs=1, batch_size=8, verbose=0)
     X, y = arrays
@@ -349,6 +351,8 @@ def test_streams_that_cannot_be_read_are_refused():
         (lambda: [{"a": 1, "b": 2, "c": 3}], r"columns \['a', 'b', 'c'\]"),
         (np.ones((4, D)), "was given without y"),
         ("text", "real numbers"),
+        (b"text", "real numbers"),
+        (range(4), "batches must be pairs"),
     ):
         with pytest.raises(PhitodeepError, match=says):
             classifier().train(data, epochs=1, verbose=0)
