@@ -312,6 +312,7 @@ def test_test_data_are_held_out_and_not_learnt_from():
     assert a == b
     assert_weights(split, given_)
     weights = np.arange(N)
+    assert len(train(plain(), X[:2], Y[:2], validation_split=0.5)) == 3  # one sample each
     a = train(plain(), X, Y, validation_split=0.3, sample_weight=weights)
     b = train(plain(), X[:35], Y[:35], sample_weight=weights[:35])
     assert [loss for loss, _ in a] == [loss for loss, _ in b]
@@ -444,6 +445,20 @@ def test_divergence_ends_training_with_a_warning_and_finite_parameters(optimizer
         assert optimizer == "adam"
 
 
+def test_only_parts_of_a_step_get_its_divisor(cut, monkeypatch):
+    model, seen = plain(epochs=1, batch_size=10), []
+    value = type(model.loss).value
+    monkeypatch.setattr(
+        type(model.loss), "value", lambda *given: seen.append(given[-1]) or value(*given)
+    )
+    each = {(1, 1): [None] * 5, (1, 2): [40.0] * 4 + [None], (2, 1): [20.0] * 10}
+    for (parts, accumulate), wanted in each.items():
+        cut(parts)
+        train(model, X, Y, accumulate=accumulate, threads=1)
+        assert seen == wanted
+        seen.clear()
+
+
 def test_divergence_leaves_nothing_for_the_next_training():
     bad = X.copy()
     bad[7] = 1e25  # its square is not finite in float32
@@ -457,6 +472,11 @@ def test_divergence_leaves_nothing_for_the_next_training():
         train(model, bad, Y, epochs=1, accumulate=4, shuffle=False)
     assert model.optimizer.t == 0
     assert_weights(model, fresh)
+    for one in (model, fresh):  # gradients that a loop of one's own holds, or that would be held
+        one.backward(one.forward(X[:5]))
+        one.optimizer.step(one.layers)
+    assert_weights(model, fresh)
+    model.optimizer.accumulate(model.layers)
     fresh.epoch = model.epoch
     assert train(model, X, Y, epochs=1) == train(fresh, X, Y, epochs=1)
     assert_weights(model, fresh)

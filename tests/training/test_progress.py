@@ -127,13 +127,6 @@ def test_a_bar_counts_all_batches_of_all_epochs(drawn):
     assert [n for n, *_ in drawn] == list(range(1, 7))
 
 
-def test_many_epochs_leave_few_lines_in_a_terminal(terminal):
-    train(45)
-    lines = [line for line in terminal.getvalue().splitlines() if re.search(r"\d s\s*$", line)]
-    assert len(lines) <= 2 * progress.LINES
-    assert any("45/45" in line for line in lines)
-
-
 @pytest.mark.parametrize(
     ("error", "method"),
     [

@@ -34,8 +34,8 @@ class Twins(Ranks):
     rank, size = 1, 2
     reason = None  # why the first one stops
 
-    def __init__(self):
-        self.calls, self.done, self.summing = [], [], self
+    def __init__(self, *, waits=False):  # True: this one's data end before those of the first one
+        self.calls, self.done, self.summing, self.waits = [], [], self, waits
 
     def begin(self, training):
         training.model.optimizer._sync = Doubled()
@@ -53,8 +53,13 @@ class Twins(Ranks):
 
     def meet(self, batches, accumulate, divisor, step, pressed):
         work = super().meet(batches, accumulate, divisor, step, pressed)
-        total = 2 * sum(map(divisor, batches))
-        return work and work._replace(samples=2 * work.samples, total=total)
+        if work is None:
+            return None
+        work = work._replace(samples=2 * work.samples, total=2 * sum(map(divisor, batches)))
+        if not self.waits:
+            return work
+        more = [*batches, batches[0]._replace(counts=False)]
+        return work._replace(batches=more, firsts=[*work.firsts, work.samples])
 
     def backward_begins(self, optimizer, layers):
         self.calls.append("backward")
@@ -74,17 +79,6 @@ class Twins(Ranks):
         for _ in range(2):
             merge_sums(both.sums, totals.sums, metrics)
         return both
-
-
-class Waiting(Twins):
-    """The same, when this rank's data end before those of the first one."""
-
-    def meet(self, batches, accumulate, divisor, step, pressed):
-        work = super().meet(batches, accumulate, divisor, step, pressed)
-        if work is None:
-            return None
-        wait = batches[0]._replace(counts=False)
-        return work._replace(batches=[*batches, wait], firsts=[*work.firsts, 2 * work.samples])
 
 
 def classifier(*inner, **given):
@@ -114,19 +108,19 @@ def both(A, size=10):
 
 
 @pytest.mark.parametrize(
-    ("kind", "make", "y", "options"),
+    ("waits", "make", "y", "options"),
     [
-        (Twins, normed, LABELS, {}),
-        (Twins, normed, LABELS, {"accumulate": 2}),
-        (Waiting, classifier, LABELS, {}),
-        (Twins, lambda **given: classifier(optimizer=LBFGS(), **given), LABELS, {}),
-        (Waiting, network, {"a": LABELS, "b": Y}, {"accumulate": 2}),
+        (False, normed, LABELS, {}),
+        (False, normed, LABELS, {"accumulate": 2}),
+        (True, classifier, LABELS, {}),
+        (False, lambda **given: classifier(optimizer=LBFGS(), **given), LABELS, {}),
+        (True, network, {"a": LABELS, "b": Y}, {"accumulate": 2}),
     ],
     ids=["one loss", "accumulated", "placeholders", "several evaluations", "two losses"],
 )
-def test_two_ranks_with_the_same_data_are_one_with_both(kind, make, y, options, capsys):
+def test_two_ranks_with_the_same_data_are_one_with_both(waits, make, y, options, capsys):
     models, found = [make(batch_size=20), make()], []
-    ranks = models[1]._ranks = kind()
+    ranks = models[1]._ranks = Twins(waits=waits)
     for model, data in zip(models, [(both(X), both(y)), (X, y)], strict=True):
         losses = []
         note = LambdaCallback(on_batch_end=lambda model, step, loss, into=losses: into.append(loss))
