@@ -7,7 +7,7 @@ import pytest
 
 from phitodeep import LBFGS, Network, Sequential
 from phitodeep import layers as L
-from phitodeep.errors import PhitodeepWarning
+from phitodeep.errors import AnomalyError, DivergenceError, PhitodeepWarning
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.optimization.gradient_sync import ALONE, GradientSync
 from phitodeep.training.inputs import Data, Share
@@ -37,6 +37,9 @@ class Twins(Ranks):
     def __init__(self, *, waits=False):  # True: this one's data end before those of the first one
         self.calls, self.done, self.summing, self.waits = [], [], self, waits
 
+    def __deepcopy__(self, memo):
+        return self
+
     def begin(self, training):
         training.model.optimizer._sync = Doubled()
         self.calls.append("begin")
@@ -65,6 +68,10 @@ class Twins(Ranks):
         self.calls.append("backward")
         return self.done.append
 
+    def call(self, callback, method, *args):
+        if callback.every_rank:
+            super().call(callback, method, *args)
+
     def sum(self, a):
         return np.multiply(a, 2, out=a)
 
@@ -72,6 +79,7 @@ class Twins(Ranks):
         return 2 * value
 
     def agree(self, reason):
+        self.calls.append(reason)
         return self.reason or reason
 
     def merged(self, totals, metrics):
@@ -131,7 +139,12 @@ def test_two_ranks_with_the_same_data_are_one_with_both(waits, make, y, options,
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-9)
     assert_weights(*models, rtol=1e-9)
-    assert [call for call in ranks.calls if call != "backward"] == ["begin", 1, 2, "end"]
+    assert [call for call in ranks.calls if call not in ("backward", None)] == [
+        "begin",
+        1,
+        2,
+        "end",
+    ]
     if make is normed:  # layers that are done in the last batch of each step
         assert len(ranks.done) == len(losses) * 5 == ranks.calls.count("backward") * 5
         assert [type(layer) for layer in ranks.done[:4]] == [L.Dense, L.Tanh, L.BatchNorm, L.Dense]
@@ -144,7 +157,7 @@ def test_ranks_end_together(keyboard):
         model._ranks, callback.every_rank = Twins(), True
         history = model.train(X, LABELS, verbose=0, callbacks=[callback], **moment)
         assert (model.optimizer.t, history.interrupted) == (steps, True)
-    model._ranks = Twins()
+    assert len(model.find_alpha(X, LABELS, steps=10).rates) == 10  # each rank notes them
     model._ranks.reason = "enough"
     assert model.train(X, LABELS, verbose=0, callbacks=[callback]) == []
     with pytest.raises(ZeroDivisionError):
@@ -161,6 +174,21 @@ def test_divergence_ends_training_on_all_ranks(size, says):
     with pytest.warns(PhitodeepWarning, match=f"training stopped: {says}"):
         assert model.train(1e200 * X, np.full((N, 2), size), epochs=1, verbose=0) == []
     assert not model.layers[0].W.any()
+
+
+def test_all_ranks_say_what_one_of_them_has_found(monkeypatch):
+    model, options = Sequential(L.Dense(4, 2), seed=0), {"verbose": 0, "anomaly": "raise"}
+    ranks = model._ranks = Twins()
+    with pytest.raises(AnomalyError) as error:
+        model.train(1e30 * X, Y, **options)
+    assert str(error.value) in ranks.calls
+    assert str(error.value.__cause__).startswith("the loss is inf")
+    monkeypatch.setattr(Sequential, "_find_anomaly", lambda *given: given[-1])  # not on this rank
+    for ranks.reason, says in ((None, "^the loss is inf"), ("there", "^another rank .*: there$")):
+        ranks.calls.clear()
+        with pytest.raises(DivergenceError, match=says):
+            model.train(1e30 * X, Y, **options)
+        assert None in ranks.calls
 
 
 def test_shares_are_disjoint_and_even():
