@@ -36,10 +36,11 @@ def test_it_can_be_switched_off_and_needs_mallopt(monkeypatch):
 def test_training_does_it_and_import_does_not(monkeypatch):
     calls = []
     monkeypatch.setattr(loop, "keep_freed_memory", lambda: calls.append(1))
+    monkeypatch.setattr(loop, "report_compilation", lambda: calls.append("compiled"))
     model = convolutional()
     assert not calls
     model.train([[[[1.0]] * 6] * 6], [0], epochs=1, verbose=0)
-    assert calls == [1]
+    assert calls == [1, "compiled"]
 
 
 FAULTS = """

@@ -195,6 +195,10 @@ def test_losses_and_metrics_of_an_epoch_are_those_before_its_steps_and_after_it(
     history = train(model, X[:30], LABELS[:30], X, LABELS, callbacks=[look])
     assert [test for _, test in history] == pytest.approx([s["loss"] for s in seen], rel=1e-12)
     assert history.metrics["test_accuracy"] == [s["accuracy"] for s in seen]
+    sizes, many = [], [np.tile(A, (23, 1)) for A in (X, Y)]  # more than `samples_at_once`
+    noting = {"metrics": [lambda P, T: sizes.append(len(P)) or 0.0]}
+    train(plain(batch_size=1100, epochs=1), X, Y, *many, **noting)
+    assert sizes == [50, 1100, 50]
     resting = plain_classifier(alpha=0.0, batch_size=16)
     history = train(resting, X, LABELS, epochs=1, metrics=["accuracy", "f1", "top_k_accuracy"])
     expected = resting.evaluate(X, LABELS, metrics=["accuracy", "f1", "top_k_accuracy"])
@@ -354,6 +358,8 @@ def test_ctrl_c_after_an_epoch_keeps_its_history(keyboard, moment, epochs):
         if model.epoch >= 2:
             signal.raise_signal(signal.SIGINT)
 
+    both = [LambdaCallback(**{moment: on_end}), EarlyStopping(1, min_delta=9)]
+    assert not train(classifier(), X, LABELS, callbacks=both).interrupted  # it has ended anyway
     history = train(classifier(), X, LABELS, callbacks=[LambdaCallback(**{moment: on_end})])
     assert history.interrupted == (epochs == 2)
     assert len(history) == epochs
