@@ -93,6 +93,11 @@ def normed(**given):
     return classifier(L.BatchNorm(sync=True), **given)
 
 
+def searching(**given):
+    pytest.importorskip("scipy")
+    return classifier(**{**given, "optimizer": LBFGS(), "batch_size": None})
+
+
 def network(**given):
     uses = [(L.Dense(4, 6), ["x"], ["h"])]
     uses += [(L.Dense(6, 3), ["h"], ["a"]), (L.Dense(6, 2), ["h"], ["b"])]
@@ -113,8 +118,8 @@ def both(A, size=10):
     [
         (False, normed, LABELS, {}),
         (False, normed, LABELS, {"accumulate": 2}),
-        (True, classifier, LABELS, {}),
-        (False, lambda **given: classifier(optimizer=LBFGS(), **given), LABELS, {}),
+        (True, normed, LABELS, {}),
+        (False, searching, LABELS, {}),
         (True, network, {"a": LABELS, "b": Y}, {"accumulate": 2}),
     ],
     ids=["one loss", "accumulated", "placeholders", "several evaluations", "two losses"],
@@ -122,6 +127,7 @@ def both(A, size=10):
 def test_two_ranks_with_the_same_data_are_one_with_both(waits, make, y, options, capsys):
     models, found = [make(batch_size=20), make()], []
     ranks = models[1]._ranks = Twins(waits=waits)
+    before = models[0].evaluate(both(X), both(y))["loss"]
     for model, data in zip(models, [(both(X), both(y)), (X, y)], strict=True):
         losses = []
         note = LambdaCallback(on_batch_end=lambda model, step, loss, into=losses: into.append(loss))
@@ -133,6 +139,7 @@ def test_two_ranks_with_the_same_data_are_one_with_both(waits, make, y, options,
         np.testing.assert_allclose(other, one, rtol=1e-9)
     assert_weights(*models, rtol=1e-9)
     assert [c for c in ranks.calls if c and c != "backward"] == ["begin", *["settle"] * 2, "end"]
+    assert make is not searching or losses[0] == pytest.approx(before)
     if make is normed:  # layers that are done in the last batch of each step
         assert len(ranks.done) == len(losses) * 5 == ranks.calls.count("backward") * 5
         assert [type(layer) for layer in ranks.done[:4]] == [L.Dense, L.Tanh, L.BatchNorm, L.Dense]
