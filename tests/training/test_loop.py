@@ -536,6 +536,12 @@ def test_buffers_serve_all_batches_and_are_given_back():
     assert seen[0] == seen[1] == seen[2]
 
 
+def test_frozen_layers_at_the_start_have_no_backward_pass():
+    model = Sequential(L.Dense(4, 4), Spy(), L.Dense(4, 2), seed=0)
+    model.layers[0].trainable = False
+    train(model, X, Y, epochs=1)  # the spy would complain
+
+
 @pytest.mark.parametrize(
     ("dtype", "given_dtype"), [("f4", "f4"), ("f4", "f8"), ("f4", "u1"), ("f8", "f4"), ("f8", "f2")]
 )
