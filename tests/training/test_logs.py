@@ -77,9 +77,7 @@ def events(path):
     data = path.read_bytes()
     while data:
         (length,) = struct.unpack("<Q", data[:8])
-        sums = struct.unpack("<I", data[8:12]) + struct.unpack(
-            "<I", data[12 + length : 16 + length]
-        )
+        sums = struct.unpack("<2I", data[8:12] + data[12 + length : 16 + length])
         body = data[12 : 12 + length]
         assert sums == (masked_crc32c(data[:8]), masked_crc32c(body))
         yield Event.FromString(body)
@@ -95,9 +93,7 @@ def shown(folder):
         for event in others:
             if event.HasField("session_log"):
                 assert event.session_log.status == event.session_log.START
-                points = {
-                    tag: [p for p in found if p[0] < event.step] for tag, found in points.items()
-                }
+                points = {t: [p for p in ps if p[0] < event.step] for t, ps in points.items()}
             for value in event.summary.value:
                 points.setdefault(value.tag, []).append((event.step, value))
     return points
@@ -224,9 +220,7 @@ def settings_in(kind, path):
         return [json.loads(row["settings"]) for row in rows(path) if row["settings"]]
     if kind == "jsonl":
         return [line for line in lines(path) if line["event"] == "run"]
-    texts = [
-        value.tensor.string_val[0].decode() for _, value in shown(path)["settings/text_summary"]
-    ]
+    texts = [v.tensor.string_val[0].decode() for _, v in shown(path)["settings/text_summary"]]
     assert all(line.startswith("    ") for text in texts for line in text.splitlines())
     return [json.loads(text) for text in texts]
 
@@ -321,9 +315,8 @@ def test_append_keeps_the_runs_of_before(kind, tmp_path):
     assert numbers(kind, path) == first + second + third
     assert len(settings_in(kind, path)) == 3
     if kind == "csv":
-        assert [bool(row["test_loss"]) for row in rows(path)] == [False] * 2 + [True] * 2 + [
-            False
-        ] * 2
+        tested = [bool(row["test_loss"]) for row in rows(path)]
+        assert tested == [False] * 2 + [True] * 2 + [False] * 2
         assert [bool(row["settings"]) for row in rows(path)] == [True, False] * 3
     last = losses(model.train(X, Y, callbacks=[KINDS[kind](path)], verbose=0), 7)
     assert numbers(kind, path) == last

@@ -115,18 +115,14 @@ def test_each_epoch_has_a_new_order_in_which_targets_and_weights_stay_with_their
     # a weight of 0 for all but one sample leaves that one alone
     weights = np.zeros(20)
     weights[13] = 1.0
-    history = train(
-        model, numbered(20), np.zeros(20), sample_weight=weights, epochs=1, batch_size=20
-    )
+    history = train(model, numbered(20), [0] * 20, sample_weight=weights, epochs=1, batch_size=20)
     assert history[0][0] == 13.0**2
 
 
 def test_a_seed_repeats_everything_and_decides_order_and_masks():
     models = [classifier(), classifier(), classifier(seed=1), classifier(seed=None)]
     first, second = models[:2]
-    one, two, *different = [
-        train(model, X, LABELS, X, LABELS, metrics=["accuracy"]) for model in models
-    ]
+    one, two, *different = [train(m, X, LABELS, X, LABELS, metrics=["accuracy"]) for m in models]
     assert one == two
     assert one.metrics == two.metrics
     assert_weights(first, second)
@@ -454,10 +450,8 @@ def test_divergence_ends_training_with_a_warning_and_finite_parameters(optimizer
 
 def test_only_parts_of_a_step_get_its_divisor(cut, monkeypatch):
     model, seen = plain(epochs=1, batch_size=10), []
-    value = type(model.loss).value
-    monkeypatch.setattr(
-        type(model.loss), "value", lambda *given: seen.append(given[-1]) or value(*given)
-    )
+    value = (kind := type(model.loss)).value
+    monkeypatch.setattr(kind, "value", lambda *given: seen.append(given[-1]) or value(*given))
     each = {(1, 1): [None] * 5, (1, 2): [40.0] * 4 + [None], (2, 1): [20.0] * 10}
     for (parts, accumulate), wanted in each.items():
         cut(parts)

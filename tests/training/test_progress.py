@@ -77,12 +77,10 @@ def test_the_speed_is_that_of_training_and_the_time_that_of_the_epoch(capsys, mo
 def terminal(monkeypatch):
     """What rich writes to a terminal that is 120 wide."""
     out = io.StringIO()
-    real = rich.console.Console
+    new = rich.console.Console
 
     def made(*args, **kwargs):
-        return real(
-            file=out, force_terminal=True, force_jupyter=False, width=120, color_system=None
-        )
+        return new(file=out, force_terminal=True, force_jupyter=False, width=120, color_system=None)
 
     monkeypatch.setattr(rich.console, "Console", made)
     monkeypatch.setattr(progress, "REDRAW", -1.0)  # draw at every batch

@@ -51,10 +51,8 @@ def classifier(**options):
     return Sequential(*layers, loss_class=loss, **options)
 
 
-def reader(**options):
-    return Sequential(
-        nn.GRU(4, return_sequences=False), nn.Dense(2), seed=3, batch_size=5, **options
-    )
+def reader(**given):
+    return Sequential(nn.GRU(4, return_sequences=False), nn.Dense(2), seed=3, batch_size=5, **given)
 
 
 def frozen():
