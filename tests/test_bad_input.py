@@ -103,7 +103,9 @@ regression, X[:, :0], Y -> ShapeError: X(_test)? .*\(12, 0\)
 regression, X, Y[:11] -> ShapeError: X has 12 samples, y has 11
 classifier, X[:5], LABELS -> ShapeError: X has 5 samples, y has 12
 regression, X, 1.0 -> ShapeError: y is a single number
-regression, X, None -> ArgumentTypeError: X was given without y
+regression, X, None -> ArgumentTypeError: X was given without y\.
+regression, (X, Y), None -> ArgumentTypeError: X was given without y: pass a pair as two arguments
+regression, X, {"y": Y} -> ArgumentTypeError: y(_test)? takes real numbers
 regression, X, Y[:, 0] -> ShapeError: \(12, 2\).*y of shape \(12,\)
 regression, X, np.zeros((12, 3)) -> ShapeError: \(12, 2\).*\(12, 3\)
 binary, X, Y -> ShapeError: \(12, 1\).*\(12, 2\)
@@ -392,7 +394,8 @@ def test_a_list_of_samples_is_an_array():
     builder = SequentialBuilder(image=(2, 3), seed=0).flatten().name("flat")
     builder = builder.dense(1).output("a", loss="mse").at("flat").dense(1).output("b")
     targets = {"a": np.zeros((3, 1)), "b": np.zeros((3, 1))}  # as many as rows of an image
-    assert builder.build().evaluate([np.ones((2, 3))] * 3, targets)
+    net, ones = builder.build(), np.ones((3, 2, 3))
+    assert net.evaluate([*ones], targets) == net.evaluate({"image": ones}, targets)
 
 
 def test_setters_that_refuse_leave_the_model():

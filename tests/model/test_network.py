@@ -353,6 +353,18 @@ def test_padding_of_one_output_counts_in_no_loss_or_metric():
         assert found[f"{name}_loss"] == pytest.approx(terms[inside].mean(), rel=1e-12)
 
 
+@pytest.mark.parametrize("padded", ["a", "ab"])
+def test_padding_of_several_inputs_changes_nothing(padded):
+    b = B(a=(5, 2), b=(5, 2), seed=0).at("a").lstm(4, return_sequences=False).name("u")
+    net = b.at("b").lstm(4, return_sequences=False).add("u").dense(2).build()
+    lengths = {name: RNG.integers(1, 5, 6) for name in padded}
+    A, T = {name: RNG.standard_normal((6, 5, 2)) for name in "ab"}, np.ones((6, 2))
+    there = {name: np.arange(5) < n[:, None] for name, n in lengths.items()}
+    other = A | {name: np.where(m[..., None], A[name], 9) for name, m in there.items()}
+    assert net.evaluate(A, T, lengths=lengths) == net.evaluate(other, T, lengths=lengths)
+    assert net.evaluate(A, T, lengths=lengths) != net.evaluate(A, T)
+
+
 def test_a_network_wired_as_a_chain_has_the_bits_of_a_sequential():
     def layers():
         return [L.Dense(6), L.BatchNorm(), L.ReLU(), L.Dense(6), L.ReLU(), L.Dense(3), L.Softmax()]
@@ -400,6 +412,8 @@ net.predict({'image': X['image'][0], 'words': X['words'][0]})
     ShapeError: has 5 samples.*X\['image'\] has the .* one .*\(N, 6, 6, 1\).*'words'\]\[None
 net.predict({**X, 'image': X['image'][0]}) -> ShapeError: 24 samples, .* X\['image'\]\[None\]\.$
 net.predict({**X, 'image': X['image'][..., 0]}) -> ShapeError: reads 'image' .*\.reshape\(6, 6, 1\)
+net.train((X['image'],), Y) -> ArgumentTypeError: X: give a dict .*, got a tuple of 1
+net.train(X['image'], Y) -> ArgumentTypeError: X: give a dict .*, got ndarray
 net.predict(X['image'], X['words']) -> ArgumentTypeError: X: give a dict with image, words
 net.train({**X, 'words': X['words'] / 2}, Y) -> ArgumentTypeError: X\['words'\]
 net.train(X) -> ArgumentTypeError: X was given without y

@@ -102,10 +102,16 @@ def test_balanced_does_not_count_padding(rng):
     y = (rng.random((30, 5)) < 0.3).astype(int)
     there = np.arange(5) < lengths[:, None]
     y[~there] = 1
-    ones, n = np.count_nonzero(y[there]), lengths.sum()
+    y[0, 0] = -1  # is ignored
+    ones, n = np.count_nonzero(y[there] == 1), lengths.sum() - 1
     models = []
     for class_weight in ("balanced", [n / (2 * (n - ones)), n / (2 * ones)]):
-        model = SequentialBuilder(5, 3, seed=0).gru(4).dense(2).loss("softmax_cross_entropy")
+        model = (
+            SequentialBuilder(5, 3, seed=0)
+            .gru(4)
+            .dense(2)
+            .loss(SoftmaxCrossEntropy(ignore_index=-1))
+        )
         models.append(model.build())
         options = {"class_weight": class_weight, "lengths": lengths, "verbose": 0}
         models[-1].train(X, y, epochs=2, batch_size=8, **options)
@@ -133,6 +139,20 @@ def test_balanced_needs_labels_in_memory(arrays, tmp_path):
     regression = SequentialBuilder(D, seed=0).dense(1).build()
     with pytest.raises(ArgumentError, match="a classification loss"):
         regression.train(X, X[:, :1], class_weight="balanced", epochs=1, verbose=0)
+
+
+def test_targets_at_padding_may_be_anything(rng):
+    X, labels = rng.standard_normal((4, 3, 2)), rng.integers(0, 2, (4, 3))
+    model = SequentialBuilder(3, 2, seed=0).gru(4).dense(2).loss("softmax_cross_entropy").build()
+    for lengths in ([3, 1, 2, 0], [0, 1, 0, 0], [0, 0, 0, 0]):
+        there = np.arange(3) < np.array(lengths)[:, None]
+        for y, bad in ((labels, -7), (np.eye(2)[labels], np.nan)):
+            given = y.copy()
+            given[~there] = bad if any(lengths) else y[~there]
+            before = given.copy()
+            wanted = model.evaluate(X, y, lengths=lengths)
+            assert model.evaluate(X, given, lengths=lengths) == wanted
+            np.testing.assert_array_equal(given, before)
 
 
 def test_padding_changes_no_divergence(rng):
