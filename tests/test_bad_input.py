@@ -95,6 +95,7 @@ INPUTS = dict(
     refusals(r"""
 regression, X[:, :3], Y -> ShapeError: layer 0 of Sequential: Dense\(4, 5\) takes 4 features.*\(3,\)
 regression, X[0], Y[0] -> ShapeError: layer 0 of Sequential: Dense\(4, 5\)
+regression, [X[:3], X[:2]], Y[:2] -> PhitodeepError: X(_test)? takes.*(unequal|object)
 regression, 3.0, 3.0 -> ShapeError: X(_test)? .*shape \(\)
 regression, X[:, None], Y -> ShapeError: \(12, 1, 2\).*\(12, 2\)
 regression, X[:0], Y[:0] -> ShapeError: X needs at least one sample.*\(0, 4\)
@@ -378,6 +379,11 @@ def test_several_inputs_say_what_a_model_takes(several, says):
         lambda: model.predict(several),
     ):
         refused(call, ArgumentTypeError, wanted, model)
+    refused(lambda: model.train([X, X], LABELS, verbose=0), ArgumentTypeError, "of 2 arrays", model)
+    reader, A = SequentialBuilder(5, 4, seed=0).gru(3).build(), np.ones((2, 5, 2))
+    refused(
+        lambda: reader.predict([A, A]), ArgumentTypeError, "of 2 arrays, .* \\(2, 5, 2\\)", reader
+    )
     unbuilt = Sequential(L.Dense(3), L.Softmax(), loss_class="categorical_cross_entropy")
     refused(lambda: unbuilt.train(several, LABELS, epochs=1, verbose=0), PhitodeepError, wanted)
     if isinstance(several, dict):
@@ -388,6 +394,8 @@ def test_a_list_of_samples_is_an_array():
     model = classifier()
     np.testing.assert_array_equal(model.predict(list(X)), model.predict(X))
     np.testing.assert_array_equal(model.predict(list(X[:4])), model.predict(X[:4]))
+    np.testing.assert_allclose(model.predict([X])[0], model.predict(X), rtol=1e-6)
+    refused(lambda: model.predict(X[0]), ShapeError, r"one sample: .*\(N, 4\), such as X\[None\]")
     assert model.train(list(X), list(LABELS), epochs=1, verbose=0)
     images = Sequential(L.Flatten(), L.Dense(6, 3), loss_class="softmax_cross_entropy")
     assert images.train([np.ones((2, 3)), np.zeros((2, 3))], [0, 1], epochs=1, verbose=0)

@@ -360,7 +360,7 @@ def test_padding_of_several_inputs_changes_nothing(padded):
     lengths = {name: RNG.integers(1, 5, 6) for name in padded}
     A, T = {name: RNG.standard_normal((6, 5, 2)) for name in "ab"}, np.ones((6, 2))
     there = {name: np.arange(5) < n[:, None] for name, n in lengths.items()}
-    other = A | {name: np.where(m[..., None], A[name], 9) for name, m in there.items()}
+    other = A | {name: np.where(m[..., None], A[name], np.nan) for name, m in there.items()}
     assert net.evaluate(A, T, lengths=lengths) == net.evaluate(other, T, lengths=lengths)
     assert net.evaluate(A, T, lengths=lengths) != net.evaluate(A, T)
 
