@@ -185,6 +185,29 @@ def test_batches_train_as_arrays_do(batches):
     assert_weights(one, other)
 
 
+class Frame(dict):
+    """A table as pandas has it."""
+
+    iloc = None
+
+
+def test_columns_by_name_are_inputs_and_outputs():
+    A, C, y = RNG.standard_normal((6, 3, 2)), RNG.standard_normal((6, 2)), RNG.integers(0, 3, 6)
+    table = {"p": A[..., 0], "q": A[..., 1], "b": C, "label": y}
+
+    def trained(*data, **options):
+        uses = [(L.Flatten(), ["a"], ["f"]), (L.Dense(3), ["f"], ["u"]), (L.Dense(3), ["b"], ["v"])]
+        uses.append((L.Add(), ["u", "v"], ["y"]))
+        net = Network(["a", "b"], uses, ["y"], loss_class="softmax_cross_entropy", seed=0)
+        net.train(*data, epochs=1, verbose=0, **options)
+        return net
+
+    wanted = trained({"a": A, "b": C}, y)
+    for data in (Frame(table), [table], lambda: iter([table])):
+        for side_by_side in (["p", "q"], ("p", "q")):
+            assert_weights(trained(data, columns={"a": side_by_side, "y": "label"}), wanted)
+
+
 @pytest.mark.parametrize("pair", [True, False])
 def test_an_output_without_targets_is_not_trained_by_the_batch(pair):
     one, other, absent = two_by_two().build(), two_by_two().build(), {**Y, "box": None}
@@ -442,6 +465,8 @@ net.attributions(X, 'integrated', output='box', baseline={'z': 1})
     UnknownNameError: 'z' is not one of the names .* which are 'image', 'words'
 net.build({'image': (6, 6, 1)}) -> ArgumentError: input_shape must hold .* lacks 'words'
 net.train([{'image': X['image'], **Y}], epochs=1) -> ArgumentError: none of them is 'words'
+net.train([X | Y], columns=['image'], epochs=1) -> ArgumentTypeError: network are a dict
+net.train([X | Y], columns={'z': 'box'}, epochs=1) -> UnknownNameError: 'z' is not an input or an
 net.generate(X['words'], 3) -> ArgumentError: given=
 """
 

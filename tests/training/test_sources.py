@@ -414,6 +414,13 @@ def test_a_rank_reads_batches_of_its_own_size_from_a_stream():
     found = [len(batch.X) for batch in source.batches(Epoch(16, share=share))]
     assert found == [share.count(16)] * 2 == [5, 5]
     assert source.batch_size(16) == 5
+    batches = pairs(np.ones((20, D)), LABELS[:20])
+    source = as_source(model, model.loss, Shard(batches, share), None, batch_size=None)
+    assert (source.steps(None), source.batch_size(None)) == (2, 16)
+    assert [batch.n for batch in source.batches(Epoch(None, share=share))] == [16, 4]
+    for data, y in ((batches[0][0], None), (batches, LABELS)):
+        with pytest.raises(ArgumentError, match="is for data that yield batches"):
+            as_source(model, model.loss, Shard(data, share), y, batch_size=16)
 
 
 @pytest.fixture
