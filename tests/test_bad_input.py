@@ -395,6 +395,7 @@ def test_a_list_of_samples_is_an_array():
     np.testing.assert_array_equal(model.predict(list(X)), model.predict(X))
     np.testing.assert_array_equal(model.predict(list(X[:4])), model.predict(X[:4]))
     np.testing.assert_allclose(model.predict([X])[0], model.predict(X), rtol=1e-6)
+    assert model.train([*map(tuple, X)], list(LABELS), epochs=1, verbose=0)
     assert model.train(list(X), list(LABELS), epochs=1, verbose=0)
     refused(lambda: model.predict(X[0]), ShapeError, r"one sample: .*\(N, 4\), such as X\[None\]")
     images = Sequential(L.Flatten(), L.Dense(6, 3), loss_class="softmax_cross_entropy")

@@ -12,6 +12,7 @@ from phitodeep import layers as L
 from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError
 from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.loss.heads import Heads
+from phitodeep.training.sources import as_source
 from tests.conftest import assert_weights, check_refused
 from tests.inspect.shared import rows
 
@@ -203,6 +204,10 @@ def test_columns_by_name_are_inputs_and_outputs():
         return net
 
     wanted = trained({"a": A, "b": C}, y)
+    assert_weights(trained(Frame({"a": A, "b": C}), y), wanted)
+    columns = {"a": ["p", "q"], "y": "label"}
+    source = as_source(wanted, wanted.loss, [table], None, batch_size=None, columns=columns)
+    assert source.batch_size(None) == 6
     for data in (Frame(table), [table], lambda: iter([table])):
         for side_by_side in (["p", "q"], ("p", "q")):
             assert_weights(trained(data, columns={"a": side_by_side, "y": "label"}), wanted)

@@ -196,6 +196,8 @@ def test_a_file_trains_as_the_array_does(arrays, tmp_path, size, dtype):
     assert found == wanted
     assert found.metrics == wanted.metrics
     assert_weights(held, filed)
+    unbuilt = SequentialBuilder(seed=0).dense(K).loss("softmax_cross_entropy").build()
+    assert unbuilt.train(*files, epochs=1, batch_size=16, verbose=0)
     np.testing.assert_array_equal(filed.predict(files[0], 50), held.predict(X, 50))
     assert filed.evaluate(*files, batch_size=16) == held.evaluate(X, y, batch_size=16)
 
@@ -273,8 +275,9 @@ def test_memory_stays_under_a_quarter_of_the_file(kind, tmp_path):
 
 def test_what_a_file_needs_and_that_a_bad_row_is_named(arrays, tmp_path):
     file = on_disk(tmp_path / "X", arrays[0])
-    with pytest.raises(ArgumentError, match="needs a batch_size"):
-        classifier().train(file, arrays[1], epochs=1, verbose=0)
+    for data in ((file, arrays[1].tolist()), (arrays[0], on_disk(tmp_path / "y", arrays[1]))):
+        with pytest.raises(ArgumentError, match="needs a batch_size"):
+            classifier().train(*data, epochs=1, verbose=0)
     with pytest.raises(ArgumentTypeError, match="X was given without y"):
         classifier().train(file, epochs=1, verbose=0)
     with pytest.raises(ShapeError, match=r"X has 120 samples, y has shape \(119,\)"):
@@ -284,6 +287,10 @@ def test_what_a_file_needs_and_that_a_bad_row_is_named(arrays, tmp_path):
     model, good = classifier(), classifier()
     with pytest.raises(ArgumentError, match=r"X\[6, 2\] is nan.*batch 5|batch 5.*X\[6, 2\] is nan"):
         model.train(on_disk(tmp_path / "X", X), y, batch_size=16, shuffle=False, verbose=0)
+    for data in ((on_disk(tmp_path / "X", X), y), (pairs(X, y), None)):
+        source = as_source(model, model.loss, *data, batch_size=16)
+        with pytest.raises(ArgumentError, match="batch 5"):
+            list(source.batches(Epoch(16, first=3)))
     good.train(X[:64], y[:64], epochs=1, batch_size=16, shuffle=False, verbose=0)
     assert_weights(model, good)
     model.train(X[:64], y[:64], epochs=1, batch_size=16, verbose=0)  # and it goes on
@@ -292,7 +299,7 @@ def test_what_a_file_needs_and_that_a_bad_row_is_named(arrays, tmp_path):
 STREAMS = {
     "list": list,
     "tuple": tuple,
-    "object": deque,  # which can be gone through again, as a DataLoader
+    "object": lambda batches: deque(map(list, batches)),  # as a DataLoader
     "function": lambda batches: lambda: iter(batches),
 }
 
@@ -365,6 +372,7 @@ def test_streams_that_cannot_be_read_are_refused():
     for data, says in (
         ([], "at least one sample"),
         (lambda: iter([]), "yielded no batches"),
+        (lambda: [(1.0, 2.0)], "at least one sample"),
         (lambda: [np.ones((2, D))], r"pairs \(X, y\)"),
         (lambda: [(np.ones((2, D)),)], "pairs"),
         (lambda: [(np.ones((2, D)), [0, 1]), (np.ones((2, D + 1)), [0, 1])], "batch 2"),
@@ -414,10 +422,13 @@ def test_a_rank_reads_batches_of_its_own_size_from_a_stream():
     found = [len(batch.X) for batch in source.batches(Epoch(16, share=share))]
     assert found == [share.count(16)] * 2 == [5, 5]
     assert source.batch_size(16) == 5
+    one = as_source(model, model.loss, np.ones((1, D)), [0], batch_size=16)
+    assert [(part.n, part.counts) for part in one.batches(Epoch(16, share=share))] == [(1, False)]
     batches = pairs(np.ones((20, D)), LABELS[:20])
     source = as_source(model, model.loss, Shard(batches, share), None, batch_size=None)
     assert (source.steps(None), source.batch_size(None)) == (2, 16)
     assert [batch.n for batch in source.batches(Epoch(None, share=share))] == [16, 4]
+    assert source.source.count == 20
     for data, y in ((batches[0][0], None), (batches, LABELS)):
         with pytest.raises(ArgumentError, match="is for data that yield batches"):
             as_source(model, model.loss, Shard(data, share), y, batch_size=16)
