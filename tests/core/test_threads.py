@@ -253,6 +253,9 @@ def test_draws_of_predictions_depend_on_no_thread(cut):
         model.build((6,))
         found.append([model.predict(X, 8, threads=count) for _ in range(2)])
     assert (found[0][0] != found[0][1]).any()
+    model = Sequential(Noisy(), seed=0)
+    model.build((6,))
+    found.append([model.predict(X) for _ in range(2)])  # nor on how many run at once
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
 

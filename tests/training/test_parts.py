@@ -289,6 +289,30 @@ def test_layers_and_mixins_that_declare_it_are_split(rng, cut):
     X, Y = rng.standard_normal((16, 6)), rng.standard_normal((16, 2))
     model.train(X, Y, epochs=1, verbose=0)
     assert sizes == [8, 8]
+    sizes.clear()
+    model.predict(rng.standard_normal((41, 6)), 16, threads=1)
+    assert sizes == [11, 11, 11, 8]  # as many for each part, of at most 16
+
+
+class Locked(Dense):
+    keeps_lock = True
+
+
+def test_predictions_use_threads_where_samples_are_independent(data, cut, monkeypatch):
+    cut(2)
+    seen = []
+    monkeypatch.setattr(
+        module, "run", lambda jobs, threads: seen.append(threads) or [job() for job in jobs]
+    )
+    for layer, context in (
+        (Dense(6, 4), nullcontext()),
+        (Dense(6, 4), watching(lambda event: None)),
+        (CentredDense(6, 4), nullcontext()),
+        (Locked(6, 4), nullcontext()),
+    ):
+        with context:
+            Sequential(layer).predict(data[0], 16, threads=3)
+    assert seen == [3, 1, 1, 1]
 
 
 def test_a_metric_of_ones_own_sees_the_whole_batch(rng, cut):

@@ -12,7 +12,7 @@ from phitodeep.layers.initialization import Zeros
 from phitodeep.model.callbacks import LambdaCallback
 from phitodeep.optimization.gradient_sync import GradientSync
 from phitodeep.training.inputs import Data, Share
-from phitodeep.training.ranks import Ranks, merge_sums
+from phitodeep.training.ranks import Ranks, Work, merge_sums
 from phitodeep.training.run import Totals
 from tests.conftest import assert_weights, press
 
@@ -55,11 +55,9 @@ class Twins(Ranks):
         work = super().meet(batches, accumulate, divisor, step, pressed)
         if work is None:
             return None
-        work = work._replace(samples=2 * work.samples, total=2 * sum(map(divisor, batches)))
-        if not self.waits:
-            return work
-        more = [*batches, batches[0]._replace(counts=False)]
-        return work._replace(batches=more, firsts=[*work.firsts, work.samples])
+        more = [*batches, *[batches[0]._replace(counts=False)] * self.waits]
+        total, samples = 2 * sum(map(divisor, more)), 2 * work.samples
+        return Work(more, [*work.firsts, *[samples] * self.waits], samples, total, work.pressed)
 
     def backward_begins(self, optimizer, layers):
         self.calls.append("backward")
