@@ -166,6 +166,9 @@ def test_a_notebook_gets_html_that_is_written_again(monkeypatch):
     assert any("<progress" in html for html in shown)
     for html, n in ((next(html for html in shown if "epoch 1/3  " in html), 1), (shown[-1], 3)):
         assert re.fullmatch(rf"<pre>(epoch \d/3  [^\n<]+\n){{{n}}}</pre>", html)
+    with pytest.raises(ZeroDivisionError):
+        train(1, callbacks=[LambdaCallback(on_batch_end=lambda model, step, loss: 1 // (2 - step))])
+    assert shown[-1] == "<pre></pre>"
 
 
 def test_emscripten_has_no_rich_and_gets_lines(monkeypatch, capsys):
@@ -174,6 +177,10 @@ def test_emscripten_has_no_rich_and_gets_lines(monkeypatch, capsys):
         monkeypatch.setitem(sys.modules, name, None)
     train(2)
     assert len(capsys.readouterr().out.splitlines()) == 2
+    flushed = []
+    monkeypatch.setattr(sys.stdout, "flush", lambda: flushed.append(1))
+    train(2)
+    assert len(flushed) == 2  # each line is there at once
 
 
 def test_a_bar_of_a_stream_learns_how_long_an_epoch_is(terminal, drawn):
@@ -216,7 +223,7 @@ def test_what_a_bar_says_and_when(monkeypatch):
     monkeypatch.setattr(progress, "time", types.SimpleNamespace(perf_counter=lambda: now))
     bar, logs = progress.Live(), {"train_loss": 0.5}
     bar.draw, bar.print_line = lambda *given: drawn.append(given), lines.append
-    bar.begin(3, 41, 5)
+    bar.begin(4, 41, 5)
     assert bar.due()
     now = 1.0
     bar.batch(2, 20, logs)
@@ -224,19 +231,19 @@ def test_what_a_bar_says_and_when(monkeypatch):
     now = 1.2
     assert bar.due()
     now = 10.5
-    for epoch in range(3, 43):
+    for epoch in range(4, 44):
         bar.epoch(epoch, logs, 40.0, 1.0)
     now = 300.5
     bar.batch(5, 50, logs)
     bar.counted(None)
     bar.batch(5, 50, logs)
-    bar.epoch(43, logs, 40.0, 1.0)
+    bar.epoch(44, logs, 40.0, 1.0)
     assert drawn == [
-        (2, "epoch 3/43", "loss 0.5000  40 samples/s  0:51 left"),
-        (205, "epoch 43/43", "loss 0.5000  0 samples/s  0:00 left"),
-        (5, "epoch 43/43", "loss 0.5000  0 samples/s"),
+        (2, "epoch 4/44", "loss 0.5000  40 samples/s  0:51 left"),
+        (205, "epoch 44/44", "loss 0.5000  0 samples/s  0:00 left"),
+        (5, "epoch 44/44", "loss 0.5000  0 samples/s"),
     ]
-    assert [int(line[6:8]) for line in lines] == [*range(5, 42, 3), 43]
+    assert [int(line[6:8]) for line in lines] == [*range(6, 43, 3), 44]
     assert [*map(progress._clock, (0.4, 59.6, 3725))] == ["0:00", "1:00", "1:02:05"]
     assert not progress.Silent().due()
 
