@@ -157,6 +157,10 @@ def test_losses_are_weighted_sums_and_have_names_in_the_history():
     assert after["loss"] == pytest.approx(history[-1][1])
     assert after["box_loss"] == pytest.approx(history.metrics["test_box_loss"][-1])
     assert after["loss"] < 0.5 * before["loss"]
+    net.setloss({"box": "huber"})
+    found = net.evaluate(X, Y, metrics={})
+    assert found == net.evaluate(X, {"box": Y["box"]}, metrics={})
+    assert found["loss"] == found["box_loss"] / 2  # the only one, of this weight
 
 
 def test_gradients_of_losses_have_their_weights_and_outputs_without_a_loss_have_0():
