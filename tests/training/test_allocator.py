@@ -23,12 +23,10 @@ def test_it_can_be_switched_off_and_needs_mallopt(monkeypatch):
     monkeypatch.setattr(loop.sys, "platform", "linux")
     monkeypatch.setattr(loop.ctypes, "CDLL", lambda name: object())
     assert not keep_freed_memory()
-    asked = []
-    for answers, wanted in (([1, 1], True), ([1, 0], False), ([0], False)):
-        answer = iter(answers)
-        library = SimpleNamespace(mallopt=lambda *given: asked.append(given) or next(answer))  # noqa: B023
-        monkeypatch.setattr(loop.ctypes, "CDLL", lambda name: library)  # noqa: B023
-        assert keep_freed_memory() is wanted
+    asked, answers = [], iter([1, 1, 1, 0, 0])
+    library = SimpleNamespace(mallopt=lambda *given: asked.append(given) or next(answers))
+    monkeypatch.setattr(loop.ctypes, "CDLL", lambda name: library)
+    assert [keep_freed_memory() for _ in range(3)] == [True, False, False]
     blocks, top = (-3, 32 << 20), (-1, 64 << 20)
     assert asked == [blocks, top, blocks, top, blocks]
 
