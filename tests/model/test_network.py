@@ -449,6 +449,7 @@ net.train(X['image'], Y) -> ArgumentTypeError: X: give a dict .*, got ndarray
 net.predict(X['image'], X['words']) -> ArgumentTypeError: X: give a dict with image, words
 net.train({**X, 'words': X['words'] / 2}, Y) -> ArgumentTypeError: X\['words'\]
 net.train(X) -> ArgumentTypeError: X was given without y
+net.train((X['image'], X['words'])) -> ArgumentTypeError: X was given without y
 net.train(X, {'digit': Y['digit']}) -> ArgumentError: y must hold .* lacks 'box'
 net.train(X, {**Y, 'box': Y['box'][:2]}) -> ShapeError: y\['box'\] has 2 samples
 net.train(X, {**Y, 'box': Y['box'][:, :1]}) -> ShapeError: y\['box'\]
