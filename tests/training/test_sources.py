@@ -382,7 +382,7 @@ def test_streams_that_cannot_be_read_are_refused():
         (lambda: [(np.ones((2, D)),)], "pairs"),
         (lambda: [(np.ones((2, D)), [0, 1]), (np.ones((2, D + 1)), [0, 1])], "batch 2"),
         (lambda: [{"a": 1, "b": 2, "c": 3}], r"columns \['a', 'b', 'c'\]"),
-        (np.ones((4, D)), "was given without y"),
+        *((data, "was given without y") for data in (np.ones((4, D)), [np.ones(D)] * 4)),
         ("text", "real numbers"),
         (b"text", "real numbers"),
         (range(4), "batches must be pairs"),
