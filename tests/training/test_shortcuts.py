@@ -92,7 +92,7 @@ def test_shortcut_is_finite(last, loss, dtype):
 def test_the_last_layer_runs_for_metrics_only(monkeypatch):
     model = Sequential(nn.Dense(4, 3), nn.Softmax(), loss_class="categorical_cross_entropy", seed=0)
     monkeypatch.setattr(nn.Softmax, "forward", lambda *_: pytest.fail("nobody reads its output"))
-    model.train(np.ones((6, 4)), [0, 1, 2] * 2, epochs=1, verbose=0)
+    model.train(*(np.ones((6, 4)), [0, 1, 2] * 2) * 2, epochs=1, verbose=0)
 
 
 def test_other_pairs_have_no_shortcut():
