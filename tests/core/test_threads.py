@@ -253,11 +253,11 @@ def test_draws_of_predictions_depend_on_no_thread(cut):
         model.build((6,))
         found.append([model.predict(X, 8, threads=count) for _ in range(2)])
     assert (found[0][0] != found[0][1]).any()
-    model = Sequential(Noisy(), seed=0)
-    model.build((6,))
-    found.append([model.predict(X) for _ in range(2)])  # nor on how many run at once
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
+    cut(1)
+    first, _, third = (model.predict(X, size) for size in (8, None, 8))  # in chunks, and whole
+    assert (first != third).any()
 
 
 def test_threads_do_run(cut):

@@ -238,6 +238,8 @@ def test_what_a_bar_says_and_when(monkeypatch):
     bar.counted(None)
     bar.batch(5, 50, logs)
     bar.epoch(44, logs, 40.0, 1.0)
+    bar.end("that will do")
+    assert lines.pop() == "that will do"
     assert drawn == [
         (2, "epoch 4/44", "loss 0.5000  40 samples/s  0:51 left"),
         (205, "epoch 44/44", "loss 0.5000  0 samples/s  0:00 left"),
