@@ -95,6 +95,7 @@ INPUTS = dict(
     refusals(r"""
 regression, X[:, :3], Y -> ShapeError: layer 0 of Sequential: Dense\(4, 5\) takes 4 features.*\(3,\)
 regression, X[0], Y[0] -> ShapeError: layer 0 of Sequential: Dense\(4, 5\)
+regression, [X[:3], X[:2]], Y[:2] -> PhitodeepError: X(_test)? takes.*(unequal|object)
 regression, 3.0, 3.0 -> ShapeError: X(_test)? .*shape \(\)
 regression, X[:, None], Y -> ShapeError: \(12, 1, 2\).*\(12, 2\)
 regression, X[:0], Y[:0] -> ShapeError: X needs at least one sample.*\(0, 4\)
@@ -103,7 +104,9 @@ regression, X[:, :0], Y -> ShapeError: X(_test)? .*\(12, 0\)
 regression, X, Y[:11] -> ShapeError: X has 12 samples, y has 11
 classifier, X[:5], LABELS -> ShapeError: X has 5 samples, y has 12
 regression, X, 1.0 -> ShapeError: y is a single number
-regression, X, None -> ArgumentTypeError: X was given without y
+regression, X, None -> ArgumentTypeError: X was given without y\.
+regression, (X, Y), None -> ArgumentTypeError: X was given without y: pass a pair as two arguments
+regression, X, {"y": Y} -> ArgumentTypeError: y(_test)? takes real numbers
 regression, X, Y[:, 0] -> ShapeError: \(12, 2\).*y of shape \(12,\)
 regression, X, np.zeros((12, 3)) -> ShapeError: \(12, 2\).*\(12, 3\)
 binary, X, Y -> ShapeError: \(12, 1\).*\(12, 2\)
@@ -376,6 +379,11 @@ def test_several_inputs_say_what_a_model_takes(several, says):
         lambda: model.predict(several),
     ):
         refused(call, ArgumentTypeError, wanted, model)
+    refused(lambda: model.train([X, X], LABELS, verbose=0), ArgumentTypeError, "of 2 arrays", model)
+    reader, A = SequentialBuilder(5, 4, seed=0).gru(3).build(), np.ones((2, 5, 2))
+    refused(
+        lambda: reader.predict([A, A]), ArgumentTypeError, "of 2 arrays, .* \\(2, 5, 2\\)", reader
+    )
     unbuilt = Sequential(L.Dense(3), L.Softmax(), loss_class="categorical_cross_entropy")
     refused(lambda: unbuilt.train(several, LABELS, epochs=1, verbose=0), PhitodeepError, wanted)
     if isinstance(several, dict):
@@ -386,13 +394,17 @@ def test_a_list_of_samples_is_an_array():
     model = classifier()
     np.testing.assert_array_equal(model.predict(list(X)), model.predict(X))
     np.testing.assert_array_equal(model.predict(list(X[:4])), model.predict(X[:4]))
+    np.testing.assert_allclose(model.predict([X])[0], model.predict(X), rtol=1e-6)
+    assert model.train([*map(tuple, X)], list(LABELS), epochs=1, verbose=0)
     assert model.train(list(X), list(LABELS), epochs=1, verbose=0)
+    refused(lambda: model.predict(X[0]), ShapeError, r"one sample: .*\(N, 4\), such as X\[None\]")
     images = Sequential(L.Flatten(), L.Dense(6, 3), loss_class="softmax_cross_entropy")
     assert images.train([np.ones((2, 3)), np.zeros((2, 3))], [0, 1], epochs=1, verbose=0)
     builder = SequentialBuilder(image=(2, 3), seed=0).flatten().name("flat")
     builder = builder.dense(1).output("a", loss="mse").at("flat").dense(1).output("b")
     targets = {"a": np.zeros((3, 1)), "b": np.zeros((3, 1))}  # as many as rows of an image
-    assert builder.build().evaluate([np.ones((2, 3))] * 3, targets)
+    net, ones = builder.build(), np.ones((3, 2, 3))
+    assert net.evaluate([*ones], targets) == net.evaluate({"image": ones}, targets)
 
 
 def test_setters_that_refuse_leave_the_model():

@@ -69,6 +69,7 @@ COMPILED = "kernels/compiled/*.py"
 RULES = "derivations/derive/[akmt]*.py", "derivations/derive/reverse.py", "inspect/curvature.py"
 ALL = (COMPILED, "io/*.py", "cli/*.py", "training/*.py", "distributed/*.py", *RULES)
 ALSO_IN_FILES = ("cli/*.py",)  # some tests start processes: what survives in memory is tried there
+ANOMALY = "inspect/test_anomaly.py"  # what training finds after a step that failed
 SHOWN = ("test_bad_input.py", "test_messages.py", "test_shown.py")  # what a user is told
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides
     "layers/*.py": (
@@ -108,7 +109,10 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     COMPILED: ("kernels/test_kernels.py", ["kernels/test_blas.py"]),
     "io/*.py": ("io/test_tensors.py", ["io", "exchange/hub/test_mapping.py"]),
     "cli/*.py": ("cli/test_cli.py", []),
-    "training/*.py": ("training/test_loop.py", ["training", "model", "core", "plots", *SHOWN]),
+    "training/*.py": (
+        "training/test_loop.py",
+        ["training", "model", "core", "plots", ANOMALY, *SHOWN],
+    ),
     "distributed/*.py": ("distributed/test_behaviour.py", []),
 }
 EQUIVALENT = {  # (file, function, what it became) -> why no test can tell it apart

@@ -32,7 +32,6 @@ class History(Tabled, list[tuple[float, float]]):
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self.metrics: dict[str, list[float]] = {}
         self.seconds: list[float] = []
         self.rates: list[float] = []
@@ -66,7 +65,7 @@ class History(Tabled, list[tuple[float, float]]):
 
     def table(self) -> Table:
         """The results of each epoch; of many epochs, the first and the last ones."""
-        losses = dict(zip(("train_loss", "test_loss"), zip(*self, strict=True), strict=False))
+        losses = {"train_loss": [a for a, _ in self], "test_loss": [b for _, b in self]}
         named: dict[str, Any] = {**losses, **self.metrics}
         shown = {name: values for name, values in named.items() if not all(map(_missing, values))}
         shown |= {"learning rate": self.rates, "seconds": self.seconds}

@@ -236,8 +236,9 @@ def _samples(X: Any, name: str, mask: Array | None, tokens: bool) -> Array:
 
 def mask_of(X: Any, lengths: Any, tokens: bool, name: str = "lengths") -> Array | None:
     """The mask (N, T) of the steps of X that are not padding, or None if `lengths` is None."""
-    shape = None if lengths is None else as_real(X, "X").shape
-    return None if shape is None else as_mask(lengths, shape, tokens=tokens, name=name)
+    if lengths is None:
+        return None
+    return as_mask(lengths, as_real(X, "X").shape, tokens=tokens, name=name)
 
 
 def validate_inputs(

@@ -260,9 +260,9 @@ class Training:
                 loss += value
             if sums is not None:  # metrics on all parts together, outside the pass
                 objective.add_losses(sums, [value for _, value in parts], work, batch)
-            if sums is not None and objective.metrics:
-                P = parts[0][0] if len(parts) == 1 else joined([P for P, _ in parts])
-                objective.add_metrics(sums, P, batch)
+                if objective.metrics:
+                    P = parts[0][0] if len(parts) == 1 else joined([P for P, _ in parts])
+                    objective.add_metrics(sums, P, batch)
             if ranks.size == 1 and not math.isfinite(loss):
                 break
         return loss
@@ -338,8 +338,7 @@ def forward_backward(
     """
     P = body.forward(*[X[:] for X in each(batch.X)])
     call = current()
-    measure = loss.value_and_gradient if call.watch is None else loss._watched
-    value, dP = measure(P, batch.T, batch.w, total)
+    value, dP = loss._watched(P, batch.T, batch.w, total)
     if not batch.counts:
         value, dP = 0.0, tuple([np.zeros_like(d) for d in each(dP)])
     if math.isfinite(value):
@@ -356,9 +355,9 @@ def _overrides(callback: Callback, method: str) -> bool:
 
 def held_out(data: Source, share: float) -> tuple[Source, Source]:
     """Return the data without their last samples, and those samples, a fraction `share` of all."""
-    n = data.count
-    kept = 0 if n is None else n - round(n * share)
-    if n is not None and not 0 < kept < n:
+    n = data.count or 0  # 0: batches, which cannot be split
+    kept = n - round(n * share)
+    if n and not 0 < kept < n:
         raise ArgumentError(f"validation_split {share} of {n} samples leaves a part empty.")
     return data.split(kept)
 

@@ -200,9 +200,7 @@ class Objective:
         """Add a batch to the sums of the metrics; P is the output of the body."""
         if not batch.counts:
             return
-        masks = (
-            each(batch.output_mask) if batch.output_mask is not None else [None] * len(self.heads)
-        )
+        masks = each(batch.output_mask)
         for head, Y, T, mask in zip(self.heads, each(P), each(batch.T), masks, strict=True):
             if not head.metrics or T is None:
                 continue
@@ -222,7 +220,8 @@ class Objective:
 
 
 def _metrics(metrics: Any, loss: Loss | None, prefix: str = "") -> list[Any]:
-    """Return the metrics of one output, under names with its prefix."""
-    labels = loss is not None and loss.labels is not None
-    found = as_metrics(metrics, 0.5 if loss is None else loss.threshold, labels)
-    return [Named(prefix, metric) for metric in found] if prefix else found
+    """Return the metrics of one output, under names with its prefix; without a loss, none."""
+    if loss is None:
+        return []
+    found = as_metrics(metrics, loss.threshold, loss.labels is not None)
+    return [Named(prefix, metric) for metric in found]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -47,7 +48,8 @@ class BatchSplitter:
     def __init__(self, body: Container, loss: Loss, threads: int) -> None:
         self.body, self.loss, self.threads = body, loss, threads
         self.flops = 3 * body.flops()  # of a step, per sample: backward is twice forward
-        self.frames: list[tuple[dict[Layer, Frame], Frame]] = []  # of each replica and its loss
+        # of each replica, by its number, and of its loss
+        self.frames = defaultdict[int, tuple[dict[Layer, Frame], Frame]](lambda: ({}, Frame()))
         self.splits = True
         self.refresh()
 
@@ -82,13 +84,13 @@ class BatchSplitter:
                 layer._frame.grads = {}  # this batch may not reach the layer
         if k == 1:
             return [task(self.body, self.loss, batch, total)]
-        edges = [n * i // k for i in range(k + 1)]
 
         def job(i: int, among: Part = call.part) -> tuple[Array, float]:
-            part = batch.part(slice(edges[i], edges[i + 1]))
+            start = n * i // k
+            part = batch.part(slice(start, n * (i + 1) // k))
             body, loss, _, scratch = members[i]
             own = {"mask": part.mask, "ended": None, "scratch": scratch, "part": among}
-            with calling(first=call.first + edges[i], **own):
+            with calling(first=call.first + start, **own):
                 return task(body, loss, part, total)
 
         jobs = [partial(job, i) for i in range(k)]
@@ -103,8 +105,8 @@ class BatchSplitter:
 
     def _members(self, k: int) -> list[Member]:
         """Return the body and k - 1 replicas of it, each with its loss."""
-        self.frames += [({}, Frame()) for _ in range(k - 1 - len(self.frames))]
-        for frames, of_loss in self.frames[len(self.members) - 1 : k - 1]:
+        for i in range(len(self.members), k):
+            frames, of_loss = self.frames[i]
             body, loss = self.body._replica(frames), self.loss._replica(of_loss)
             self.members.append(Member(body, loss, [layer for _, layer in body.walk()], {}))
         return self.members[:k]

@@ -47,7 +47,7 @@ class Lines(Silent):
     @property
     def width(self) -> int:
         """The number of characters that fit on a line; files have no limit."""
-        return 10_000
+        return sys.maxsize
 
     def begin(self, first: int, epochs: int, batches: int | None) -> None:
         self._last = first + epochs - 1

@@ -77,6 +77,4 @@ def find_alpha(
     if len(losses) < 3:
         raise ArgumentError("the loss diverged immediately: call find_alpha with a smaller low.")
     lowest = rates[int(np.argmin(losses))]
-    return RateRange(
-        rates, losses, min(rate for rate in rates if rate >= min(lowest / 10, rates[-1]))
-    )
+    return RateRange(rates, losses, min(rate for rate in rates if rate >= lowest / 10))

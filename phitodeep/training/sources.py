@@ -389,7 +389,7 @@ def _from_batches(
 
 def _yields_batches(X: Any) -> bool:
     """Whether X yields batches rather than being an array."""
-    if isinstance(X, np.ndarray | str | bytes | Mapping) or X is None or hasattr(X, "__array__"):
+    if isinstance(X, str | bytes | Mapping) or hasattr(X, "__array__"):
         return False
     if isinstance(X, list | tuple):
         return bool(X) and isinstance(X[0], tuple | Mapping)

@@ -12,6 +12,7 @@ from phitodeep import layers as L
 from phitodeep.errors import ArgumentError, ArgumentTypeError, OrderError
 from phitodeep.io.tensors import open_tensors, write_tensors
 from phitodeep.loss.heads import Heads
+from phitodeep.training.sources import as_source
 from tests.conftest import assert_weights, check_refused
 from tests.inspect.shared import rows
 
@@ -156,6 +157,10 @@ def test_losses_are_weighted_sums_and_have_names_in_the_history():
     assert after["loss"] == pytest.approx(history[-1][1])
     assert after["box_loss"] == pytest.approx(history.metrics["test_box_loss"][-1])
     assert after["loss"] < 0.5 * before["loss"]
+    net.setloss({"box": "huber"})
+    found = net.evaluate(X, Y, metrics={})
+    assert found == net.evaluate(X, {"box": Y["box"]}, metrics={})
+    assert found["loss"] == found["box_loss"] / 2  # the only one, of this weight
 
 
 def test_gradients_of_losses_have_their_weights_and_outputs_without_a_loss_have_0():
@@ -183,6 +188,33 @@ def test_batches_train_as_arrays_do(batches):
     for _ in range(2):
         other.train(X, Y, epochs=2, verbose=0, shuffle=False)
     assert_weights(one, other)
+
+
+class Frame(dict):
+    """A table as pandas has it."""
+
+    iloc = None
+
+
+def test_columns_by_name_are_inputs_and_outputs():
+    A, C, y = RNG.standard_normal((6, 3, 2)), RNG.standard_normal((6, 2)), RNG.integers(0, 3, 6)
+    table = {"p": A[..., 0], "q": A[..., 1], "b": C, "label": y}
+
+    def trained(*data, **options):
+        uses = [(L.Flatten(), ["a"], ["f"]), (L.Dense(3), ["f"], ["u"]), (L.Dense(3), ["b"], ["v"])]
+        uses.append((L.Add(), ["u", "v"], ["y"]))
+        net = Network(["a", "b"], uses, ["y"], loss_class="softmax_cross_entropy", seed=0)
+        net.train(*data, epochs=1, verbose=0, **options)
+        return net
+
+    wanted = trained({"a": A, "b": C}, y)
+    assert_weights(trained(Frame({"a": A, "b": C}), y), wanted)
+    columns = {"a": ["p", "q"], "y": "label"}
+    source = as_source(wanted, wanted.loss, [table], None, batch_size=None, columns=columns)
+    assert source.batch_size(None) == 6
+    for data in (Frame(table), [table], lambda: iter([table])):
+        for side_by_side in (["p", "q"], ("p", "q")):
+            assert_weights(trained(data, columns={"a": side_by_side, "y": "label"}), wanted)
 
 
 @pytest.mark.parametrize("pair", [True, False])
@@ -353,6 +385,19 @@ def test_padding_of_one_output_counts_in_no_loss_or_metric():
         assert found[f"{name}_loss"] == pytest.approx(terms[inside].mean(), rel=1e-12)
 
 
+@pytest.mark.parametrize("padded", ["a", "ab"])
+def test_padding_of_several_inputs_changes_nothing(padded):
+    b = B(a=(5, 2), b=(5, 2), seed=0).at("a").lstm(4, return_sequences=False).name("u")
+    net = b.at("b").lstm(4, return_sequences=False).add("u").dense(2).build()
+    lengths = {name: RNG.integers(1, 5, 6) for name in padded}
+    A, T = {name: RNG.standard_normal((6, 5, 2)) for name in "ab"}, np.ones((6, 2))
+    there = {name: np.arange(5) < n[:, None] for name, n in lengths.items()}
+    other = A | {name: np.where(m[..., None], A[name], np.nan) for name, m in there.items()}
+    assert net.evaluate(A, T, lengths=lengths) == net.evaluate(other, T, lengths=lengths)
+    zeros = A | {name: np.where(m[..., None], A[name], 0) for name, m in there.items()}
+    assert net.evaluate(A, T, lengths=lengths) != net.evaluate(zeros, T)
+
+
 def test_a_network_wired_as_a_chain_has_the_bits_of_a_sequential():
     def layers():
         return [L.Dense(6), L.BatchNorm(), L.ReLU(), L.Dense(6), L.ReLU(), L.Dense(3), L.Softmax()]
@@ -400,9 +445,12 @@ net.predict({'image': X['image'][0], 'words': X['words'][0]})
     ShapeError: has 5 samples.*X\['image'\] has the .* one .*\(N, 6, 6, 1\).*'words'\]\[None
 net.predict({**X, 'image': X['image'][0]}) -> ShapeError: 24 samples, .* X\['image'\]\[None\]\.$
 net.predict({**X, 'image': X['image'][..., 0]}) -> ShapeError: reads 'image' .*\.reshape\(6, 6, 1\)
+net.train((X['image'],), Y) -> ArgumentTypeError: X: give a dict .*, got a tuple of 1
+net.train(X['image'], Y) -> ArgumentTypeError: X: give a dict .*, got ndarray
 net.predict(X['image'], X['words']) -> ArgumentTypeError: X: give a dict with image, words
 net.train({**X, 'words': X['words'] / 2}, Y) -> ArgumentTypeError: X\['words'\]
 net.train(X) -> ArgumentTypeError: X was given without y
+net.train((X['image'], X['words'])) -> ArgumentTypeError: X was given without y
 net.train(X, {'digit': Y['digit']}) -> ArgumentError: y must hold .* lacks 'box'
 net.train(X, {**Y, 'box': Y['box'][:2]}) -> ShapeError: y\['box'\] has 2 samples
 net.train(X, {**Y, 'box': Y['box'][:, :1]}) -> ShapeError: y\['box'\]
@@ -428,6 +476,8 @@ net.attributions(X, 'integrated', output='box', baseline={'z': 1})
     UnknownNameError: 'z' is not one of the names .* which are 'image', 'words'
 net.build({'image': (6, 6, 1)}) -> ArgumentError: input_shape must hold .* lacks 'words'
 net.train([{'image': X['image'], **Y}], epochs=1) -> ArgumentError: none of them is 'words'
+net.train([X | Y], columns=['image'], epochs=1) -> ArgumentTypeError: network are a dict
+net.train([X | Y], columns={'z': 'box'}, epochs=1) -> UnknownNameError: 'z' is not an input or an
 net.generate(X['words'], 3) -> ArgumentError: given=
 """
 

@@ -437,6 +437,8 @@ def test_labels_that_the_loss_ignores_do_not_count_in_metrics():
     assert model.evaluate(X, some, metrics=names) == pytest.approx(expected, rel=1e-6)
     history = model.train(X, some, epochs=1, metrics=names, verbose=0)
     assert all(np.isfinite(values).all() for values in history.metrics.values())
+    one_hot, model = np.eye(3)[LABELS], net(loss_class=CategoricalCrossEntropy(ignore_index=1))
+    assert model.evaluate(X, one_hot, metrics=names) == net().evaluate(X, one_hot, metrics=names)
 
 
 def test_completion_offers_what_users_of_a_model_call():

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,15 +23,22 @@ def test_it_can_be_switched_off_and_needs_mallopt(monkeypatch):
     monkeypatch.setattr(loop.sys, "platform", "linux")
     monkeypatch.setattr(loop.ctypes, "CDLL", lambda name: object())
     assert not keep_freed_memory()
+    asked, answers = [], iter([1, 1, 1, 0, 0])
+    library = SimpleNamespace(mallopt=lambda *given: asked.append(given) or next(answers))
+    monkeypatch.setattr(loop.ctypes, "CDLL", lambda name: library)
+    assert [keep_freed_memory() for _ in range(3)] == [True, False, False]
+    blocks, top = (-3, 32 << 20), (-1, 64 << 20)
+    assert asked == [blocks, top, blocks, top, blocks]
 
 
 def test_training_does_it_and_import_does_not(monkeypatch):
     calls = []
     monkeypatch.setattr(loop, "keep_freed_memory", lambda: calls.append(1))
+    monkeypatch.setattr(loop, "report_compilation", lambda: calls.append("compiled"))
     model = convolutional()
     assert not calls
     model.train([[[[1.0]] * 6] * 6], [0], epochs=1, verbose=0)
-    assert calls == [1]
+    assert calls == [1, "compiled"]
 
 
 FAULTS = """

@@ -134,6 +134,8 @@ def test_the_best_epoch_stays(every, monitor, mode, best, tmp_path):
         assert seen[1:-1] == [{"ck-best"} if best else set()] * 4
     if best:
         assert place(tmp_path / "ck-best.safetensors") == (best, 0)
+        train(keeper, 1)  # the best of another run counts no more
+        assert place(tmp_path / "ck-best.safetensors") == (1, 0)
 
 
 def test_settings_are_checked():
@@ -153,6 +155,8 @@ def test_the_path_is_a_text_and_the_best_is_unknown_at_first(tmp_path):
     keeper = ModelCheckpoint(tmp_path / "ck.safetensors")
     assert keeper.path == str(tmp_path / "ck.safetensors")
     assert keeper.state_dict()["best"] is None
+    keeper.load_state_dict(keeper.state_dict() | {"name": "", "written": []})
+    assert np.isnan(keeper.best)
     with pytest.raises(ArgumentTypeError, match="path"):
         ModelCheckpoint(5)
 

@@ -77,9 +77,7 @@ def events(path):
     data = path.read_bytes()
     while data:
         (length,) = struct.unpack("<Q", data[:8])
-        sums = struct.unpack("<I", data[8:12]) + struct.unpack(
-            "<I", data[12 + length : 16 + length]
-        )
+        sums = struct.unpack("<2I", data[8:12] + data[12 + length : 16 + length])
         body = data[12 : 12 + length]
         assert sums == (masked_crc32c(data[:8]), masked_crc32c(body))
         yield Event.FromString(body)
@@ -92,12 +90,11 @@ def shown(folder):
     for path in sorted(folder.iterdir()):
         first, *others = events(path)
         assert first.file_version == "brain.Event:2"
+        assert [event.step for event in others if event.HasField("session_log")] == [first.step]
         for event in others:
             if event.HasField("session_log"):
                 assert event.session_log.status == event.session_log.START
-                points = {
-                    tag: [p for p in found if p[0] < event.step] for tag, found in points.items()
-                }
+                points = {t: [p for p in ps if p[0] < event.step] for t, ps in points.items()}
             for value in event.summary.value:
                 points.setdefault(value.tag, []).append((event.step, value))
     return points
@@ -206,6 +203,12 @@ def test_tensorboard_has_a_point_an_epoch(tmp_path):
     }
     both = {name: [f"{name}/train", f"{name}/test"] for name in ("loss", "mean_error")}
     assert charts(log.log_dir) == [both]  # once, as the charts stay the same
+    model, log = net(), TensorBoard(tmp_path / "later", histograms=1)
+    for callbacks in ([], [log]):
+        model.train(X, Y, callbacks=callbacks, verbose=0)
+    found = shown(log.log_dir)
+    assert [step for step, _ in found["settings/text_summary"]] == [3]
+    assert [len(value.histo.bucket) for _, value in found["weights/0.W"]] == [31, 31]
 
 
 def charts(folder):
@@ -224,10 +227,9 @@ def settings_in(kind, path):
         return [json.loads(row["settings"]) for row in rows(path) if row["settings"]]
     if kind == "jsonl":
         return [line for line in lines(path) if line["event"] == "run"]
-    texts = [
-        value.tensor.string_val[0].decode() for _, value in shown(path)["settings/text_summary"]
-    ]
+    texts = [v.tensor.string_val[0].decode() for _, v in shown(path)["settings/text_summary"]]
     assert all(line.startswith("    ") for text in texts for line in text.splitlines())
+    assert all(text.startswith('    {\n      "') for text in texts)
     return [json.loads(text) for text in texts]
 
 
@@ -321,9 +323,8 @@ def test_append_keeps_the_runs_of_before(kind, tmp_path):
     assert numbers(kind, path) == first + second + third
     assert len(settings_in(kind, path)) == 3
     if kind == "csv":
-        assert [bool(row["test_loss"]) for row in rows(path)] == [False] * 2 + [True] * 2 + [
-            False
-        ] * 2
+        tested = [bool(row["test_loss"]) for row in rows(path)]
+        assert tested == [False] * 2 + [True] * 2 + [False] * 2
         assert [bool(row["settings"]) for row in rows(path)] == [True, False] * 3
     last = losses(model.train(X, Y, callbacks=[KINDS[kind](path)], verbose=0), 7)
     assert numbers(kind, path) == last
@@ -444,7 +445,8 @@ def test_a_record_that_the_crash_cut_short_is_written_again(kind, tmp_path):
 
 def test_half_lines_are_removed_and_no_line_is_added_without_an_epoch(tmp_path):
     path, model = tmp_path / "log.jsonl", net()
-    history = [*model.train(X, Y, callbacks=[JSONLogger(path)], verbose=0)]
+    path.touch()
+    history = [*model.train(X, Y, callbacks=[JSONLogger(path, append=True)], verbose=0)]
     path.write_bytes(path.read_bytes() + b'{"event": "epoch", "epo')
     history += model.train(X, Y, callbacks=[JSONLogger(path, append=True)], verbose=0)
     assert numbers("jsonl", path) == losses(history)
@@ -460,12 +462,12 @@ def test_half_lines_are_removed_and_no_line_is_added_without_an_epoch(tmp_path):
 
 def test_a_number_that_was_cut_short_is_not_read(tmp_path):
     def cut(path):
-        head, first, second, *_ = path.read_bytes().splitlines(keepends=True)
-        path.write_bytes(head + first + second.rstrip(b",\r\n")[:-3])
+        *whole, last, _ = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(whole) + last.rstrip(b",\r\n")[:-3])
 
-    with pytest.warns(PhitodeepWarning, match="lacks 1 of the 2 epochs before the checkpoint"):
-        _, path, history = resumed("csv", tmp_path, crashes=3, meanwhile=cut, every=2)
-    assert numbers("csv", path) == [losses(history)[0], *losses(history)[2:]]
+    with pytest.warns(PhitodeepWarning, match="lacks 1 of the 4 epochs before the checkpoint"):
+        _, path, history = resumed("csv", tmp_path, crashes=5, meanwhile=cut, every=2)
+    assert numbers("csv", path) == [*losses(history)[:3], *losses(history)[4:]]
 
 
 @each_file
@@ -542,8 +544,9 @@ def test_an_interrupted_epoch_is_replaced_by_the_whole_one(keyboard, kind, tmp_p
 
 
 @pytest.mark.parametrize("cut", [1, 2, 30])
-def test_a_line_does_not_continue_one_that_another_program_cut(cut, tmp_path):
-    path = tmp_path / "log"
+def test_a_line_does_not_continue_one_that_another_program_cut(cut, tmp_path, monkeypatch):
+    path, synced = tmp_path / "log", []
+    monkeypatch.setattr(os, "fsync", synced.append)
 
     def shorten(model, epoch, logs):
         if epoch == 1:
@@ -552,9 +555,20 @@ def test_a_line_does_not_continue_one_that_another_program_cut(cut, tmp_path):
     given = [JSONLogger(path), LambdaCallback(on_epoch_end=shorten)]
     net().train(X, Y, epochs=3, callbacks=given, verbose=0)
     _, first, *others = path.read_text().splitlines()
+    assert len(synced) > 3  # each line is on the disk
     assert [json.loads(line)["epoch"] for line in others] == [2, 3]
     if cut == 1:  # only the end of the line
         assert json.loads(first)["epoch"] == 1
+
+
+@each_file
+def test_lost_epochs_are_counted_from_where_the_run_began(kind, tmp_path):
+    path, file, model = tmp_path / "log", tmp_path / "checkpoint", net()
+    model.train(X, Y, verbose=0)
+    trained(file, KINDS[kind](path), crashes=4, epochs=4, model=model)
+    path.unlink()
+    with pytest.warns(PhitodeepWarning, match=r"lacks (\d) of the \1 epochs"):
+        trained(file, KINDS[kind](path), epochs=4, resume=file)
 
 
 @each_kind
@@ -584,8 +598,8 @@ def test_states_continue_a_log_and_the_line_of_a_resume_says_where_it_is(tmp_pat
         *(("epoch", 1, None), ("epoch", 2, None), ("resume", 2, 2)),
         *(("epoch", i, None) for i in (3, 4, 5, 6)),
     ]
-    kept = [line for line in path.read_text().splitlines() if '"epoch", "epoch": 2' not in line]
-    path.write_text("\n".join(kept) + "\n")
+    kept = [line for line in path.read_text().splitlines() if '"epoch", "epoch": 1' not in line]
+    path.write_text("\n".join([*kept, '{"note": "by hand"}']) + "\n")
     options = {"data": (X, Y, X, Y), "epochs": 6, "every": every}
     with pytest.warns(PhitodeepWarning, match="lacks 1 of the 6 epochs"):
         trained(file, JSONLogger(path), resume=file, **options)
@@ -676,6 +690,13 @@ def test_a_disk_that_stays_full_says_how_much_is_missing(tmp_path, monkeypatch):
     model.train(X, Y, callbacks=[logger], epochs=1, verbose=0)  # there is room again
     assert [row["epoch"] for row in rows(logger.path)] == ["1", "2", "3", "4"]
     assert logger.state_dict()["start"] == 3
+
+
+def test_a_resumed_log_forgets_what_was_never_written(tmp_path):
+    log, model = JSONLogger(tmp_path / "log", append=True), net()
+    log.pending, log.resumes = [{"event": "epoch", "epoch": 9}], True
+    model.train(X, Y, epochs=1, callbacks=[log], verbose=0)
+    assert [line["epoch"] for line in lines(log.path)] == [0, 1]
 
 
 @each_kind

@@ -57,6 +57,7 @@ class Spy(L.Layer):
         return X.copy()
 
     def backward(self, dY):
+        assert not current().needs_dX  # nobody reads the gradient of the data
         return dY.copy()
 
 
@@ -89,7 +90,9 @@ def test_every_sample_comes_once_an_epoch_and_the_last_short_batch_counts():
         assert len(epochs) == 4
         for batches in epochs:
             assert [len(batch) for batch in batches] == sizes
-            assert sorted(i for batch in batches for i in batch) == list(range(n))
+            order = [i for batch in batches for i in batch]
+            assert sorted(order) == list(range(n))
+            assert len(sizes) > 1 or order == list(range(n))  # nobody can see another order
 
 
 def test_each_epoch_has_a_new_order_in_which_targets_and_weights_stay_with_their_samples():
@@ -112,18 +115,14 @@ def test_each_epoch_has_a_new_order_in_which_targets_and_weights_stay_with_their
     # a weight of 0 for all but one sample leaves that one alone
     weights = np.zeros(20)
     weights[13] = 1.0
-    history = train(
-        model, numbered(20), np.zeros(20), sample_weight=weights, epochs=1, batch_size=20
-    )
+    history = train(model, numbered(20), [0] * 20, sample_weight=weights, epochs=1, batch_size=20)
     assert history[0][0] == 13.0**2
 
 
 def test_a_seed_repeats_everything_and_decides_order_and_masks():
     models = [classifier(), classifier(), classifier(seed=1), classifier(seed=None)]
     first, second = models[:2]
-    one, two, *different = [
-        train(model, X, LABELS, X, LABELS, metrics=["accuracy"]) for model in models
-    ]
+    one, two, *different = [train(m, X, LABELS, X, LABELS, metrics=["accuracy"]) for m in models]
     assert one == two
     assert one.metrics == two.metrics
     assert_weights(first, second)
@@ -193,6 +192,10 @@ def test_losses_and_metrics_of_an_epoch_are_those_before_its_steps_and_after_it(
     history = train(model, X[:30], LABELS[:30], X, LABELS, callbacks=[look])
     assert [test for _, test in history] == pytest.approx([s["loss"] for s in seen], rel=1e-12)
     assert history.metrics["test_accuracy"] == [s["accuracy"] for s in seen]
+    sizes, many = [], [np.tile(A, (23, 1)) for A in (X, Y)]  # more than `samples_at_once`
+    noting = {"metrics": [lambda P, T: sizes.append(len(P)) or 0.0]}
+    train(plain(batch_size=1100, epochs=1), X, Y, *many, **noting)
+    assert sizes == [50, 1100, 50]
     resting = plain_classifier(alpha=0.0, batch_size=16)
     history = train(resting, X, LABELS, epochs=1, metrics=["accuracy", "f1", "top_k_accuracy"])
     expected = resting.evaluate(X, LABELS, metrics=["accuracy", "f1", "top_k_accuracy"])
@@ -310,6 +313,7 @@ def test_test_data_are_held_out_and_not_learnt_from():
     assert a == b
     assert_weights(split, given_)
     weights = np.arange(N)
+    assert len(train(plain(), X[:2], Y[:2], validation_split=0.5)) == 3  # one sample each
     a = train(plain(), X, Y, validation_split=0.3, sample_weight=weights)
     b = train(plain(), X[:35], Y[:35], sample_weight=weights[:35])
     assert [loss for loss, _ in a] == [loss for loss, _ in b]
@@ -351,6 +355,8 @@ def test_ctrl_c_after_an_epoch_keeps_its_history(keyboard, moment, epochs):
         if model.epoch >= 2:
             signal.raise_signal(signal.SIGINT)
 
+    both = [LambdaCallback(**{moment: on_end}), EarlyStopping(1, min_delta=9)]
+    assert not train(classifier(), X, LABELS, callbacks=both).interrupted  # it has ended anyway
     history = train(classifier(), X, LABELS, callbacks=[LambdaCallback(**{moment: on_end})])
     assert history.interrupted == (epochs == 2)
     assert len(history) == epochs
@@ -442,6 +448,18 @@ def test_divergence_ends_training_with_a_warning_and_finite_parameters(optimizer
         assert optimizer == "adam"
 
 
+def test_only_parts_of_a_step_get_its_divisor(cut, monkeypatch):
+    model, seen = plain(epochs=1, batch_size=10), []
+    value = (kind := type(model.loss)).value
+    monkeypatch.setattr(kind, "value", lambda *given: seen.append(given[-1]) or value(*given))
+    each = {(1, 1): [None] * 5, (1, 2): [40.0] * 4 + [None], (2, 1): [20.0] * 10}
+    for (parts, accumulate), wanted in each.items():
+        cut(parts)
+        train(model, X, Y, accumulate=accumulate, threads=1)
+        assert seen == wanted
+        seen.clear()
+
+
 def test_divergence_leaves_nothing_for_the_next_training():
     bad = X.copy()
     bad[7] = 1e25  # its square is not finite in float32
@@ -455,6 +473,11 @@ def test_divergence_leaves_nothing_for_the_next_training():
         train(model, bad, Y, epochs=1, accumulate=4, shuffle=False)
     assert model.optimizer.t == 0
     assert_weights(model, fresh)
+    for one in (model, fresh):  # gradients that a loop of one's own holds, or that would be held
+        one.backward(one.forward(X[:5]))
+        one.optimizer.step(one.layers)
+    assert_weights(model, fresh)
+    model.optimizer.accumulate(model.layers)
     fresh.epoch = model.epoch
     assert train(model, X, Y, epochs=1) == train(fresh, X, Y, epochs=1)
     assert_weights(model, fresh)
@@ -505,6 +528,14 @@ def test_buffers_serve_all_batches_and_are_given_back():
     train(model, X, Y, epochs=3, callbacks=[LambdaCallback(on_epoch_end=look)])  # 16, 16, 16, 2
     assert len(seen[0]) > 5
     assert seen[0] == seen[1] == seen[2]
+
+
+def test_frozen_layers_compute_no_gradients_of_their_own():
+    model, seen = plain(epochs=1), []
+    model.layers[2].trainable = False
+    look = LambdaCallback(on_batch_end=lambda model, *_: seen.append(model.layers[2].grads))
+    train(model, X, Y, callbacks=[look])
+    assert seen == [{}] * 4
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from phitodeep.errors import ArgumentError, ArgumentTypeError, BackwardError, Or
 from phitodeep.model import Sequential, SequentialBuilder
 from phitodeep.model.architectures import gpt, lenet
 from phitodeep.model.callbacks import LambdaCallback
+from phitodeep.training import parts as module
 from phitodeep.training.parts import BatchSplitter
 from tests.conftest import assert_weights
 
@@ -320,6 +321,30 @@ def test_layers_and_mixins_that_declare_it_are_split(rng, cut):
     X, Y = rng.standard_normal((16, 6)), rng.standard_normal((16, 2))
     model.train(X, Y, epochs=1, verbose=0)
     assert sizes == [8, 8]
+    sizes.clear()
+    model.predict(rng.standard_normal((41, 6)), 16, threads=1)
+    assert sizes == [11, 11, 11, 8]  # as many for each part, of at most 16
+
+
+class Locked(Dense):
+    keeps_lock = True
+
+
+def test_predictions_use_threads_where_samples_are_independent(data, cut, monkeypatch):
+    cut(2)
+    seen = []
+    monkeypatch.setattr(
+        module, "run", lambda jobs, threads: seen.append(threads) or [job() for job in jobs]
+    )
+    for layer, context in (
+        (Dense(6, 4), nullcontext()),
+        (Dense(6, 4), watching(lambda event: None)),
+        (CentredDense(6, 4), nullcontext()),
+        (Locked(6, 4), nullcontext()),
+    ):
+        with context:
+            Sequential(layer).predict(data[0], 16, threads=3)
+    assert seen == [3, 1, 1, 1]
 
 
 def test_a_metric_of_ones_own_sees_the_whole_batch(rng, cut):
@@ -453,6 +478,22 @@ def test_what_is_large_follows_from_the_first_batch(monkeypatch):
         for size in (None, 16, 2000):
             model.train(*given, epochs=1, batch_size=size, verbose=0)
     assert seen == [64, 16, 64, 64, 64, 64, 3, 3, 3]
+
+
+def test_flops_decide_in_how_many_parts_a_batch_runs(data, monkeypatch):
+    """Those of a step, which has three times as many as a forward pass, for predictions too."""
+    seen = []
+    monkeypatch.setattr(module, "parts_of", lambda flops: seen.append(flops) or 1)
+    monkeypatch.setattr(module, "SMALL", 0)
+    for frozen, asked in ((True, 4), (False, 1)):  # for each of two steps, twice; for BLAS
+        model = normed()
+        model.layers[1].trainable = not frozen
+        model.predict(data[0][:16])
+        step = 3 * 16 * model.flops()
+        assert (seen.pop(), seen.pop()) == (step, step)
+        model.train(data[0][:32], data[1][:32], epochs=1, batch_size=16, verbose=0)
+        assert seen == [step] * asked
+        seen.clear()
 
 
 @pytest.mark.parametrize("parts", [2, 3, 4])

@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+import threading
 import types
 
 import numpy as np
@@ -11,7 +12,7 @@ import rich.console
 
 from phitodeep import Dense, Sequential
 from phitodeep.model.callbacks import LambdaCallback, StopTraining
-from phitodeep.training import progress
+from phitodeep.training import loop, progress
 
 X = np.random.default_rng(0).standard_normal((40, 3)).astype(np.float32)
 Y = X.sum(axis=1, keepdims=True)
@@ -64,16 +65,22 @@ def test_the_numbers_shown_are_those_of_the_history(capsys):
         assert found == pytest.approx(expected, abs=6e-5)
 
 
+def test_the_speed_is_that_of_training_and_the_time_that_of_the_epoch(capsys, monkeypatch):
+    times = iter([10, 10.5, 13, 20, 20.5, 23])  # an epoch begins, is trained, and is evaluated
+    monkeypatch.setattr(loop, "time", types.SimpleNamespace(perf_counter=times.__next__))
+    train(2, X_test=X, y_test=Y)
+    for line in capsys.readouterr().out.splitlines():
+        assert line.endswith("  80 samples/s  3.0 s")
+
+
 @pytest.fixture
 def terminal(monkeypatch):
     """What rich writes to a terminal that is 120 wide."""
     out = io.StringIO()
-    real = rich.console.Console
+    new = rich.console.Console
 
     def made(*args, **kwargs):
-        return real(
-            file=out, force_terminal=True, force_jupyter=False, width=120, color_system=None
-        )
+        return new(file=out, force_terminal=True, force_jupyter=False, width=120, color_system=None)
 
     monkeypatch.setattr(rich.console, "Console", made)
     monkeypatch.setattr(progress, "REDRAW", -1.0)  # draw at every batch
@@ -118,13 +125,6 @@ def test_a_bar_counts_all_batches_of_all_epochs(drawn):
     assert [n for n, *_ in drawn] == list(range(1, 7))
 
 
-def test_many_epochs_leave_few_lines_in_a_terminal(terminal):
-    train(45)
-    lines = [line for line in terminal.getvalue().splitlines() if re.search(r"\d s\s*$", line)]
-    assert len(lines) <= 2 * progress.LINES
-    assert any("45/45" in line for line in lines)
-
-
 @pytest.mark.parametrize(
     ("error", "method"),
     [
@@ -157,15 +157,18 @@ def test_a_notebook_gets_html_that_is_written_again(monkeypatch):
 
     fake = types.ModuleType("IPython.display")
     fake.HTML = lambda text: text
-    fake.display = lambda html, display_id: Handle()
+    fake.display = lambda html, display_id: Handle() if display_id else None
     monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
     monkeypatch.setitem(sys.modules, "IPython.display", fake)
     monkeypatch.setattr(rich.console, "_is_jupyter", lambda: True)
     monkeypatch.setattr(progress, "REDRAW", -1.0)
     train(3)
     assert any("<progress" in html for html in shown)
-    assert "<progress" not in shown[-1]
-    assert len(re.findall(r"epoch \d/3", shown[-1])) == 3
+    for html, n in ((next(html for html in shown if "epoch 1/3  " in html), 1), (shown[-1], 3)):
+        assert re.fullmatch(rf"<pre>(epoch \d/3  [^\n<]+\n){{{n}}}</pre>", html)
+    with pytest.raises(ZeroDivisionError):
+        train(1, callbacks=[LambdaCallback(on_batch_end=lambda model, step, loss: 1 // (2 - step))])
+    assert shown[-1] == "<pre></pre>"
 
 
 def test_emscripten_has_no_rich_and_gets_lines(monkeypatch, capsys):
@@ -174,6 +177,10 @@ def test_emscripten_has_no_rich_and_gets_lines(monkeypatch, capsys):
         monkeypatch.setitem(sys.modules, name, None)
     train(2)
     assert len(capsys.readouterr().out.splitlines()) == 2
+    flushed = []
+    monkeypatch.setattr(sys.stdout, "flush", lambda: flushed.append(1))
+    train(2)
+    assert len(flushed) == 2  # each line is there at once
 
 
 def test_a_bar_of_a_stream_learns_how_long_an_epoch_is(terminal, drawn):
@@ -187,15 +194,15 @@ def test_a_bar_of_a_stream_learns_how_long_an_epoch_is(terminal, drawn):
     assert [(count, total) for count, total, _ in drawn] == [(1, 2), (2, 2)]  # a list has a length
 
 
-@pytest.mark.parametrize("width", [30, 60, 80])
+@pytest.mark.parametrize("width", [24, 30, 60, 80])
 def test_a_bar_that_is_too_wide_is_cut_at_its_end(terminal, monkeypatch, width):
     monkeypatch.setattr(progress.Terminal, "width", width)
     train(6, metrics=["mae", "r2"])
     drawn = re.findall(r"epoch \d/6 [━╸╺ ]+ [^\r\n\x1b]*", terminal.getvalue())
     drawn = [line.rstrip() for line in drawn]
     assert drawn
-    assert all(len(line) <= width - 2 for line in drawn)  # Ctrl-C writes ^C behind it
-    assert any(line.endswith("…") for line in drawn)
+    cut = [line for line in drawn if line.endswith("…")]
+    assert {len(line) for line in cut} == {width - 4}  # Ctrl-C writes ^C behind it
 
 
 @pytest.mark.parametrize("width", [60, 80, 140, 10_000])
@@ -207,3 +214,51 @@ def test_lines_break_between_their_parts_where_the_terminal_ends(width):
     assert "  ".join(line.strip() for line in lines) == "  ".join(["epoch 10/20", *parts])
     assert len(lines) == {60: 3, 80: 2, 140: 1, 10_000: 1}[width]
     assert all(line.startswith(" " * len("epoch 10/20  ")) for line in lines[1:])
+    for width, text in ((9, "a  bb  cc"), (8, "a  bb\n   cc"), (3, "a  bb\n   cc")):
+        assert progress._fitted("a", ["bb", "cc"], width) == text
+
+
+def test_what_a_bar_says_and_when(monkeypatch):
+    now, drawn, lines = 0.5, [], []
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(perf_counter=lambda: now))
+    bar, logs = progress.Live(), {"train_loss": 0.5}
+    bar.draw, bar.print_line = lambda *given: drawn.append(given), lines.append
+    bar.begin(4, 41, 5)
+    assert bar.due()
+    now = 1.0
+    bar.batch(2, 20, logs)
+    assert not bar.due()
+    now = 1.2
+    assert bar.due()
+    now = 10.5
+    for epoch in range(4, 44):
+        bar.epoch(epoch, logs, 40.0, 1.0)
+    now = 300.5
+    bar.batch(5, 50, logs)
+    bar.counted(None)
+    bar.batch(5, 50, logs)
+    bar.epoch(44, logs, 40.0, 1.0)
+    bar.end("that will do")
+    assert lines.pop() == "that will do"
+    assert drawn == [
+        (2, "epoch 4/44", "loss 0.5000  40 samples/s  0:51 left"),
+        (205, "epoch 44/44", "loss 0.5000  0 samples/s  0:00 left"),
+        (5, "epoch 44/44", "loss 0.5000  0 samples/s"),
+    ]
+    assert [int(line[6:8]) for line in lines] == [*range(6, 43, 3), 44]
+    assert [*map(progress._clock, (0.4, 59.6, 3725))] == ["0:00", "1:00", "1:02:05"]
+    assert not progress.Silent().due()
+
+
+def test_a_terminal_shows_text_as_it_is():
+    out = io.StringIO()
+    console = rich.console.Console(file=out, force_terminal=True, width=60, color_system="standard")
+    bar, threads = progress.Terminal(console), threading.active_count()
+    bar.begin(1, 2, 5)
+    bar.draw(1, "[b]1[/b]", "[i]2[/i]")
+    line = "[b]12[/b] " + 60 * "x"
+    bar.print_line(line)
+    assert threading.active_count() == threads
+    assert all(text in out.getvalue() for text in ("[b]1[/b]", "[i]2[/i]", line))
+    bar.end()
+    assert out.getvalue().endswith("\x1b[2K")

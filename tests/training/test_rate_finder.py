@@ -83,6 +83,29 @@ def test_it_ends_early_and_quietly_where_the_loss_explodes():
     assert found.suggestion < 2
 
 
+def test_where_it_ends_and_what_it_suggests(monkeypatch, capsys):
+    """At a smoothed loss far above the lowest one; a tenth of the rate that had the lowest."""
+    model, rates = Sequential(Dense(1, 1), optimizer="sgd", seed=0), 1e-9 * 1.05 ** np.arange(100)
+
+    def find(losses):
+        values = iter(losses)
+        monkeypatch.setattr(type(model.loss), "value", lambda *_: next(values))
+        return model.find_alpha([[1.0]], [[1.0]], low=1e-9, high=rates[-1], steps=100)
+
+    for sign in (1, -1):
+        given = np.array([2, 3, *np.linspace(2, 1, 60), *range(2, 40)]) + (sign < 0) * -4
+        mean = [np.average(given[: k + 1], weights=0.9 ** np.arange(k, -1, -1)) for k in range(100)]
+        end = next(k for k in range(100) if mean[k] - min(mean[: k + 1]) > 4 * abs(mean[0]))
+        found = find(given)
+        np.testing.assert_allclose(found.losses, mean[: end + 1])
+        lowest = rates[np.argmin(mean[: end + 1])]
+        assert found.suggestion == pytest.approx(rates[rates >= lowest / 10][0])
+    assert len(find([1, 2, 3, math.inf]).losses) == 3
+    with pytest.raises(PhitodeepError, match="smaller low"):
+        find([1, 2, math.inf])
+    assert capsys.readouterr().out == ""
+
+
 def test_negative_losses_and_models_that_are_not_built():
     counts = np.full((200, 2), 5.0)
     model = Sequential(Dense(5, 2), loss_class="poisson_nll", optimizer="sgd", seed=0)
@@ -98,7 +121,7 @@ def test_negative_losses_and_models_that_are_not_built():
 def test_bad_arguments_are_refused():
     for given, name in (
         *(({"low": 0}, "low"), ({"low": math.nan}, "low"), ({"high": -1}, "high")),
-        *(({"low": 0.1, "high": 0.1}, "low < high"), ({"steps": 3}, "steps")),
+        *(({"low": 0.1, "high": 0.1}, "low < high"), ({"steps": 9}, "steps")),
         *(({"steps": 10.5}, "steps"), ({"batch_size": 0}, "batch_size")),
         *(({"batch_size": -1}, "batch_size"), ({"low": 1e12, "high": 1e15}, "smaller low")),
     ):

@@ -51,10 +51,8 @@ def classifier(**options):
     return Sequential(*layers, loss_class=loss, **options)
 
 
-def reader(**options):
-    return Sequential(
-        nn.GRU(4, return_sequences=False), nn.Dense(2), seed=3, batch_size=5, **options
-    )
+def reader(**given):
+    return Sequential(nn.GRU(4, return_sequences=False), nn.Dense(2), seed=3, batch_size=5, **given)
 
 
 def frozen():
@@ -329,7 +327,7 @@ def test_a_run_is_resumed_twice_and_then_with_more_epochs(tmp_path):
         assert_equal(run(case, tmp_path / name, net(), path, epochs=4), whole)
 
 
-def test_resume_of_a_finished_or_stopped_run_trains_nothing_more(tmp_path):
+def test_resume_of_a_finished_or_stopped_run_trains_nothing_more(tmp_path, capsys):
     case = Case(callbacks=lambda: [Noise()])
     whole = run(case, tmp_path, net())
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -341,6 +339,15 @@ def test_resume_of_a_finished_or_stopped_run_trains_nothing_more(tmp_path):
         assert len(whole["pairs"]) == 2
         path = tmp_path / name / "ck.safetensors"
         assert_equal(run(second, tmp_path / name, net(), path, epochs=4), whole)
+    path = tmp_path / "own" / "ck.safetensors"
+    for epochs, says in (
+        (1, "epoch 1/1"),
+        (1, "epoch 1 is done: pass a larger epochs= to"),
+        (2, "epoch 2/2"),
+    ):
+        resume = path if path.exists() else None
+        net().train(X, Y, epochs=epochs, callbacks=[ModelCheckpoint(path)], resume=resume)
+        assert capsys.readouterr().out.splitlines()[-1].startswith(says)
 
 
 def test_a_model_without_a_seed_and_the_same_model_go_on(tmp_path):

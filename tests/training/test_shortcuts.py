@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from phitodeep import Sequential, SequentialBuilder, inference, watching
+from phitodeep import Network, Sequential, SequentialBuilder, inference, watching
 from phitodeep import layers as nn
 from phitodeep import loss as losses
 from phitodeep.errors import ArgumentError, ArgumentTypeError, PhitodeepWarning, ShapeError
@@ -87,6 +87,36 @@ def test_shortcut_is_finite(last, loss, dtype):
     with np.errstate(all="raise", under="ignore"):
         assert np.isfinite(short.loss_func(Z, targets(loss, Z.shape)))
         assert np.isfinite(short.loss_gradient(Z, targets(loss, Z.shape))).all()
+
+
+def test_the_last_layer_runs_for_metrics_only(monkeypatch):
+    model = Sequential(nn.Dense(4, 3), nn.Softmax(), loss_class="categorical_cross_entropy", seed=0)
+    monkeypatch.setattr(nn.Softmax, "forward", lambda *_: pytest.fail("nobody reads its output"))
+    model.train(*(np.ones((6, 4)), [0, 1, 2] * 2) * 2, epochs=1, verbose=0)
+
+
+class Own(Sequential):
+    def forward(self, X):
+        return super().forward(X)
+
+
+def test_logits_are_what_a_last_layer_of_probabilities_gets():
+    for last, rank, left in (
+        *((nn.Softmax(), 2, 1), (nn.LogSoftmax(axis=2), 3, 1), (nn.Sigmoid(), 3, 1)),
+        *((nn.Softmax(axis=1), 3, 2), (nn.Tanh(), 2, 2)),
+    ):
+        assert len(fusion.logits(Sequential(nn.Dense(3), last), rank).layers) == left
+        for other in (Own(nn.Dense(3), last.copy()), nn.Parallel(nn.Dense(3), last.copy())):
+            assert fusion.logits(other, rank) is rearranged(other) is other
+    uses = [(nn.Dense(4, 3), ["x"], ["h"]), (nn.Dense(3, 3), ["h"], ["z"])]
+    uses += [(nn.Softmax(), ["z"], ["p"]), (nn.Softmax(), ["h"], ["q"]), (nn.Tanh(), ["q"], ["y"])]
+    net, A = Network(["x"], uses, ["p", "q", "y"], seed=0), np.eye(4, dtype=np.float32)
+    net.build((4,))
+    whole, short = net.forward(A), fusion.logits(net, 2).forward(A)
+    np.testing.assert_allclose(nn.Softmax().forward(short[0]), whole[0], rtol=1e-6)
+    assert not np.allclose(short[0], whole[0])
+    np.testing.assert_array_equal(short[1:], whole[1:])
+    assert fusion.logits(net, 2, output=1) is net  # another layer reads q
 
 
 def test_other_pairs_have_no_shortcut():

@@ -102,10 +102,16 @@ def test_balanced_does_not_count_padding(rng):
     y = (rng.random((30, 5)) < 0.3).astype(int)
     there = np.arange(5) < lengths[:, None]
     y[~there] = 1
-    ones, n = np.count_nonzero(y[there]), lengths.sum()
+    y[0, 0] = -1  # is ignored
+    ones, n = np.count_nonzero(y[there] == 1), lengths.sum() - 1
     models = []
     for class_weight in ("balanced", [n / (2 * (n - ones)), n / (2 * ones)]):
-        model = SequentialBuilder(5, 3, seed=0).gru(4).dense(2).loss("softmax_cross_entropy")
+        model = (
+            SequentialBuilder(5, 3, seed=0)
+            .gru(4)
+            .dense(2)
+            .loss(SoftmaxCrossEntropy(ignore_index=-1))
+        )
         models.append(model.build())
         options = {"class_weight": class_weight, "lengths": lengths, "verbose": 0}
         models[-1].train(X, y, epochs=2, batch_size=8, **options)
@@ -133,6 +139,21 @@ def test_balanced_needs_labels_in_memory(arrays, tmp_path):
     regression = SequentialBuilder(D, seed=0).dense(1).build()
     with pytest.raises(ArgumentError, match="a classification loss"):
         regression.train(X, X[:, :1], class_weight="balanced", epochs=1, verbose=0)
+
+
+def test_targets_at_padding_may_be_anything(rng):
+    X, labels = rng.standard_normal((4, 3, 2)), rng.integers(0, 2, (4, 3))
+    model = SequentialBuilder(3, 2, seed=0).gru(4).dense(2).loss("softmax_cross_entropy").build()
+    for lengths in ([3, 1, 2, 0], [0, 1, 0, 0], [0, 0, 0, 0]):
+        there = np.arange(3) < np.array(lengths)[:, None]
+        for y, bad in ((labels, -7), (np.eye(2)[labels], np.nan)):
+            given = y.copy()
+            given[~there] = bad if any(lengths) else y[~there]
+            before = given.copy()
+            wanted = model.evaluate(X, y, lengths=lengths)
+            assert any(lengths) or wanted == {"loss": 0}
+            assert model.evaluate(X, given, lengths=lengths) == wanted
+            np.testing.assert_array_equal(given, before)
 
 
 def test_padding_changes_no_divergence(rng):
@@ -176,6 +197,8 @@ def test_a_file_trains_as_the_array_does(arrays, tmp_path, size, dtype):
     assert found == wanted
     assert found.metrics == wanted.metrics
     assert_weights(held, filed)
+    unbuilt = SequentialBuilder(seed=0).dense(K).loss("softmax_cross_entropy").build()
+    assert unbuilt.train(*files, epochs=1, batch_size=16, verbose=0)
     np.testing.assert_array_equal(filed.predict(files[0], 50), held.predict(X, 50))
     assert filed.evaluate(*files, batch_size=16) == held.evaluate(X, y, batch_size=16)
 
@@ -190,6 +213,10 @@ def test_weights_lengths_and_windows_go_with_a_file(rng, tmp_path):
         options = {"epochs": 2, "batch_size": 8, "sample_weight": w, "lengths": lengths}
         models[-1].train(given, y, verbose=0, **options)
     assert_weights(*models)
+    flat = SequentialBuilder(5, 3, seed=0).flatten().dense(2).loss("softmax_cross_entropy").build()
+    with pytest.raises(PhitodeepError, match=r"lengths|mask") as error:
+        flat.train(on_disk(tmp_path / "X", X), y[:, 0], batch_size=8, lengths=lengths, verbose=0)
+    assert "batch 1" not in str(error.value)  # none was read
     tokens = rng.integers(0, 9, 300).astype(np.uint16)
     models = []
     for corpus in (tokens, on_disk(tmp_path / "tokens", tokens)):
@@ -253,8 +280,11 @@ def test_memory_stays_under_a_quarter_of_the_file(kind, tmp_path):
 
 def test_what_a_file_needs_and_that_a_bad_row_is_named(arrays, tmp_path):
     file = on_disk(tmp_path / "X", arrays[0])
-    with pytest.raises(ArgumentError, match="needs a batch_size"):
-        classifier().train(file, arrays[1], epochs=1, verbose=0)
+    for data in ((file, arrays[1].tolist()), (arrays[0], on_disk(tmp_path / "y", arrays[1]))):
+        with pytest.raises(ArgumentError, match="needs a batch_size"):
+            classifier().train(*data, epochs=1, verbose=0)
+    with pytest.raises(ArgumentTypeError, match="X was given without y"):
+        classifier().train(file, epochs=1, verbose=0)
     with pytest.raises(ShapeError, match=r"X has 120 samples, y has shape \(119,\)"):
         classifier().train(file, arrays[1][1:], epochs=1, batch_size=8, verbose=0)
     X, y = arrays
@@ -262,6 +292,10 @@ def test_what_a_file_needs_and_that_a_bad_row_is_named(arrays, tmp_path):
     model, good = classifier(), classifier()
     with pytest.raises(ArgumentError, match=r"X\[6, 2\] is nan.*batch 5|batch 5.*X\[6, 2\] is nan"):
         model.train(on_disk(tmp_path / "X", X), y, batch_size=16, shuffle=False, verbose=0)
+    for data in ((on_disk(tmp_path / "X", X), y), (pairs(X, y), None)):
+        source = as_source(model, model.loss, *data, batch_size=16)
+        with pytest.raises(ArgumentError, match="batch 5"):
+            list(source.batches(Epoch(16, first=3)))
     good.train(X[:64], y[:64], epochs=1, batch_size=16, shuffle=False, verbose=0)
     assert_weights(model, good)
     model.train(X[:64], y[:64], epochs=1, batch_size=16, verbose=0)  # and it goes on
@@ -270,7 +304,7 @@ def test_what_a_file_needs_and_that_a_bad_row_is_named(arrays, tmp_path):
 STREAMS = {
     "list": list,
     "tuple": tuple,
-    "object": deque,  # which can be gone through again, as a DataLoader
+    "object": lambda batches: deque(map(list, batches)),  # as a DataLoader
     "function": lambda batches: lambda: iter(batches),
 }
 
@@ -343,12 +377,15 @@ def test_streams_that_cannot_be_read_are_refused():
     for data, says in (
         ([], "at least one sample"),
         (lambda: iter([]), "yielded no batches"),
+        (lambda: [(1.0, 2.0)], "at least one sample"),
         (lambda: [np.ones((2, D))], r"pairs \(X, y\)"),
         (lambda: [(np.ones((2, D)),)], "pairs"),
         (lambda: [(np.ones((2, D)), [0, 1]), (np.ones((2, D + 1)), [0, 1])], "batch 2"),
         (lambda: [{"a": 1, "b": 2, "c": 3}], r"columns \['a', 'b', 'c'\]"),
-        (np.ones((4, D)), "was given without y"),
+        *((data, "was given without y") for data in (np.ones((4, D)), [np.ones(D)] * 4)),
         ("text", "real numbers"),
+        (b"text", "real numbers"),
+        (range(4), "batches must be pairs"),
     ):
         with pytest.raises(PhitodeepError, match=says):
             classifier().train(data, epochs=1, verbose=0)
@@ -387,9 +424,20 @@ class Streaming:
 def test_a_rank_reads_batches_of_its_own_size_from_a_stream():
     model, share = classifier(), Share(1, 3)
     source = as_source(model, model.loss, Shard(Streaming(), share), None, batch_size=16)
-    found = [len(batch.X) for batch in source.batches(Epoch(16, share=share))]
-    assert found == [share.count(16)] * 2 == [5, 5]
+    for _ in range(2):
+        found = [len(batch.X) for batch in source.batches(Epoch(16, share=share))]
+        assert found == [share.count(16)] * 2 == [5, 5]
     assert source.batch_size(16) == 5
+    one = as_source(model, model.loss, np.ones((1, D)), [0], batch_size=16)
+    assert [(part.n, part.counts) for part in one.batches(Epoch(16, share=share))] == [(1, False)]
+    batches = pairs(np.ones((20, D)), LABELS[:20])
+    source = as_source(model, model.loss, Shard(batches, share), None, batch_size=None)
+    assert (source.steps(None), source.batch_size(None)) == (2, 16)
+    assert [batch.n for batch in source.batches(Epoch(None, share=share))] == [16, 4]
+    assert source.source.count == 20
+    for data, y in ((batches[0][0], None), (batches, LABELS)):
+        with pytest.raises(ArgumentError, match="is for data that yield batches"):
+            as_source(model, model.loss, Shard(data, share), y, batch_size=16)
 
 
 @pytest.fixture
