@@ -89,7 +89,10 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     "derivations/derive/[akm]*.py": ("derivations/test_rules.py", ["testing/test_derived.py"]),
     "derivations/derive/*.py": (
         "testing/test_derived.py",
-        ["testing/test_derived_loops.py", "testing/test_derived_random.py"],
+        [
+            *("testing/test_derived_loops.py", "testing/test_derived_random.py"),
+            *("derivations/test_derive.py", "testing/test_derived_losses.py"),
+        ],
     ),
     "inspect/explorer/document.py": ("inspect/explorer/test_engine_edges.py", []),
     "teach/*.py": ("teach/test_mistakes.py", ["teach/test_grading.py"]),

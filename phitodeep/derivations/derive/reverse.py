@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.core.types import Shape
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations.derive.algebra import (
     ONE,
     Poly,
@@ -102,7 +102,7 @@ def _shifts(back: Sequence[Step], scope: Scope) -> set[str]:
             np.random.default_rng(0),
             Scope(scope.layer, call=scope.call, dtype=dtype, **given),
         )
-        run.run(run.forward(again, "X" if run.names_of(again, "X") else "P"))
+        run.run(run.perform(again.derivation.forward, again, "forward"))
         for Y in filter(OUTPUT.fullmatch, made):
             again[f"d{Y}"] = again.cast(rng.standard_normal(again[Y].shape))
         run.run(run.perform(back, again, "backward"))
@@ -147,8 +147,7 @@ class _Reverse:
         self.shapes: dict[str, tuple[Shape, bool]] = {
             f"d{Y}": (np.shape(scope[Y]), False) for Y in ends
         }
-        self.ends = ends or ["L"]
-        self.active, self.reads = {*self.wanted}, Counter(self.ends)
+        self.active, self.reads = {*self.wanted}, Counter([*self.arriving])
         for step in flat(forward):
             if isinstance(step, Carry) or (self.moves(step) and step.symbol not in shifts):
                 self.active.add(step.symbol)
@@ -243,7 +242,7 @@ class _Reverse:
             case Join():
                 part = {}
                 for k in [k for k, operand in enumerate(step.operands) if operand == name]:
-                    start = " + ".join(f"{n}.shape[-1]" for n in step.operands[:k]) or "0"
+                    start = " + ".join(f"{n}.shape[-1]" for n in step.operands[:k])
                     last = k == len(step.operands) - 1
                     parts = f"{start}:" * (k > 0), f":{name}.shape[-1]" * (not last)
                     code = show(g) + "".join(f"[..., {part}]" for part in parts if part)
@@ -268,10 +267,7 @@ class _Reverse:
         arrived = {s.symbol: self.arriving.pop(s.symbol, {}) for s in results}
         if not any(arrived.values()) or self.active.isdisjoint((*step.operands, step.symbol)):
             return
-        dYs = [
-            self.named(name, g) if g else show(self.emit(Let(f"d{name}", f"0 * {name}"), name))
-            for name, g in arrived.items()
-        ]
+        dYs = [self.named(name, g) for name, g in arrived.items()]
         of: Any = dYs[0] if len(dYs) == 1 else tuple(dYs)
         several = len(step.operands) > 1
         for k, name in enumerate(step.operands, 1):
@@ -323,29 +319,24 @@ class _Reverse:
 
     def columns_of(self, name: str) -> list[str]:
         """The symbols that are all columns of `name`, side by side; none if others read it too."""
-        readers = [s for s in flat(self.forward) if name in s.operands and self.reads[s.symbol]]
-        if not all(isinstance(s, Arrange) and s.of == name for s in readers):
+        readers = [s for s in flat(self.forward) if name in _moved(s)]
+        if not all(isinstance(s, Arrange) for s in readers):
             return []
-        shape, found = self.shape(name), []
-        numbered = np.arange(math.prod(shape)).reshape(shape)
-        for s in readers:
-            assert isinstance(s, Arrange)
-            places = self.places(s) - 1
-            start = int(places.flat[0]) if places.ndim == len(shape) else -1
-            end = start + places.shape[-1] if places.ndim else 0
-            if start < 0 or not np.array_equal(places, numbered[..., start:end]):
-                return []
-            found.append((start, end, s.symbol))
-        found.sort()
-        edges = [0, *(end for _, end, _ in found)]
-        whole = [*(start for start, _, _ in found), shape[-1] if shape else 0] == edges
-        return [symbol for _, _, symbol in found] if found and whole else []
+        whole = self.numbered(name)
+        places = {s.symbol: np.atleast_1d(self.places(s)) for s in readers}
+        order = sorted(places, key=lambda symbol: places[symbol].flat[0])
+        if len(order) < 2 or {A.shape[:-1] for A in places.values()} != {whole.shape[:-1]}:
+            return []
+        joined = np.concatenate([places[symbol] for symbol in order], axis=-1)
+        return order if np.array_equal(joined, whole) else []
 
-    def places(self, step: Arrange) -> Any:
+    def places(self, step: Any) -> Array:
         """Where each element comes from, counted from 1; 0 is nobody's."""
-        shape = self.shape(step.of)
-        numbered = np.arange(1, math.prod(shape) + 1).reshape(shape)
-        return evaluate(step.code, Replaced(self.at, step.of, numbered))
+        return evaluate(step.code, Replaced(self.scope.at(0), step.of, self.numbered(step.of)))
+
+    def numbered(self, name: str) -> Array:
+        shape = self.shape(name)
+        return np.arange(1, math.prod(shape) + 1).reshape(shape)
 
     # --- sums ----------------------------------------------------------------------------------
 
@@ -353,7 +344,7 @@ class _Reverse:
         """The sum over the axes along which `name` was broadcast; constant factors stay outside."""
         p, full, small = self.shorten(p), self.shape(big), self.shape(name)
         rank, small = len(small), (0,) * (len(full) - len(small)) + small
-        axes = [a for a, (m, n) in enumerate(zip(full, small, strict=True)) if m != n]
+        axes = [a for a, n in enumerate(full) if n != small[a]]
         if not axes or not p:
             return p
         shared = common(p)
@@ -602,7 +593,7 @@ def _broadcasts(out: str, part: str) -> bool:
     """Whether an array with the indices `out` broadcasts to one with the indices `part`."""
     out, part = out.replace("...", "."), part.replace("...", ".")
     pairs = zip(out[::-1], part[::-1], strict=False)
-    return out != part and all(o in (p, "1") for o, p in pairs)
+    return all(o in (p, "1") for o, p in pairs)
 
 
 def _squeezed(shape: Shape, axes: Sequence[int]) -> Shape:
