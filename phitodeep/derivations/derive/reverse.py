@@ -385,18 +385,18 @@ class _Reverse:
     def code(self, factors: Sequence[str], full: Shape, small: Shape) -> str:
         """The indices of a sum from `full` to `small`: "..." stands for leading axes of all."""
         n = len(full)
-        letters = AXES[: n - 1] + "d" if n else ""
+        letters = AXES[: n - 1] + "d"
         shapes = [self.shape(f) for f in factors]
         lead = next(
             k
-            for k in range(max(n - 1, 0), -1, -1)
+            for k in reversed(range(n))
             if (full[:k] == small[:k] or not any(small[:k]))
             and all(len(s) == n or len(s) <= n - k for s in shapes)
         )
         given = ["..." * (len(s) > n - lead) + letters[max(lead, n - len(s)) :] for s in shapes]
         kept = [
-            "1" if m == 1 < f else i if m == f else ""
-            for i, f, m in zip(letters[lead:], full[lead:], small[lead:], strict=True)
+            "1" if small[a] == 1 < full[a] else letters[a] if small[a] == full[a] else ""
+            for a in range(lead, n)
         ]
         samples = "..." * (lead > 0 and full[:lead] == small[:lead])
         return f"{','.join(given)}->{samples}{''.join(kept)}"
@@ -406,10 +406,10 @@ class _Reverse:
         parts, _, out = step.code.replace(" ", "").partition("->")
         given = parts.split(",")
         if looped and "..." not in parts:  # its symbols have an axis t behind the samples
-            t = next(letter for letter in "t" + AXES if letter not in parts)
+            t = next(letter for letter in AXES if letter not in parts)
             given = [
-                part[:1] + t + part[1:] if operand in self.timed else part
-                for part, operand in zip(given, step.operands, strict=True)
+                part[:1] + t + part[1:] if step.operands[k] in self.timed else part
+                for k, part in enumerate(given)
             ]
             out = out[:1] + t + out[1:]
         total: Poly = {}
@@ -463,15 +463,14 @@ class _Reverse:
         self.inside = {step.symbol for step in loop.body if step not in free}
         for c in carries:
             state, words = c.of.removesuffix("_t"), "nothing follows the last round"
-            end = f"d{state}_end"
+            end, later = self.unique(f"d{state}_end"), self.unique(f"d{state}_later")
+            self.shapes[end] = self.shape(c.of), False
             if whole := wholes.get(self.shape(c.of), ""):
                 before.append(Arrange(end, f"np.zeros_like({whole}[:, 0])", whole, words))
             else:
                 before.append(Let(end, f"0 * {c.start}", words))
-            later = Carry(
-                f"d{state}_later", f"d{c.symbol}", end, "what arrives from the round after"
-            )
-            self.arriving[c.of] = add(self.arriving.get(c.of, {}), self.emit(later, c.of))
+            carried = Carry(later, f"d{c.symbol}", end, "what arrives from the round after")
+            self.arriving[c.of] = add(self.arriving.get(c.of, {}), self.emit(carried, c.of))
         self.back([step for step in loop.body if step not in (*carries, *free)])
         for c in carries:
             self.named(c.symbol, self.arriving.pop(c.symbol, {}), always=True)
@@ -482,7 +481,7 @@ class _Reverse:
             task()
         self.after = []
         for step in reversed(free):
-            if step.symbol in self.active and (g := self.arrived(step.symbol)):
+            if g := self.arrived(step.symbol):
                 self.pass_back(step, g, looped=True)
         for c in carries:
             if c.start in self.active:
@@ -503,29 +502,31 @@ class _Reverse:
 
     def round_of(self, symbol: str, whole: Poly, inner: list[Step]) -> tuple[str, Poly]:
         """What arrives at a symbol of a loop from outside, and one round of it, in the loop."""
-        name = show(self.known.shorten(whole))
-        if not name.isidentifier() or self.shape(name) != self.shape(symbol):
-            wide = self.unique(f"d{symbol.removesuffix('_t').upper()}")
-            name = show(self.emit(Let(wide, name), symbol))
+        label = self.unique(f"d{symbol.removesuffix('_t').upper()}")
+        name = self.named(symbol, whole, label=label)
+        for step in inner:
+            if name in step.operands:
+                return name, atom(step.symbol)
         at = f"{name.lower()}_t"
-        at = self.unique(at if at != f"d{symbol}" else "dy_t")
+        at = self.unique("dy_t" if at[1:] in self.timed else at)
         inner.append(Arrange(at, f"{name}[:, t]", name, f"step t of {name}"))
         self.shapes[at] = np.shape(self.scope.at(0)[symbol]), True
         return name, atom(at)
 
     # --- names and shapes ----------------------------------------------------------------------
 
-    def named(self, name: str, g: Poly, always: bool = False) -> str:
+    def named(self, name: str, g: Poly, always: bool = False, label: str = "") -> str:
         """The symbol that holds the gradient of `name`; a new step unless it is one already."""
+        label = label or f"d{name}"
         g = self.shorten(g) or {((name, Fraction(1)), ("0.0", Fraction(1))): Fraction(1)}
         text, full = show(g), self.shape_of(g) == self.shape(name)
-        if text.isidentifier() and full and (not always or text == f"d{name}"):
+        if text.isidentifier() and full and (not always or text == label):
             return text
         if full:
-            return show(self.emit(Let(f"d{name}", text), name))
-        one = show(self.emit(Let(self.unique(f"d{name}_one"), text), shape=self.shape_of(g)))
+            return show(self.emit(Let(label, text), name))
+        one = show(self.emit(Let(self.unique(f"{label}_one"), text), shape=self.shape_of(g)))
         wide = f"np.broadcast_to({one}, {name}.shape)"
-        return show(self.emit(Arrange(f"d{name}", wide, one, "the same for each"), name))
+        return show(self.emit(Arrange(label, wide, one, "the same for each"), name))
 
     def shorten(self, p: Poly) -> Poly:
         """The same value, in terms of what either pass has computed."""
@@ -547,13 +548,16 @@ class _Reverse:
         alone = self.reads[name] == 1 and name not in self.arriving
         if not self.looping and name in self.timed:  # all rounds
             whole = self.whole.get(name, "")
-            alone = alone and self.reads[whole] < 2
-            name = whole or name.removesuffix("_t").upper()
+            if not whole:
+                name = name.removesuffix("_t").upper()
+                return self.unique(f"d{name}" if alone else f"d{name}_{step.symbol}")
+            name, alone = whole, alone and self.reads[whole] < 2
         return f"d{name}" if alone else self.unique(f"d{name}_{step.symbol}")
 
     def unique(self, name: str) -> str:
+        """The name, or with a number; never one that is taken, or the gradient of a symbol."""
         forward = {n for step in flat(self.forward) for n in (step.symbol, *step.operands)}
-        taken = forward | {step.symbol for step in flat(self.out)}
+        taken = {*forward, *(f"d{n}" for n in forward), *self.shapes}
         names = itertools.chain([name], (f"{name}_{k}" for k in itertools.count(2)))
         return next(n for n in names if n not in taken)
 
