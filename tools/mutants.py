@@ -91,7 +91,8 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
         "testing/test_derived.py",
         [
             *("testing/test_derived_loops.py", "testing/test_derived_random.py"),
-            *("derivations/test_derive.py", "testing/test_derived_losses.py"),
+            *("derivations/test_derive.py", "derivations/test_reverse.py"),
+            "testing/test_derived_losses.py",
         ],
     ),
     "inspect/explorer/document.py": ("inspect/explorer/test_engine_edges.py", []),

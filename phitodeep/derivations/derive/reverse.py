@@ -139,6 +139,7 @@ class _Reverse:
         self.out: list[Step] = []
         self.lets: dict[str, str] = {}
         loops = [step for step in forward if isinstance(step, Loop)]
+        self.along = [loop.along for loop in loops]
         self.timed = {"t"} | {step.symbol for loop in loops for step in loop.body}
         self.parts: dict[str, dict[str, str]] = {}
         self.after: list[Callable[[], None]] = []  # what waits for the end of a loop
@@ -265,7 +266,7 @@ class _Reverse:
         """The backward pass of a layer inside, from what arrives at each of its arrays."""
         results = [s for s in steps if (s.child, s.operands) == (step.child, step.operands)]
         arrived = {s.symbol: self.arriving.pop(s.symbol, {}) for s in results}
-        if not any(arrived.values()) or self.active.isdisjoint((*step.operands, step.symbol)):
+        if self.active.isdisjoint((*step.operands, step.symbol)):
             return
         dYs = [self.named(name, g) for name, g in arrived.items()]
         of: Any = dYs[0] if len(dYs) == 1 else tuple(dYs)
@@ -360,7 +361,7 @@ class _Reverse:
             if (n, k) not in outer and k > 0 and k.denominator == 1 and n.isidentifier()
         )
         if len(rest) > 1 or len(whole) < len(next(iter(rest))):  # more than a product of symbols
-            whole = whole[:1] if len(whole) == 1 and whole[0][0].startswith("d") else ()
+            whole = whole if len(whole) == 1 else ()
         inner = {divided(powers, whole): c for powers, c in rest.items()}
         factors = [n for n, k in whole for _ in range(int(k))]
         scale = ONE
@@ -380,7 +381,7 @@ class _Reverse:
     def varies(self, text: str, axes: Sequence[int], rank: int) -> bool:
         """Whether an atom has several values along one of these axes."""
         shape = self.shape_of(atom(text))
-        return any(0 <= a - rank + len(shape) and shape[a - rank + len(shape)] > 1 for a in axes)
+        return any(rank - a <= len(shape) and shape[a - rank] > 1 for a in axes)
 
     def code(self, factors: Sequence[str], full: Shape, small: Shape) -> str:
         """The indices of a sum from `full` to `small`: "..." stands for leading axes of all."""
@@ -457,20 +458,22 @@ class _Reverse:
         before, inner, wholes = self.out, list[Step](), dict[Shape, str]()
         for step in loop.body:  # what arrives at all rounds from outside
             if step not in free and (g := self.arriving.pop(step.symbol, None)) is not None:
-                whole, self.arriving[step.symbol] = self.round_of(step.symbol, g, inner)
-                wholes[np.shape(self.scope.at(0)[step.symbol])] = whole
+                whole, at = self.round_of(step.symbol, g, inner)
+                self.arriving[step.symbol], wholes[self.shapes[at][0]] = atom(at), whole
+        ends = dict[str, str]()
+        for c in carries:
+            state, words = c.of.removesuffix("_t"), "nothing follows the last round"
+            ends[c.of] = self.unique(f"d{state}_end")
+            if whole := wholes.get(self.shape(c.start), ""):
+                self.emit(Arrange(ends[c.of], f"np.zeros_like({whole}[:, 0])", whole, words))
+            else:
+                self.emit(Let(ends[c.of], f"0 * {c.start}", words))
         self.out, self.looping = inner, True
         self.inside = {step.symbol for step in loop.body if step not in free}
         for c in carries:
-            state, words = c.of.removesuffix("_t"), "nothing follows the last round"
-            end, later = self.unique(f"d{state}_end"), self.unique(f"d{state}_later")
-            self.shapes[end] = self.shape(c.of), False
-            if whole := wholes.get(self.shape(c.of), ""):
-                before.append(Arrange(end, f"np.zeros_like({whole}[:, 0])", whole, words))
-            else:
-                before.append(Let(end, f"0 * {c.start}", words))
-            carried = Carry(later, f"d{c.symbol}", end, "what arrives from the round after")
-            self.arriving[c.of] = add(self.arriving.get(c.of, {}), self.emit(carried, c.of))
+            state, words = c.of.removesuffix("_t"), "what arrives from the round after"
+            later = Carry(self.unique(f"d{state}_later"), f"d{c.symbol}", ends[c.of], words)
+            self.arriving[c.of] = add(self.arriving.get(c.of, {}), self.emit(later, c.of))
         self.back([step for step in loop.body if step not in (*carries, *free)])
         for c in carries:
             self.named(c.symbol, self.arriving.pop(c.symbol, {}), always=True)
@@ -500,18 +503,18 @@ class _Reverse:
                 found.append(step)
         return found
 
-    def round_of(self, symbol: str, whole: Poly, inner: list[Step]) -> tuple[str, Poly]:
+    def round_of(self, symbol: str, whole: Poly, inner: list[Step]) -> tuple[str, str]:
         """What arrives at a symbol of a loop from outside, and one round of it, in the loop."""
         label = self.unique(f"d{symbol.removesuffix('_t').upper()}")
         name = self.named(symbol, whole, label=label)
         for step in inner:
             if name in step.operands:
-                return name, atom(step.symbol)
+                return name, step.symbol
         at = f"{name.lower()}_t"
         at = self.unique("dy_t" if at[1:] in self.timed else at)
         inner.append(Arrange(at, f"{name}[:, t]", name, f"step t of {name}"))
         self.shapes[at] = np.shape(self.scope.at(0)[symbol]), True
-        return name, atom(at)
+        return name, at
 
     # --- names and shapes ----------------------------------------------------------------------
 
@@ -531,9 +534,7 @@ class _Reverse:
     def shorten(self, p: Poly) -> Poly:
         """The same value, in terms of what either pass has computed."""
         p = self.known.shorten(p)
-        symbol = self.lets.get(show(p), "")
-        usable = symbol and (self.shapes[symbol][1] or not self.looping)
-        return atom(symbol) if usable else p
+        return atom(self.lets[show(p)]) if show(p) in self.lets else p
 
     def emit(self, step: Step, like: str = "", shape: Shape = ()) -> Poly:
         """Append a step and return its symbol; `like` names a symbol with the same shape."""
@@ -545,7 +546,7 @@ class _Reverse:
 
     def free(self, name: str, step: Step) -> str:
         """The name dA if A is read once, else dA_B, for what A receives through B."""
-        alone = self.reads[name] == 1 and name not in self.arriving
+        alone = self.reads[name] == 1
         if not self.looping and name in self.timed:  # all rounds
             whole = self.whole.get(name, "")
             if not whole:
@@ -570,7 +571,7 @@ class _Reverse:
             return np.shape(self.at[name])
         shape, looped = self.shapes[name]
         if looped and not self.looping:
-            T = np.shape(self.scope["X" if "X" in self.scope else "X1"])[1:2]
+            T = np.shape(self.scope[self.along[0]])[1:2]
             return shape[:1] + T + shape[1:]
         return shape
 
@@ -597,7 +598,7 @@ def _broadcasts(out: str, part: str) -> bool:
     """Whether an array with the indices `out` broadcasts to one with the indices `part`."""
     out, part = out.replace("...", "."), part.replace("...", ".")
     pairs = zip(out[::-1], part[::-1], strict=False)
-    return all(o in (p, "1") for o, p in pairs)
+    return len(out) <= len(part) and all(o in (p, "1") for o, p in pairs)
 
 
 def _squeezed(shape: Shape, axes: Sequence[int]) -> Shape:
