@@ -86,6 +86,7 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
         "derivations/test_tangents.py",
         ["testing/test_derived_random.py", "inspect/test_curvature.py"],
     ),
+    "derivations/derive/passes.py": ("derivations/test_passes.py", ["inspect/test_curvature.py"]),
     "derivations/derive/[akm]*.py": ("derivations/test_rules.py", ["testing/test_derived.py"]),
     "derivations/derive/*.py": (
         "testing/test_derived.py",
@@ -97,7 +98,7 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     ),
     "inspect/explorer/document.py": ("inspect/explorer/test_engine_edges.py", []),
     "teach/*.py": ("teach/test_mistakes.py", ["teach/test_grading.py"]),
-    "inspect/curvature.py": ("inspect/test_curvature.py", []),
+    "inspect/curvature.py": ("inspect/test_curvature.py", ["inspect/test_operators.py"]),
     "inspect/attributions.py": ("inspect/test_attributions.py", []),
     "inspect/recording.py": ("inspect/test_trace.py", ["inspect/test_hooks.py"]),
     "functional/__init__.py": ("functional/test_functional.py", ["loss", "layers"]),

@@ -3,15 +3,32 @@
 from itertools import product
 
 import numpy as np
+import pytest
 
 from phitodeep.core.call import calling
 from phitodeep.core.types import each, numbered
-from phitodeep.derivations.derive.tangents import perform, seed
+from phitodeep.derivations.derive.tangents import perform, seed, tangents
 from phitodeep.derivations.language import run
+from phitodeep.derivations.language.step import Derivation, Sum
 from phitodeep.testing.examples import data, made
 from tests.rows import TOOLS, masks, over
 
 RNG = np.random.default_rng(3)
+
+
+SUMS = [  # a sum of products, and the steps of its tangent
+    (Sum("Y", "nd,de->ne", "X", "W"), "tY_X tX W, tY_W X tW, tY_X + tY_W"),
+    (Sum("Y", "nd,nd->n1", "X", "X"), "tY_X_0 tX X, 2 * tY_X_0"),
+    (Sum("Y", "ntd,nsd->nts", "X", "X"), "tY_X_0 tX X, tY_X_1 X tX, tY_X_0 + tY_X_1"),
+    (Sum("Y", "nd->n1", "X"), "tY tX"),
+]
+
+
+@pytest.mark.parametrize(("step", "wanted"), SUMS)
+def test_a_sum_moves_with_each_factor_and_equal_ones_are_counted(step, wanted):
+    found = tangents(Derivation([step], []), {"X", "W"}).forward
+    texts = [" ".join([s.symbol, *s.operands]) if isinstance(s, Sum) else s.code for s in found]
+    assert ", ".join(texts) == wanted
 
 
 @over(TOOLS)
@@ -107,6 +124,7 @@ def largest_error(scope, up, down, step):
         names = [*run.symbols_of(layer, "Y"), *run.symbols_of(layer, "dX")]
         for name in [*names, *(f"d{n}" for n in (*layer.params, *layer.tied))]:
             if a.find(name) is None or np.asarray(a[name]).dtype.kind != "f":
+                assert inner.find(f"t{name}") is None  # a gradient of tokens, which have none
                 continue
             wanted, found = (a[name] - b[name]) / step, inner.find(f"t{name}")
             found = np.zeros_like(wanted) if found is None else found

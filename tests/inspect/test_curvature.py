@@ -112,6 +112,12 @@ MODELS = {
         RNG.standard_normal((6, 5)),
         {"a": RNG.integers(0, 3, 6), "b": RNG.standard_normal((6, 2))},
     ),
+    "one of the heads": (
+        two_heads(),
+        None,
+        RNG.standard_normal((6, 5)),
+        {"a": None, "b": RNG.standard_normal((6, 2))},
+    ),
 }
 
 
@@ -183,6 +189,27 @@ def test_weights_of_samples_and_lengths_count_as_in_training():
     up, down = (gradients(moved(model, V, by), X, y, **options) for by in (H, -H))
     for path, HV in found.items():
         np.testing.assert_allclose(HV, (up[path] - down[path]) / (2 * H), rtol=1e-5, atol=1e-7)
+
+
+def test_what_does_not_move_has_the_tangent_0():
+    X = RNG.standard_normal((3, 5))
+    still = B(5).dtype("float64").tanh().loss("mse").build()
+    np.testing.assert_array_equal(still.jvp(X, {})[1], np.zeros((3, 5)))
+    beside = L.Parallel(L.Tanh(), L.Dense(5, bias=False), merge="add")
+    model = B(5, seed=0).dtype("float64").add(beside).loss("mse").build()
+    (path,) = model.get_weights()
+    tW = RNG.standard_normal((5, 5))
+    np.testing.assert_allclose(model.jvp(X, {path: tW})[1], X @ tW)
+
+
+def test_a_model_stays_between_its_passes():
+    model, X, _, V = built("dense")
+    first, dY = model.layers[0], RNG.standard_normal((6, 4))
+    first.forward(X)
+    wanted = first.backward(dY)
+    first.forward(X)
+    model.jvp(X + 1, V)
+    np.testing.assert_array_equal(first.backward(dY), wanted)
 
 
 def test_directions_are_checked():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from phitodeep import GRU, LSTM, RNN, check_gradients, derive
+from phitodeep.derivations.derive.tangents import perform, seed
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.step import (
     Arrange,
@@ -138,6 +139,11 @@ def test_a_loop_is_written_rightly(name):
     seen = run.passes(layer, A, np.ones_like(Y))
     np.testing.assert_allclose(seen["Y"], Y, rtol=1e-12)
     np.testing.assert_allclose(seen["dX"], layer.backward(np.ones_like(Y)), rtol=1e-11)
+    seed(seen, {(layer, "a"): (ta := A[0, 0])})  # <dY, tY> = <dX, tX> + <da, ta>
+    seen["tX"] = A**2
+    perform(seen, "forward")
+    right = (seen["dX"] * A**2).sum() + (layer.grads["a"] * ta).sum()
+    assert seen["tY"].sum() == pytest.approx(right, rel=1e-10)
 
 
 @pytest.mark.parametrize(
