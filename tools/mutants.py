@@ -76,6 +76,7 @@ IN_FILES = ("distributed/*.py",)  # whose tests start processes: these read what
 ALSO_IN_FILES = ("cli/*.py",)  # some tests start processes: what survives in memory is tried there
 SHOWN = ("test_bad_input.py", "test_messages.py", "test_shown.py")  # what a user is told
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides
+    "layers/pde.py": ("layers/test_pde.py", []),
     "layers/*.py": (
         "layers/test_contract.py",
         ["layers", "derivations", "optimization/test_muon.py", "model/test_network.py"],

@@ -5,6 +5,7 @@ import pytest
 
 from phitodeep import SequentialBuilder as B
 from phitodeep import layers as L
+from phitodeep.derivations.language import run
 from phitodeep.derivations.language.step import Derivation, Given, Let
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.inspect.recording import record
@@ -210,6 +211,20 @@ def test_a_model_stays_between_its_passes():
     first.forward(X)
     model.jvp(X + 1, V)
     np.testing.assert_array_equal(first.backward(dY), wanted)
+
+
+def test_both_passes_run_once_for_all_products(monkeypatch):
+    model, X, y, _ = built("dense")
+    A, backward, seen = model.hessian(X, y), run.backward, []
+
+    def noted(scope, *options):
+        seen.append(scope.path)
+        return backward(scope, *options)
+
+    monkeypatch.setattr(run, "backward", noted)
+    for k in range(3):
+        _ = A @ np.eye(3, A.shape[0])[k]
+    assert seen.count("") == 1
 
 
 def test_directions_are_checked():
