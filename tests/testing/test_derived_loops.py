@@ -122,6 +122,7 @@ LOOPS = {
     "H": [BEGIN, loop(PREV, *TWO), Let("H", "h_t * 2 + c_t"), Let("Y", "np.sin(H) * X")],
     "y": [BEGIN, loop(PREV, *TWO, "y_t = h_t * x_t"), Let("Y", "y_t * 2 + X * X")],
     "a sum of all": [BEGIN, loop(PREV, SQUASH), read("m = sum ntd->n1d h_t"), Let("Y", "m * X")],
+    "two states from one": [BEGIN, loop(PREV, "g = carry h_t h_start", SQUASH + " * g"), *Y],
     "columns too": [START, loop(PREV, SQUASH), *COLUMNS, Let("Y", "A * B")],
 }
 

@@ -463,16 +463,16 @@ class _Reverse:
         ends = dict[str, str]()
         for c in carries:
             state, words = c.of.removesuffix("_t"), "nothing follows the last round"
-            ends[c.of] = self.unique(f"d{state}_end")
+            ends[c.symbol] = self.unique(f"d{state}_end")
             if whole := wholes.get(self.shape(c.start), ""):
-                self.emit(Arrange(ends[c.of], f"np.zeros_like({whole}[:, 0])", whole, words))
+                self.emit(Arrange(ends[c.symbol], f"np.zeros_like({whole}[:, 0])", whole, words))
             else:
-                self.emit(Let(ends[c.of], f"0 * {c.start}", words))
+                self.emit(Let(ends[c.symbol], f"0 * {c.start}", words))
         self.out, self.looping = inner, True
         self.inside = {step.symbol for step in loop.body if step not in free}
         for c in carries:
             state, words = c.of.removesuffix("_t"), "what arrives from the round after"
-            later = Carry(self.unique(f"d{state}_later"), f"d{c.symbol}", ends[c.of], words)
+            later = Carry(self.unique(f"d{state}_later"), f"d{c.symbol}", ends[c.symbol], words)
             self.arriving[c.of] = add(self.arriving.get(c.of, {}), self.emit(later, c.of))
         self.back([step for step in loop.body if step not in (*carries, *free)])
         for c in carries:
