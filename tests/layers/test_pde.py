@@ -149,6 +149,8 @@ def test_a_bias_receives_nothing_from_derivatives():
     net = layer.layer
     np.testing.assert_allclose(net.layers[-1].grads["b"], 0, atol=1e-13)
     assert abs(net.layers[-1].grads["W"]).max() > 0.01
+    with pytest.raises(ValueError, match="shorter"):  # each residual has its gradient
+        layer.backward(0 * U)
 
 
 def test_dtype_is_kept_and_predictions_cache_nothing():
