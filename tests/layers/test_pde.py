@@ -78,6 +78,7 @@ USES = [([Dense(4), L.Sigmoid(), Dense(1)][k], [x], [y]) for k, (x, y) in enumer
 USES.insert(2, (L.Subtract(), ["c", "b"], ["d"]))
 NETWORKS = [  # and an equation for each
     (mlp(D=1), "u_xx + u ** 2", "x"),
+    (mlp(D=1), "u_x - u", "x"),
     (mlp(D=3), "u_t - k * (u_xx + u_yy) + u_xy * u_t", "t x y"),
     (mlp(), "u ** 2 - np.sin(x)", "t x"),
     (mlp(L.ELU(1.7)), "u_t * np.tanh(t) + u * np.sign(u_x)", "t x"),
@@ -149,8 +150,6 @@ def test_a_bias_receives_nothing_from_derivatives():
     net = layer.layer
     np.testing.assert_allclose(net.layers[-1].grads["b"], 0, atol=1e-13)
     assert abs(net.layers[-1].grads["W"]).max() > 0.01
-    with pytest.raises(ValueError, match="shorter"):  # each residual has its gradient
-        layer.backward(0 * U)
 
 
 def test_dtype_is_kept_and_predictions_cache_nothing():
