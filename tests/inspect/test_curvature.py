@@ -44,6 +44,16 @@ class Kept(L.Layer):
         return dY @ W.T
 
 
+class Unread(L.Tanh):
+    """Has a parameter that no pass reads, so it has no gradient."""
+
+    W = L.Param()
+
+    def create(self, shape):
+        self.W = np.ones(3)
+        return shape
+
+
 class AboveMean(L.Layer):
     """Linear by its steps, but what it keeps depends on X."""
 
@@ -201,6 +211,8 @@ def test_what_does_not_move_has_the_tangent_0():
     (path,) = model.get_weights()
     tW = RNG.standard_normal((5, 5))
     np.testing.assert_allclose(model.jvp(X, {path: tW})[1], X @ tW)
+    model = B(5, seed=0).dense(2).add(Unread()).loss("mse").build()
+    np.testing.assert_array_equal(model.hvp(X, X[:, :2], {"0.b": np.ones(2)})["1.W"], np.zeros(3))
 
 
 def test_a_model_stays_between_its_passes():
