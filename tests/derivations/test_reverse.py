@@ -23,6 +23,8 @@ B = np.sin(A); C = np.cos(A); D = np.exp(A); Y = (B + C) * D | A
 B = np.sin(A); Y = join A B A | A
     => dA_Y = dY[..., :A.shape[-1]]; dA_Y_2 = dY[..., A.shape[-1] + B.shape[-1]:]; dB = dY[...,
         A.shape[-1]:][..., :B.shape[-1]]; dA = dA_Y + dA_Y_2 + dB * np.cos(A)
+Y = sum nd->d A | A
+    => dA_one = dY; dA = np.broadcast_to(dA_one, A.shape)
 n = sum nd->n1 A; Y = 2 * A / n | A
     => s = ...d,...d->...1 dY Y; dA = (2 * dY - s) / n
 n = sum nd->n1 A; m = n * n; Y = A * m ** 0.5 | A
