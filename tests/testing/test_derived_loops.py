@@ -105,7 +105,6 @@ TWICE = Loop(
 BEGIN, LAST = read("h_start = move X X[:, 0]"), read("h_start = move X X[:, -1]")
 FIRST, END = read("h_end = move h_t h_t[:, 0]"), [Let("Y", "np.sin(h_end)")]
 TWO = "c_t = h_prev * x_t", "h_t = np.sin(a * c_t)"
-COLUMNS = read("A = move X X[..., :2]"), read("B = move h_t h_t[..., :2]")
 LOOPS = {
     "in reverse": [START, loop(PREV, SQUASH, reverse=True), *Y],
     "the last state": [START, loop(PREV, SQUASH), read("Y = move h_t h_t[:, -1]")],
@@ -123,7 +122,6 @@ LOOPS = {
     "y": [BEGIN, loop(PREV, *TWO, "y_t = h_t * x_t"), Let("Y", "y_t * 2 + X * X")],
     "a sum of all": [BEGIN, loop(PREV, SQUASH), read("m = sum ntd->n1d h_t"), Let("Y", "m * X")],
     "two states from one": [BEGIN, loop(PREV, "g = carry h_t h_start", SQUASH + " * g"), *Y],
-    "columns too": [START, loop(PREV, SQUASH), *COLUMNS, Let("Y", "A * B")],
 }
 
 
