@@ -85,7 +85,10 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     "derivations/language/*.py": ("derivations/test_contract.py", ["derivations"]),
     "derivations/derive/tangents.py": (
         "derivations/test_tangents.py",
-        ["testing/test_derived_random.py", "inspect/test_curvature.py"],
+        [
+            *(f"testing/test_derived_{s}.py" for s in ("loops", "random")),
+            "inspect/test_curvature.py",
+        ],
     ),
     "derivations/derive/passes.py": ("derivations/test_passes.py", ["inspect/test_curvature.py"]),
     "derivations/derive/[akm]*.py": ("derivations/test_rules.py", ["testing/test_derived.py"]),
