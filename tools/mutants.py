@@ -86,7 +86,8 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     "derivations/derive/tangents.py": (
         "derivations/test_tangents.py",
         [
-            *(f"testing/test_derived_{s}.py" for s in ("loops", "random")),
+            "testing/test_derived_loops.py",
+            "testing/test_derived_random.py",
             "inspect/test_curvature.py",
         ],
     ),

@@ -123,12 +123,7 @@ MODELS = {
         RNG.standard_normal((6, 5)),
         {"a": RNG.integers(0, 3, 6), "b": RNG.standard_normal((6, 2))},
     ),
-    "one of the heads": (
-        two_heads(),
-        None,
-        RNG.standard_normal((6, 5)),
-        {"a": None, "b": RNG.standard_normal((6, 2))},
-    ),
+    "one of the heads": (two_heads(), None, np.eye(6, 5), {"a": None, "b": np.ones((6, 2))}),
 }
 
 
@@ -217,12 +212,11 @@ def test_what_does_not_move_has_the_tangent_0():
 
 def test_a_model_stays_between_its_passes():
     model, X, _, V = built("dense")
-    first, dY = model.layers[0], RNG.standard_normal((6, 4))
-    first.forward(X)
-    wanted = first.backward(dY)
-    first.forward(X)
+    first = model.layers[0]
+    Y = first.forward(X)
     model.jvp(X + 1, V)
-    np.testing.assert_array_equal(first.backward(dY), wanted)
+    first.backward(Y)
+    np.testing.assert_allclose(first.grads["W"], X.T @ Y)
 
 
 def test_both_passes_run_once_for_all_products(monkeypatch):
