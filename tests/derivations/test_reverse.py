@@ -121,10 +121,7 @@ def shown(step):
     return " ".join([step.symbol, "=", step.code, *step.operands * isinstance(step, Sum)])
 
 
-ALL = re.split(r"\n(?! )", ROWS.strip())
-
-
-@pytest.mark.parametrize("row", ALL, ids=range(len(ALL)))
+@pytest.mark.parametrize("row", re.split(r"\n(?! )", ROWS.strip()), ids=lambda row: row[:40])
 def test_each_rule_reads_like_this(row):
     whole = re.sub("[A-Z]{4,5}", lambda word: SHORT[word[0]], " ".join(row.split()))
     text, _, wanted = whole.partition(" =>")
