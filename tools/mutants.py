@@ -72,6 +72,7 @@ ALSO_IN_FILES = ("cli/*.py",)  # some tests start processes: what survives in me
 ANOMALY = "inspect/test_anomaly.py"  # what training finds after a step that failed
 SHOWN = ("test_bad_input.py", "test_messages.py", "test_shown.py")  # what a user is told
 TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what runs besides
+    "layers/pde.py": ("layers/test_pde.py", []),
     "layers/*.py": (
         "layers/test_contract.py",
         ["layers", "derivations", "optimization/test_muon.py", "model/test_network.py"],
@@ -80,16 +81,25 @@ TESTS = {  # file -> in tests/, what runs first, cut down to the class, and what
     "derivations/language/*.py": ("derivations/test_contract.py", ["derivations"]),
     "derivations/derive/tangents.py": (
         "derivations/test_tangents.py",
-        ["testing/test_derived_random.py", "inspect/test_curvature.py"],
+        [
+            "testing/test_derived_loops.py",
+            "testing/test_derived_random.py",
+            "inspect/test_curvature.py",
+        ],
     ),
+    "derivations/derive/passes.py": ("derivations/test_passes.py", ["inspect/test_curvature.py"]),
     "derivations/derive/[akm]*.py": ("derivations/test_rules.py", ["testing/test_derived.py"]),
     "derivations/derive/*.py": (
         "testing/test_derived.py",
-        ["testing/test_derived_loops.py", "testing/test_derived_random.py"],
+        [
+            *("testing/test_derived_loops.py", "testing/test_derived_random.py"),
+            *("derivations/test_derive.py", "derivations/test_reverse.py"),
+            "testing/test_derived_losses.py",
+        ],
     ),
     "inspect/explorer/document.py": ("inspect/explorer/test_engine_edges.py", []),
     "teach/*.py": ("teach/test_mistakes.py", ["teach/test_grading.py"]),
-    "inspect/curvature.py": ("inspect/test_curvature.py", []),
+    "inspect/curvature.py": ("inspect/test_curvature.py", ["inspect/test_operators.py"]),
     "inspect/attributions.py": ("inspect/test_attributions.py", []),
     "inspect/recording.py": ("inspect/test_trace.py", ["inspect/test_hooks.py"]),
     "functional/__init__.py": ("functional/test_functional.py", ["loss", "layers"]),

@@ -28,7 +28,12 @@ X * np.where(X > 0, 1, 0.0) => np.where(X > 0, X, 0)
 np.where(X > 0, 1, 0.0) => np.where(X > 0, 1, 0.0)
 X * np.where(X > 0, 1, 0.0) ** 2 => X * np.where(X > 0, 1, 0.0) ** 2   b * A * dA => b * dA * A
 np.exp(X * 2 - X) => np.exp(X)   0 * X => 0   X ** 0 => 1   X < Y => (X < Y)
-dA * (X + Y) / (X + Y) ** 2 => dA / (X + Y)
+dA * (X + Y) / (X + Y) ** 2 => dA / (X + Y)   X ** 0.5 + Y => X ** 0.5 + Y   X / 0 => X / 0
+X / 4096 => X / 4096   X / 4097 => 0.000244081034903588 * X
+X * 1e20 => 1e+20 * X   X * 0.0001220703125 => 0.0001220703125 * X
+X * 1000000000000000 => 1000000000000000 * X   X * 1000000000000001 => 1000000000000001.0 * X
+np.exp(X) * Y + np.exp(X) * Z + 1 => Y * np.exp(X) + Z * np.exp(X) + 1
+Y / X + Z / X + Y * Z => Z / X + Y * (1 / X + Z)
 """
 SLOPES = """
 X ** 3 => 3 * X ** 2   X ** -2 => -2 / X ** 3   np.tanh(2 * X) => 2 - 2 * np.tanh(2 * X) ** 2
@@ -36,6 +41,8 @@ X / (1 + X) => (1 - X / (1 + X)) / (1 + X)   np.where(X > 0, X, Y) => np.where(X
 np.where(X > 0, Y, X) => np.where(X > 0, 0.0, 1)   np.maximum(X, Y) => np.where(X > Y, 1, 0.0)
 np.minimum(X, 2 * X) => np.where(X > 2 * X, 2, 1)
 np.clip(X, -1, 1) => np.where((-1 < X) & (X < 1), 1, 0.0)
+np.clip(0, X, 1) => np.where((X < 0) & (0 < 1), 0.0, np.where((0 <= X) & (X < 1), 1, 0.0))
+np.where(X > Y, X, X) => np.where(X > Y, 1, 1)   (1 + X) ** 1.2346 => 1.2346 * (1 + X) ** 0.2346
 np.clip(Y, X, 1) => np.where((X < Y) & (Y < 1), 0.0, np.where((Y <= X) & (X < 1), 1, 0.0))
 np.clip(Y, 0, X) => np.where((0 < Y) & (Y < X), 0.0, np.where((Y <= 0) & (0 < X), 0.0, 1))
 np.logaddexp(X, Y) => np.exp(X - np.logaddexp(X, Y))   X ** Y => Y * (X ** (Y - 1))

@@ -3,15 +3,33 @@
 from itertools import product
 
 import numpy as np
+import pytest
 
 from phitodeep.core.call import calling
 from phitodeep.core.types import each, numbered
-from phitodeep.derivations.derive.tangents import perform, seed
+from phitodeep.derivations.derive.tangents import perform, seed, tangents
 from phitodeep.derivations.language import run
+from phitodeep.derivations.language.step import Derivation, Sum
+from phitodeep.layers import Chain, Embedding
 from phitodeep.testing.examples import data, made
 from tests.rows import TOOLS, masks, over
 
 RNG = np.random.default_rng(3)
+
+
+SUMS = [  # a sum of products, and the steps of its tangent
+    (Sum("Y", "nd,de->ne", "X", "W"), "tY_X tX W, tY_W X tW, tY_X + tY_W"),
+    (Sum("Y", "nd,nd->n1", "X", "X"), "tY_X_0 tX X, 2 * tY_X_0"),
+    (Sum("Y", "ntd,nsd->nts", "X", "X"), "tY_X_0 tX X, tY_X_1 X tX, tY_X_0 + tY_X_1"),
+    (Sum("Y", "nd->n1", "X"), "tY tX"),
+]
+
+
+@pytest.mark.parametrize(("step", "wanted"), SUMS)
+def test_a_sum_moves_with_each_factor_and_equal_ones_are_counted(step, wanted):
+    found = tangents(Derivation([step], []), {"X", "W"}).forward
+    texts = [" ".join([s.symbol, *s.operands]) if isinstance(s, Sum) else s.code for s in found]
+    assert ", ".join(texts) == wanted
 
 
 @over(TOOLS)
@@ -38,6 +56,16 @@ def test_tangents_of_both_passes(make, shape, tokens):
             perform(scope, "backward")
             check_duality(scope, moves, tXs, dYs, tokens)
             check_differences(layer, scope, moves, (Xs, tXs), (dYs, tdYs), tokens)
+
+
+def test_tokens_have_no_gradient_that_could_move():
+    layer = Chain(Embedding(7, 4))
+    layer.build((5,))
+    scope = both(layer, [np.zeros((3, 5), int)], [np.ones((3, 5, 4))])
+    seed(scope, {})
+    for direction in ("forward", "backward"):
+        perform(scope, direction)
+    assert scope.find("tdX") is scope.find("dX") is None
 
 
 def one(values):

@@ -5,6 +5,7 @@ import pytest
 
 from phitodeep import SequentialBuilder as B
 from phitodeep import layers as L
+from phitodeep.derivations.language import run
 from phitodeep.derivations.language.step import Derivation, Given, Let
 from phitodeep.errors import ArgumentError, ArgumentTypeError, ShapeError
 from phitodeep.inspect.recording import record
@@ -41,6 +42,16 @@ class Kept(L.Layer):
         X, W = self.saved("X", "W")
         self.grads["W"] = X.T @ dY
         return dY @ W.T
+
+
+class Unread(L.Tanh):
+    """Has a parameter that no pass reads, so it has no gradient."""
+
+    W = L.Param()
+
+    def create(self, shape):
+        self.W = np.ones(3)
+        return shape
 
 
 class AboveMean(L.Layer):
@@ -112,6 +123,7 @@ MODELS = {
         RNG.standard_normal((6, 5)),
         {"a": RNG.integers(0, 3, 6), "b": RNG.standard_normal((6, 2))},
     ),
+    "one of the heads": (two_heads(), None, np.eye(6, 5), {"a": None, "b": np.ones((6, 2))}),
 }
 
 
@@ -183,6 +195,42 @@ def test_weights_of_samples_and_lengths_count_as_in_training():
     up, down = (gradients(moved(model, V, by), X, y, **options) for by in (H, -H))
     for path, HV in found.items():
         np.testing.assert_allclose(HV, (up[path] - down[path]) / (2 * H), rtol=1e-5, atol=1e-7)
+
+
+def test_what_does_not_move_has_the_tangent_0():
+    X = RNG.standard_normal((3, 5))
+    still = B(5).dtype("float64").tanh().loss("mse").build()
+    np.testing.assert_array_equal(still.jvp(X, {})[1], np.zeros((3, 5)))
+    beside = L.Parallel(L.Tanh(), L.Dense(5, bias=False), merge="add")
+    model = B(5, seed=0).dtype("float64").add(beside).loss("mse").build()
+    (path,) = model.get_weights()
+    tW = RNG.standard_normal((5, 5))
+    np.testing.assert_allclose(model.jvp(X, {path: tW})[1], X @ tW)
+    model = B(5, seed=0).dense(2).add(Unread()).loss("mse").build()
+    np.testing.assert_array_equal(model.hvp(X, X[:, :2], {"0.b": np.ones(2)})["1.W"], np.zeros(3))
+
+
+def test_a_model_stays_between_its_passes():
+    model, X, _, V = built("dense")
+    first = model.layers[0]
+    Y = first.forward(X)
+    model.jvp(X + 1, V)
+    first.backward(Y)
+    np.testing.assert_allclose(first.grads["W"], X.T @ Y)
+
+
+def test_both_passes_run_once_for_all_products(monkeypatch):
+    model, X, y, _ = built("dense")
+    A, backward, seen = model.hessian(X, y), run.backward, []
+
+    def noted(scope, *options):
+        seen.append(scope.path)
+        return backward(scope, *options)
+
+    monkeypatch.setattr(run, "backward", noted)
+    for k in range(3):
+        _ = A @ np.eye(3, A.shape[0])[k]
+    assert seen.count("") == 1
 
 
 def test_directions_are_checked():

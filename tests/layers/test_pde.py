@@ -78,6 +78,7 @@ USES = [([Dense(4), L.Sigmoid(), Dense(1)][k], [x], [y]) for k, (x, y) in enumer
 USES.insert(2, (L.Subtract(), ["c", "b"], ["d"]))
 NETWORKS = [  # and an equation for each
     (mlp(D=1), "u_xx + u ** 2", "x"),
+    (mlp(D=1), "u_x - u", "x"),
     (mlp(D=3), "u_t - k * (u_xx + u_yy) + u_xy * u_t", "t x y"),
     (mlp(), "u ** 2 - np.sin(x)", "t x"),
     (mlp(L.ELU(1.7)), "u_t * np.tanh(t) + u * np.sign(u_x)", "t x"),

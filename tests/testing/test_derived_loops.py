@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from phitodeep import GRU, LSTM, RNN, check_gradients, derive
+from phitodeep.derivations.derive.tangents import perform, seed
 from phitodeep.derivations.language import run
 from phitodeep.derivations.language.step import (
     Arrange,
@@ -101,16 +102,26 @@ OLDER = ["h = carry h_prev h_start", "h_t = np.sin(a * h + h_prev * x_t)"]
 TWICE = Loop(
     "X", [read("g_prev = carry g_t h_start"), read("g_t = np.sin(a * g_prev + h_t)")], reverse=True
 )
+BEGIN, LAST = read("h_start = move X X[:, 0]"), read("h_start = move X X[:, -1]")
+FIRST, END = read("h_end = move h_t h_t[:, 0]"), [Let("Y", "np.sin(h_end)")]
+TWO = "c_t = h_prev * x_t", "h_t = np.sin(a * c_t)"
 LOOPS = {
     "in reverse": [START, loop(PREV, SQUASH, reverse=True), *Y],
     "the last state": [START, loop(PREV, SQUASH), read("Y = move h_t h_t[:, -1]")],
     "a learned start": [LEARNED, loop(PREV, SQUASH), *Y],
-    "a start from X": [read("h_start = move X X[:, 0]"), loop(PREV, SQUASH), *Y],
+    "a start from X": [BEGIN, loop(PREV, SQUASH), *Y],
     "no state": [loop("h_t = np.tanh(a * x_t)"), *Y],
     "older": [START, loop(PREV, *OLDER), *Y],
     "two loops": [START, loop(PREV, SQUASH), TWICE, Let("Y", "g_t * h_t")],
     "attention": [START, loop(PREV, *ATTENTION, "h_t = np.tanh(a * q + x_t)"), *Y],
     "moves": [START, loop(PREV, *MOVES, "h_t = np.tanh(a * turned + top * x_t + s)"), *Y],
+    "backwards to a start from X": [LAST, loop(PREV, SQUASH, reverse=True), FIRST, *END],
+    "two readers": [BEGIN, loop(PREV, *TWO), Let("Y", "h_t + c_t")],
+    "two readers of multiples": [BEGIN, loop(PREV, *TWO), Let("Y", "h_t * 2 + c_t")],
+    "H": [BEGIN, loop(PREV, *TWO), Let("H", "h_t * 2 + c_t"), Let("Y", "np.sin(H) * X")],
+    "y": [BEGIN, loop(PREV, *TWO, "y_t = h_t * x_t"), Let("Y", "y_t * 2 + X * X")],
+    "a sum of all": [BEGIN, loop(PREV, SQUASH), read("m = sum ntd->n1d h_t"), Let("Y", "m * X")],
+    "two states from one": [BEGIN, loop(PREV, "g = carry h_t h_start", SQUASH + " * g"), *Y],
 }
 
 
@@ -127,6 +138,11 @@ def test_a_loop_is_written_rightly(name):
     seen = run.passes(layer, A, np.ones_like(Y))
     np.testing.assert_allclose(seen["Y"], Y, rtol=1e-12)
     np.testing.assert_allclose(seen["dX"], layer.backward(np.ones_like(Y)), rtol=1e-11)
+    seed(seen, {(layer, "a"): (ta := A[0, 0])})  # <dY, tY> = <dX, tX> + <da, ta>
+    seen["tX"] = A**2
+    perform(seen, "forward")
+    right = (seen["dX"] * A**2).sum() + (layer.grads["a"] * ta).sum()
+    assert seen["tY"].sum() == pytest.approx(right, rel=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from phitodeep.core.types import Shape
+from phitodeep.core.types import Array, Shape
 from phitodeep.derivations.derive.algebra import (
     ONE,
     Poly,
@@ -102,7 +102,7 @@ def _shifts(back: Sequence[Step], scope: Scope) -> set[str]:
             np.random.default_rng(0),
             Scope(scope.layer, call=scope.call, dtype=dtype, **given),
         )
-        run.run(run.forward(again, "X" if run.names_of(again, "X") else "P"))
+        run.run(run.perform(again.derivation.forward, again, "forward"))
         for Y in filter(OUTPUT.fullmatch, made):
             again[f"d{Y}"] = again.cast(rng.standard_normal(again[Y].shape))
         run.run(run.perform(back, again, "backward"))
@@ -139,6 +139,7 @@ class _Reverse:
         self.out: list[Step] = []
         self.lets: dict[str, str] = {}
         loops = [step for step in forward if isinstance(step, Loop)]
+        self.along = [loop.along for loop in loops]
         self.timed = {"t"} | {step.symbol for loop in loops for step in loop.body}
         self.parts: dict[str, dict[str, str]] = {}
         self.after: list[Callable[[], None]] = []  # what waits for the end of a loop
@@ -147,8 +148,7 @@ class _Reverse:
         self.shapes: dict[str, tuple[Shape, bool]] = {
             f"d{Y}": (np.shape(scope[Y]), False) for Y in ends
         }
-        self.ends = ends or ["L"]
-        self.active, self.reads = {*self.wanted}, Counter(self.ends)
+        self.active, self.reads = {*self.wanted}, Counter([*self.arriving])
         for step in flat(forward):
             if isinstance(step, Carry) or (self.moves(step) and step.symbol not in shifts):
                 self.active.add(step.symbol)
@@ -243,7 +243,7 @@ class _Reverse:
             case Join():
                 part = {}
                 for k in [k for k, operand in enumerate(step.operands) if operand == name]:
-                    start = " + ".join(f"{n}.shape[-1]" for n in step.operands[:k]) or "0"
+                    start = " + ".join(f"{n}.shape[-1]" for n in step.operands[:k])
                     last = k == len(step.operands) - 1
                     parts = f"{start}:" * (k > 0), f":{name}.shape[-1]" * (not last)
                     code = show(g) + "".join(f"[..., {part}]" for part in parts if part)
@@ -266,12 +266,9 @@ class _Reverse:
         """The backward pass of a layer inside, from what arrives at each of its arrays."""
         results = [s for s in steps if (s.child, s.operands) == (step.child, step.operands)]
         arrived = {s.symbol: self.arriving.pop(s.symbol, {}) for s in results}
-        if not any(arrived.values()) or self.active.isdisjoint((*step.operands, step.symbol)):
+        if self.active.isdisjoint((*step.operands, step.symbol)):
             return
-        dYs = [
-            self.named(name, g) if g else show(self.emit(Let(f"d{name}", f"0 * {name}"), name))
-            for name, g in arrived.items()
-        ]
+        dYs = [self.named(name, g) for name, g in arrived.items()]
         of: Any = dYs[0] if len(dYs) == 1 else tuple(dYs)
         several = len(step.operands) > 1
         for k, name in enumerate(step.operands, 1):
@@ -323,29 +320,24 @@ class _Reverse:
 
     def columns_of(self, name: str) -> list[str]:
         """The symbols that are all columns of `name`, side by side; none if others read it too."""
-        readers = [s for s in flat(self.forward) if name in s.operands and self.reads[s.symbol]]
-        if not all(isinstance(s, Arrange) and s.of == name for s in readers):
+        readers = [s for s in flat(self.forward) if name in _moved(s)]
+        if not all(isinstance(s, Arrange) for s in readers):
             return []
-        shape, found = self.shape(name), []
-        numbered = np.arange(math.prod(shape)).reshape(shape)
-        for s in readers:
-            assert isinstance(s, Arrange)
-            places = self.places(s) - 1
-            start = int(places.flat[0]) if places.ndim == len(shape) else -1
-            end = start + places.shape[-1] if places.ndim else 0
-            if start < 0 or not np.array_equal(places, numbered[..., start:end]):
-                return []
-            found.append((start, end, s.symbol))
-        found.sort()
-        edges = [0, *(end for _, end, _ in found)]
-        whole = [*(start for start, _, _ in found), shape[-1] if shape else 0] == edges
-        return [symbol for _, _, symbol in found] if found and whole else []
+        whole = self.numbered(name)
+        places = {s.symbol: np.atleast_1d(self.places(s)) for s in readers}
+        order = sorted(places, key=lambda symbol: places[symbol].flat[0])
+        if len(order) < 2 or {A.shape[:-1] for A in places.values()} != {whole.shape[:-1]}:
+            return []
+        joined = np.concatenate([places[symbol] for symbol in order], axis=-1)
+        return order if np.array_equal(joined, whole) else []
 
-    def places(self, step: Arrange) -> Any:
+    def places(self, step: Any) -> Array:
         """Where each element comes from, counted from 1; 0 is nobody's."""
-        shape = self.shape(step.of)
-        numbered = np.arange(1, math.prod(shape) + 1).reshape(shape)
-        return evaluate(step.code, Replaced(self.at, step.of, numbered))
+        return evaluate(step.code, Replaced(self.scope.at(0), step.of, self.numbered(step.of)))
+
+    def numbered(self, name: str) -> Array:
+        shape = self.shape(name)
+        return np.arange(1, math.prod(shape) + 1).reshape(shape)
 
     # --- sums ----------------------------------------------------------------------------------
 
@@ -353,7 +345,7 @@ class _Reverse:
         """The sum over the axes along which `name` was broadcast; constant factors stay outside."""
         p, full, small = self.shorten(p), self.shape(big), self.shape(name)
         rank, small = len(small), (0,) * (len(full) - len(small)) + small
-        axes = [a for a, (m, n) in enumerate(zip(full, small, strict=True)) if m != n]
+        axes = [a for a, n in enumerate(full) if n != small[a]]
         if not axes or not p:
             return p
         shared = common(p)
@@ -369,7 +361,7 @@ class _Reverse:
             if (n, k) not in outer and k > 0 and k.denominator == 1 and n.isidentifier()
         )
         if len(rest) > 1 or len(whole) < len(next(iter(rest))):  # more than a product of symbols
-            whole = whole[:1] if len(whole) == 1 and whole[0][0].startswith("d") else ()
+            whole = whole if len(whole) == 1 else ()
         inner = {divided(powers, whole): c for powers, c in rest.items()}
         factors = [n for n, k in whole for _ in range(int(k))]
         scale = ONE
@@ -389,23 +381,23 @@ class _Reverse:
     def varies(self, text: str, axes: Sequence[int], rank: int) -> bool:
         """Whether an atom has several values along one of these axes."""
         shape = self.shape_of(atom(text))
-        return any(0 <= a - rank + len(shape) and shape[a - rank + len(shape)] > 1 for a in axes)
+        return any(rank - a <= len(shape) and shape[a - rank] > 1 for a in axes)
 
     def code(self, factors: Sequence[str], full: Shape, small: Shape) -> str:
         """The indices of a sum from `full` to `small`: "..." stands for leading axes of all."""
         n = len(full)
-        letters = AXES[: n - 1] + "d" if n else ""
+        letters = AXES[: n - 1] + "d"
         shapes = [self.shape(f) for f in factors]
         lead = next(
             k
-            for k in range(max(n - 1, 0), -1, -1)
+            for k in reversed(range(n))
             if (full[:k] == small[:k] or not any(small[:k]))
             and all(len(s) == n or len(s) <= n - k for s in shapes)
         )
         given = ["..." * (len(s) > n - lead) + letters[max(lead, n - len(s)) :] for s in shapes]
         kept = [
-            "1" if m == 1 < f else i if m == f else ""
-            for i, f, m in zip(letters[lead:], full[lead:], small[lead:], strict=True)
+            "1" if small[a] == 1 < full[a] else letters[a] if small[a] == full[a] else ""
+            for a in range(lead, n)
         ]
         samples = "..." * (lead > 0 and full[:lead] == small[:lead])
         return f"{','.join(given)}->{samples}{''.join(kept)}"
@@ -415,10 +407,10 @@ class _Reverse:
         parts, _, out = step.code.replace(" ", "").partition("->")
         given = parts.split(",")
         if looped and "..." not in parts:  # its symbols have an axis t behind the samples
-            t = next(letter for letter in "t" + AXES if letter not in parts)
+            t = next(letter for letter in AXES if letter not in parts)
             given = [
-                part[:1] + t + part[1:] if operand in self.timed else part
-                for part, operand in zip(given, step.operands, strict=True)
+                part[:1] + t + part[1:] if step.operands[k] in self.timed else part
+                for k, part in enumerate(given)
             ]
             out = out[:1] + t + out[1:]
         total: Poly = {}
@@ -466,20 +458,21 @@ class _Reverse:
         before, inner, wholes = self.out, list[Step](), dict[Shape, str]()
         for step in loop.body:  # what arrives at all rounds from outside
             if step not in free and (g := self.arriving.pop(step.symbol, None)) is not None:
-                whole, self.arriving[step.symbol] = self.round_of(step.symbol, g, inner)
-                wholes[np.shape(self.scope.at(0)[step.symbol])] = whole
+                whole, at = self.round_of(step.symbol, g, inner)
+                self.arriving[step.symbol], wholes[self.shapes[at][0]] = atom(at), whole
+        ends = dict[str, str]()
+        for c in carries:
+            state, words = c.of.removesuffix("_t"), "nothing follows the last round"
+            ends[c.symbol] = self.unique(f"d{state}_end")
+            if whole := wholes.get(self.shape(c.start), ""):
+                self.emit(Arrange(ends[c.symbol], f"np.zeros_like({whole}[:, 0])", whole, words))
+            else:
+                self.emit(Let(ends[c.symbol], f"0 * {c.start}", words))
         self.out, self.looping = inner, True
         self.inside = {step.symbol for step in loop.body if step not in free}
         for c in carries:
-            state, words = c.of.removesuffix("_t"), "nothing follows the last round"
-            end = f"d{state}_end"
-            if whole := wholes.get(self.shape(c.of), ""):
-                before.append(Arrange(end, f"np.zeros_like({whole}[:, 0])", whole, words))
-            else:
-                before.append(Let(end, f"0 * {c.start}", words))
-            later = Carry(
-                f"d{state}_later", f"d{c.symbol}", end, "what arrives from the round after"
-            )
+            state, words = c.of.removesuffix("_t"), "what arrives from the round after"
+            later = Carry(self.unique(f"d{state}_later"), f"d{c.symbol}", ends[c.symbol], words)
             self.arriving[c.of] = add(self.arriving.get(c.of, {}), self.emit(later, c.of))
         self.back([step for step in loop.body if step not in (*carries, *free)])
         for c in carries:
@@ -491,7 +484,7 @@ class _Reverse:
             task()
         self.after = []
         for step in reversed(free):
-            if step.symbol in self.active and (g := self.arrived(step.symbol)):
+            if g := self.arrived(step.symbol):
                 self.pass_back(step, g, looped=True)
         for c in carries:
             if c.start in self.active:
@@ -510,38 +503,38 @@ class _Reverse:
                 found.append(step)
         return found
 
-    def round_of(self, symbol: str, whole: Poly, inner: list[Step]) -> tuple[str, Poly]:
+    def round_of(self, symbol: str, whole: Poly, inner: list[Step]) -> tuple[str, str]:
         """What arrives at a symbol of a loop from outside, and one round of it, in the loop."""
-        name = show(self.known.shorten(whole))
-        if not name.isidentifier() or self.shape(name) != self.shape(symbol):
-            wide = self.unique(f"d{symbol.removesuffix('_t').upper()}")
-            name = show(self.emit(Let(wide, name), symbol))
+        label = self.unique(f"d{symbol.removesuffix('_t').upper()}")
+        name = self.named(symbol, whole, label=label)
+        for step in inner:
+            if name in step.operands:
+                return name, step.symbol
         at = f"{name.lower()}_t"
-        at = self.unique(at if at != f"d{symbol}" else "dy_t")
+        at = self.unique("dy_t" if at[1:] in self.timed else at)
         inner.append(Arrange(at, f"{name}[:, t]", name, f"step t of {name}"))
         self.shapes[at] = np.shape(self.scope.at(0)[symbol]), True
-        return name, atom(at)
+        return name, at
 
     # --- names and shapes ----------------------------------------------------------------------
 
-    def named(self, name: str, g: Poly, always: bool = False) -> str:
+    def named(self, name: str, g: Poly, always: bool = False, label: str = "") -> str:
         """The symbol that holds the gradient of `name`; a new step unless it is one already."""
+        label = label or f"d{name}"
         g = self.shorten(g) or {((name, Fraction(1)), ("0.0", Fraction(1))): Fraction(1)}
         text, full = show(g), self.shape_of(g) == self.shape(name)
-        if text.isidentifier() and full and (not always or text == f"d{name}"):
+        if text.isidentifier() and full and (not always or text == label):
             return text
         if full:
-            return show(self.emit(Let(f"d{name}", text), name))
-        one = show(self.emit(Let(self.unique(f"d{name}_one"), text), shape=self.shape_of(g)))
+            return show(self.emit(Let(label, text), name))
+        one = show(self.emit(Let(self.unique(f"{label}_one"), text), shape=self.shape_of(g)))
         wide = f"np.broadcast_to({one}, {name}.shape)"
-        return show(self.emit(Arrange(f"d{name}", wide, one, "the same for each"), name))
+        return show(self.emit(Arrange(label, wide, one, "the same for each"), name))
 
     def shorten(self, p: Poly) -> Poly:
         """The same value, in terms of what either pass has computed."""
         p = self.known.shorten(p)
-        symbol = self.lets.get(show(p), "")
-        usable = symbol and (self.shapes[symbol][1] or not self.looping)
-        return atom(symbol) if usable else p
+        return atom(self.lets[show(p)]) if show(p) in self.lets else p
 
     def emit(self, step: Step, like: str = "", shape: Shape = ()) -> Poly:
         """Append a step and return its symbol; `like` names a symbol with the same shape."""
@@ -553,16 +546,19 @@ class _Reverse:
 
     def free(self, name: str, step: Step) -> str:
         """The name dA if A is read once, else dA_B, for what A receives through B."""
-        alone = self.reads[name] == 1 and name not in self.arriving
+        alone = self.reads[name] == 1
         if not self.looping and name in self.timed:  # all rounds
             whole = self.whole.get(name, "")
-            alone = alone and self.reads[whole] < 2
-            name = whole or name.removesuffix("_t").upper()
+            if not whole:
+                name = name.removesuffix("_t").upper()
+                return self.unique(f"d{name}" if alone else f"d{name}_{step.symbol}")
+            name, alone = whole, alone and self.reads[whole] < 2
         return f"d{name}" if alone else self.unique(f"d{name}_{step.symbol}")
 
     def unique(self, name: str) -> str:
+        """The name, or with a number; never one that is taken, or the gradient of a symbol."""
         forward = {n for step in flat(self.forward) for n in (step.symbol, *step.operands)}
-        taken = forward | {step.symbol for step in flat(self.out)}
+        taken = {*forward, *(f"d{n}" for n in forward), *self.shapes}
         names = itertools.chain([name], (f"{name}_{k}" for k in itertools.count(2)))
         return next(n for n in names if n not in taken)
 
@@ -575,7 +571,7 @@ class _Reverse:
             return np.shape(self.at[name])
         shape, looped = self.shapes[name]
         if looped and not self.looping:
-            T = np.shape(self.scope["X" if "X" in self.scope else "X1"])[1:2]
+            T = np.shape(self.scope[self.along[0]])[1:2]
             return shape[:1] + T + shape[1:]
         return shape
 
@@ -602,7 +598,7 @@ def _broadcasts(out: str, part: str) -> bool:
     """Whether an array with the indices `out` broadcasts to one with the indices `part`."""
     out, part = out.replace("...", "."), part.replace("...", ".")
     pairs = zip(out[::-1], part[::-1], strict=False)
-    return out != part and all(o in (p, "1") for o, p in pairs)
+    return len(out) <= len(part) and all(o in (p, "1") for o, p in pairs)
 
 
 def _squeezed(shape: Shape, axes: Sequence[int]) -> Shape:

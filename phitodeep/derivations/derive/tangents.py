@@ -137,7 +137,7 @@ class _Tangents:
             names = [f"t{n}" if i == k else n for i, n in enumerate(step.operands)]
             again = f"_{k}" * (step.operands.count(step.operands[k]) > 1)
             symbol = t if len(moves) == 1 else f"{t}_{step.operands[k]}{again}"
-            same = tuple(sorted(zip(given, names, strict=True), key=lambda pair: pair[1]))
+            same = tuple(sorted((n, given[i]) for i, n in enumerate(names)))
             first, count = sums.get(same, (Sum(symbol, step.code, *names), 0))
             sums[same] = first, count + 1
         yield from [total for total, _ in sums.values()]
@@ -146,10 +146,8 @@ class _Tangents:
             yield Let(t, " + ".join(terms))
 
     def of_loop(self, loop: Loop) -> Iterator[Step]:
-        """A state moves if anything does, so the body is read once."""
-        carries = [step for step in loop.body if isinstance(step, Carry)]
-        still = {c.start for c in carries} - self.moving
-        self.moving |= {name for c in carries for name in (c.symbol, c.of)}
+        """A state moves, so its start does, be it along 0."""
+        still = {step.start for step in loop.body if isinstance(step, Carry)} - self.moving
         yield from [Let(f"t{name}", f"0 * {name}") for name in sorted(still)]
         yield Loop(loop.along, self.all(loop.body), reverse=loop.reverse)
 
@@ -194,8 +192,7 @@ class Inside(Step):
 def perform(scope: Scope, direction: str) -> None:
     """Run the tangents of a pass in a scope in which that pass has run."""
     if scope.tangents is None:
-        given = {*scope.values} - {step.symbol for step in scope.derivation.every()}
-        moving = {name for name in given if f"t{name}" in scope.values}
+        moving = {name for name in scope.values if f"t{name}" in scope.values}
         moving |= {*received(scope, "dY")}
         scope.tangents = tangents(scope.derivation, moving, repr(scope.layer))
     for name in received(scope, "dY"):
