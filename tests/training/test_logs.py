@@ -699,6 +699,16 @@ def test_a_resumed_log_forgets_what_was_never_written(tmp_path):
     assert [line["epoch"] for line in lines(log.path)] == [0, 1]
 
 
+def test_a_model_without_a_config_is_described(tmp_path):
+    class Mine(Sequential):
+        def __init__(self, width):
+            super().__init__(Dense(3, width), seed=0)
+
+    log, model = JSONLogger(tmp_path / "log"), Mine(1)
+    model.train(X, Y, epochs=1, callbacks=[log], verbose=0)
+    assert lines(log.path)[0]["model"] == repr(model)
+
+
 @each_kind
 def test_what_was_never_written_is_not_in_the_next_file(kind, tmp_path):
     path, other, model = tmp_path / "log", tmp_path / "other", net()
