@@ -171,6 +171,7 @@ RIGHT = [  # forward passes, with the shapes of X and of parameters, and setting
     ("C = np.einsum('nab,naz->naz', X, X)\nY = X - C.mean(axis=2, keepdims=True)", {"X": X3}),
     ("Y = X * (np.max(X, axis=0, keepdims=True) * np.sin(b))", {"X": X2, "b": (5,)}),
     ("Y = np.exp2(X) * np.tan(X / 9) + np.floor(X)", {"X": X2}),
+    ("A = np.exp(X.mean(axis=-1))\nmean_X = A * 2\nY = mean_X * A", {"X": X2}),  # two names
     ("Y = sigmoid(β * X)", {"X": X2, "β": (5,)}),
     ("Y = X @ V * units", {"X": X2, "V": (5, 3), "units": 2.0}),
     ("Y = X * X.max()", {"X": X3}),

@@ -70,7 +70,7 @@ class Reader:
             if _depth(node) > DEEPEST:
                 raise self.refused("this is too deep: give parts of it names")
             numbers = [getattr(part, "value", None) for part in ast.walk(node)]
-            if any(isinstance(k, int | float) and abs(k) > GREATEST for k in numbers):
+            if any(isinstance(k, int | float) and k > GREATEST for k in numbers):
                 raise self.refused(f"numbers are at most {GREATEST:g} here")
             self.line += f", {ast.unparse(node).splitlines()[0]!r}"
             match node:
