@@ -15,10 +15,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LIMITS = {  # lines of code, but for tests, where every line counts
-    # 33,713 at the end of the networks of named values, and what derives: docs/decisions/0026-*.md.
-    "phitodeep": 36_750,
-    "tools, website, course, references, benchmarks": 10_550,
-    "tests": 50_300,
+    # What there is, with its reasons: docs/decisions/0024-*.md, "Lines".
+    "phitodeep": 36_905,
+    "tools, website, course, references, benchmarks": 10_580,
+    "tests": 51_700,
 }
 SILENT = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
