@@ -71,6 +71,9 @@ class Named:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.metric, name)
 
+    def __repr__(self) -> str:
+        return repr(self.metric)
+
 
 class LossOf(Metric, registered=False):
     """The mean loss of one output, whose sums training adds up."""

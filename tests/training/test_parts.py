@@ -485,8 +485,8 @@ def test_flops_decide_in_how_many_parts_a_batch_runs(data, monkeypatch):
     seen = []
     monkeypatch.setattr(module, "parts_of", lambda flops: seen.append(flops) or 1)
     monkeypatch.setattr(module, "SMALL", 0)
-    for frozen, asked in ((True, 4), (False, 1)):  # for each of two steps, twice; for BLAS
-        model = normed()
+    for frozen, asked in ((True, 5), (False, 1)):  # for an epoch, twice for each of two steps; for BLAS
+        model = counted()
         model.layers[1].trainable = not frozen
         model.predict(data[0][:16])
         step = 3 * 16 * model.flops()
