@@ -66,6 +66,17 @@ def test_frozen_layers_leave_out_their_gradients_in_training(make, shape, kernel
     np.testing.assert_array_equal(*found)
 
 
+def test_a_norm_that_is_frozen_between_its_passes_still_has_the_sums_of_the_batch(rng):
+    layer = BatchNorm()
+    layer.build((4,), dtype=np.float64)
+    with calling(needs_frozen=False, training=True):
+        layer.forward(rng.standard_normal((5, 4)))
+        layer.trainable = False
+        np.testing.assert_allclose(
+            layer.backward(rng.standard_normal((5, 4))).sum(0), 0, atol=1e-12
+        )
+
+
 def test_sizes_defaults_and_positions_of_the_original():
     layer = Dense(3)
     assert (layer.input_size, layer.output_size) == (None, 3)

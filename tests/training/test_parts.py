@@ -485,7 +485,7 @@ def test_flops_decide_in_how_many_parts_a_batch_runs(data, monkeypatch):
     seen = []
     monkeypatch.setattr(module, "parts_of", lambda flops: seen.append(flops) or 1)
     monkeypatch.setattr(module, "SMALL", 0)
-    for frozen, asked in ((True, 5), (False, 1)):  # for an epoch, twice for each of two steps; for BLAS
+    for frozen, asked in ((True, 5), (False, 1)):  # an epoch, each of two steps twice; or BLAS
         model = counted()
         model.layers[1].trainable = not frozen
         model.predict(data[0][:16])
