@@ -233,7 +233,7 @@ def test_a_swipe_changes_the_layer(phone):
         for x in xs:
             touch("touchMove", x)
         touch("touchEnd")
-        page.wait_for_function(THERE)  # the layer that came in is that of the moment
+        page.wait_for_function(THERE)  # the moment is now of the layer on the screen
 
     right = range(40, 360, 20)
     swipe(*right)

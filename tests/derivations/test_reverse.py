@@ -1,4 +1,4 @@
-"""Derived backward steps, rule by rule: form is a promise, and the values are those of calculus."""
+"""Derived backward steps, rule by rule: their form, and their values beside central differences."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""An MPI job whose ranks are threads of this process, of which one runs until it waits.
+"""A simulated MPI job: each rank is a thread of this process, and one thread runs at a time.
 
 So every order of events is the same in each run, seconds pass only on the clock of the job, and a
 test sees what each rank returned or raised. `jobs.py` starts real jobs.

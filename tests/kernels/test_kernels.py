@@ -411,7 +411,7 @@ def test_both_gelus_reach_their_limits(name, dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_both_layer_norms_centre_before_they_square(dtype):
-    k = np.array([[5, -5, 3, -3]], dtype)  # beside 2^p, the squares have no place
+    k = np.array([[5, -5, 3, -3]], dtype)  # added to 2^p, the squares are rounded away
     for which in ("numpy", "numba"):
         X = 2.0 ** (np.finfo(dtype).nmant - 1) + k
         X_hat, r, _ = norms(which, X.astype(dtype), 0.01, *np.ones((2, 4), dtype))
