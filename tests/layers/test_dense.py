@@ -1,5 +1,7 @@
 """Dense, alone, with ReLU in one step and with low-rank updates, which also attention may have."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -64,6 +66,18 @@ def test_frozen_layers_leave_out_their_gradients_in_training(make, shape, kernel
             found.append(layer.backward(dY).copy())
         assert layer.grads.keys() == (layer.params.keys() if needs_frozen else set())
     np.testing.assert_array_equal(*found)
+
+
+def test_a_bias_that_learns_beside_a_frozen_weight_has_its_gradient(monkeypatch, rng):
+    several = Conv2D(2, 3), Conv2D(2, 3, groups=2), ConvTranspose2D(2, 3), BatchNorm(), GroupNorm(2)
+    for layer, training in itertools.product(several, (True, False)):
+        layer.build((5, 6, 4), dtype=np.float64)
+        (name,) = {"b", "beta"} & layer.params.keys()
+        monkeypatch.setattr(layer, "needs_grad", {name}.__contains__)
+        with calling(training=training):
+            Y = layer.forward(rng.standard_normal((2, 5, 6, 4)))
+            layer.backward(dY := rng.standard_normal(Y.shape))
+        np.testing.assert_allclose(layer.grads[name], dY.sum((0, 1, 2)))
 
 
 def test_a_norm_that_is_frozen_between_its_passes_still_has_the_sums_of_the_batch(rng):
