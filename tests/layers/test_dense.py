@@ -1,7 +1,5 @@
 """Dense, alone, with ReLU in one step and with low-rank updates, which also attention may have."""
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -70,7 +68,7 @@ def test_frozen_layers_leave_out_their_gradients_in_training(make, shape, kernel
 
 def test_a_bias_that_learns_beside_a_frozen_weight_has_its_gradient(monkeypatch, rng):
     several = Conv2D(2, 3), Conv2D(2, 3, groups=2), ConvTranspose2D(2, 3), BatchNorm(), GroupNorm(2)
-    for layer, training in itertools.product(several, (True, False)):
+    for layer, training in [(layer, mode) for layer in several for mode in (True, False)]:
         layer.build((5, 6, 4), dtype=np.float64)
         (name,) = {"b", "beta"} & layer.params.keys()
         monkeypatch.setattr(layer, "needs_grad", {name}.__contains__)
