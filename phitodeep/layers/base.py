@@ -382,14 +382,14 @@ class Layer(Seeded, Checked, Configurable, registered=False):
         frame.grads[name] = dW
         return dW
 
-    def needs_grad(self, name: str) -> bool:
-        """Return whether `backward` must write dL/dparameter.
+    def needs_grad(self, *names: str) -> bool:
+        """Return whether `backward` must write dL/dparameter of any of these parameters.
 
-        It need not if the parameter is frozen and this is a training step, where nobody would read
+        It need not if a parameter is frozen and this is a training step, where nobody would read
         the gradient. The gradient that a `backward` writes nevertheless does no harm.
         """
-        owner, _ = self.tied.get(name, (self, name))
-        return owner._trainable or current().needs_frozen
+        owners = [self.tied.get(name, (self, name))[0] for name in names]
+        return current().needs_frozen or any(owner._trainable for owner in owners)
 
     def _new_grad_array(self, name: str) -> Array:
         """Return an array for dL/dparameter that is not part of the optimizer's vector."""

@@ -187,8 +187,8 @@ class _Conv(_Convolution):
 
     def backward(self, dY: Array) -> Array | None:
         X, windows, tiled = self.saved("X", "windows", "tiled")
-        learns, needs_dX, G = self.needs_grad("W"), current().needs_dX, self.groups
-        if self.bias and not self._has_ones and self.needs_grad("b"):
+        learns, needs_dX, G = self.needs_grad("W", "b"), current().needs_dX, self.groups
+        if self.bias and learns and not self._has_ones:
             sum_rows(dY, out=self.grad_array("b"))
         if tiled:
             dW, dY = self.grad_array("W") if learns else None, np.ascontiguousarray(dY)
@@ -196,7 +196,7 @@ class _Conv(_Convolution):
             winograd.convolve_back(X, self.W, dY, windows, dW, dX, self.scratch)
             return dX
         mask, kept = self.saved("mask", "U")
-        if learns or (self._has_ones and self.needs_grad("b")):
+        if learns:
             dW_g = self._by_group(self.grad_array("W"))
             if ones := self._has_ones:
                 dW_g = self.buffer("dW and db", (1, len(windows.taps) + 1, self.filters), dY.dtype)
@@ -333,7 +333,7 @@ class _ConvTranspose(_Convolution):
 
     def backward(self, dY: Array) -> Array | None:
         X, windows, mask = self.saved("X", "windows", "mask")
-        taps, needs_dX, learns = self._taps(), current().needs_dX, self.needs_grad("W")
+        taps, needs_dX, learns = self._taps(), current().needs_dX, self.needs_grad("W", "b")
         n, G, c, f = taps.shape
         dX = self.buffer("dX", X.shape, dY.dtype)
         W_T = taps.transpose(1, 0, 3, 2).reshape(G, n * f, c)
@@ -346,7 +346,7 @@ class _ConvTranspose(_Convolution):
         if learns:
             dW = dW.reshape(G, c, n, f).transpose(2, 0, 1, 3)
             np.copyto(self.grad_array("W"), dW.reshape(self.W.shape))
-        if self.bias and self.needs_grad("b"):
+        if self.bias and learns:
             sum_rows(dY, out=self.grad_array("b"))
         if not needs_dX:
             return None

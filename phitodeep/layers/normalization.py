@@ -419,7 +419,7 @@ class BatchNorm(_ScaleAndShift):
         dY = dY if mask is None else dY[mask]
         rows = dY.reshape(X_hat.shape)
         dX = self.buffer("dX", rows.shape, dY.dtype)
-        if batch or self.needs_grad("gamma") or self.needs_grad("beta"):
+        if batch or self.needs_grad("gamma", "beta"):
             dgamma, dbeta = self.grad_array("gamma"), self.grad_array("beta")
             column_gradients(rows, X_hat, dgamma, dbeta, dX)
         if batch:

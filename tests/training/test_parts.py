@@ -93,9 +93,7 @@ def test_few_samples_images_and_sizes_that_wait_for_the_data(data, cut, rng):
     agree(cut, make, tokens, tokens, epochs=2, batch_size=4)
 
 
-class Counting(Layer):
-    """Counts its passes in training."""
-
+class Counting(Layer):  # its passes in training
     independent_samples, count = True, State()
 
     def create(self, shape):
@@ -582,9 +580,7 @@ def test_an_error_in_a_part_ends_those_that_wait_for_it(part, error, data, cut):
         model.train(data[0][:13], data[1][:13], epochs=1, threads=2, verbose=0)
 
 
-class Sometimes(Layer):
-    """Normalises batches of 7 samples, and no others."""
-
+class Sometimes(Layer):  # normalises batches of 7 samples, and no others
     independent_samples = True
 
     def children(self):
